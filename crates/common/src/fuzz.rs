@@ -120,18 +120,22 @@ fn fuzz_keyrings_and_configuration_files() {
         "\0", "AQ==", "auid = 1",
     ];
     let path = Path::new("fuzzed");
-    let target = Target { words: &words, ..Target::new("keyring", corpus(), vec![keyring.into_bytes()]) };
+    let target =
+        Target { dictionary: &words, ..Target::new("keyring", corpus(), vec![keyring.into_bytes()]) };
     target.run(|input| {
         let keyring = Keyring::parse(path, std::str::from_utf8(input).ok()?).ok()?;
         Some(keyring.to_text().as_bytes().to_vec())
     });
-    let target = Target { words: &words, ..Target::new("conf", corpus(), vec![conf.as_bytes().to_vec()]) };
+    let target =
+        Target { dictionary: &words, ..Target::new("conf", corpus(), vec![conf.as_bytes().to_vec()]) };
     target.run(|input| {
         ConfFile::parse(path, std::str::from_utf8(input).ok()?).ok()?;
         Some(input.to_vec())
     });
-    let target =
-        Target { words: &["=", "AQ", "/"], ..Target::new("key", corpus(), vec![KEY.as_bytes().to_vec()]) };
+    let target = Target {
+        dictionary: &["=", "AQ", "/"],
+        ..Target::new("key", corpus(), vec![KEY.as_bytes().to_vec()])
+    };
     target.run(|input| {
         let key = Key::from_base64(std::str::from_utf8(input).ok()?).ok()?;
         Some(key.to_base64().as_bytes().to_vec())

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// An exclusively locked file that contains the locker's pid. The lock is released when this is dropped or the process ends in
@@ -39,9 +39,23 @@ impl FileLock {
                 if pid.trim().is_empty() { "pid unknown" } else { pid.trim() },
             )));
         }
+        // A stopping daemon may have removed its pid file after it was opened here: the next process would lock another file.
+        if !is_at(&file, path).map_err(failed)? {
+            return FileLock::take(path);
+        }
         file.set_len(0).map_err(failed)?;
         writeln!(file, "{}", std::process::id()).map_err(failed)?;
         Ok(FileLock { file })
+    }
+}
+
+/// Returns whether `path` leads to this open file.
+fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
+    let opened = file.metadata()?;
+    match std::fs::metadata(path) {
+        Ok(found) => Ok((found.dev(), found.ino()) == (opened.dev(), opened.ino())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -76,6 +90,7 @@ impl Drop for PidFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn a_second_locker_is_refused_with_the_first_ones_pid() {
@@ -87,5 +102,26 @@ mod tests {
         drop(first);
         assert!(!path.exists());
         drop(PidFile::create(&path).unwrap());
+    }
+
+    #[test]
+    fn a_pid_file_that_is_removed_while_others_wait_for_it_has_one_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pid");
+        let is_held = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut count = 0;
+                    while count < 500 {
+                        let Ok(held) = PidFile::create(&path) else { continue };
+                        assert!(!is_held.swap(true, Ordering::SeqCst), "two hold one pid file");
+                        is_held.store(false, Ordering::SeqCst);
+                        drop(held);
+                        count += 1;
+                    }
+                });
+            }
+        });
     }
 }

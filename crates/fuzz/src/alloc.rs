@@ -55,7 +55,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 }
 
 /// Runs `work` and returns its result and the maximum number of bytes that it held in addition to those held before.
-pub(crate) fn measure<T>(work: impl FnOnce() -> T) -> (T, usize) {
+pub(crate) fn peak_allocation<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD.get();
     PEAK.set(before);
     let value = work();

@@ -38,17 +38,17 @@ pub struct Target<'a> {
     /// Valid inputs, as the current encoders write them.
     pub seeds: Vec<Vec<u8>>,
     /// Words to insert, for text formats.
-    pub words: &'a [&'a str],
+    pub dictionary: &'a [&'a str],
     /// Corrects checksums, so that damage reaches the data that they protect.
     pub repair: fn(&mut [u8]),
     /// Bytes that may be allocated for each byte of input.
-    pub bytes_per_byte: usize,
+    pub max_alloc_per_input_byte: usize,
 }
 
 impl<'a> Target<'a> {
     /// A target without words and checksums, with 256 bytes per byte: a short record in memory for each byte.
     pub fn new(name: &'a str, corpus: &'a Path, seeds: Vec<Vec<u8>>) -> Target<'a> {
-        Target { name, corpus, seeds, words: &[], repair: |_| {}, bytes_per_byte: 256 }
+        Target { name, corpus, seeds, dictionary: &[], repair: |_| {}, max_alloc_per_input_byte: 256 }
     }
 
     /// Tries the corpus, the seeds and damaged forms of both. `decode` returns the decoded value, encoded again, or `None`
@@ -74,7 +74,7 @@ impl<'a> Target<'a> {
         for _ in 0..rounds() {
             let mut input = inputs[mutator.below(inputs.len())].clone();
             let other = mutator.below(inputs.len());
-            mutator.damage(&mut input, &inputs[other], self.words);
+            mutator.mutate(&mut input, &inputs[other], self.dictionary);
             input.truncate(LONGEST_INPUT);
             (self.repair)(&mut input);
             let taken = self.check(&decode, &input);
@@ -88,8 +88,8 @@ impl<'a> Target<'a> {
     /// Decodes one input and the encoding of the result.
     fn check(&self, decode: &impl Fn(&[u8]) -> Option<Vec<u8>>, input: &[u8]) -> Option<Vec<u8>> {
         let witness = Witness { name: self.name, input };
-        let (taken, peak) = alloc::measure(|| decode(input));
-        let most = BASE_BYTES + self.bytes_per_byte * input.len();
+        let (taken, peak) = alloc::peak_allocation(|| decode(input));
+        let most = BASE_BYTES + self.max_alloc_per_input_byte * input.len();
         assert!(peak <= most, "{}: {} bytes of input made it allocate {peak}", self.name, input.len());
         if let Some(written) = &taken {
             let again = Witness { name: self.name, input: written };

@@ -49,13 +49,13 @@ impl Mutator {
     }
 
     /// Damages `input` in one to four places.
-    pub(crate) fn damage(&mut self, input: &mut Vec<u8>, other: &[u8], words: &[&str]) {
+    pub(crate) fn mutate(&mut self, input: &mut Vec<u8>, other: &[u8], words: &[&str]) {
         for _ in 0..=self.below(4) {
-            self.damage_once(input, other, words);
+            self.mutate_once(input, other, words);
         }
     }
 
-    fn damage_once(&mut self, input: &mut Vec<u8>, other: &[u8], words: &[&str]) {
+    fn mutate_once(&mut self, input: &mut Vec<u8>, other: &[u8], words: &[&str]) {
         let at = self.below(input.len() + 1);
         let kinds = if words.is_empty() { 9 } else { 12 };
         match self.below(kinds) {

@@ -1,6 +1,6 @@
 //! Committing changes: the second step, one compare-and-swap of the head.
 //!
-//! A commit is built on a [`Base`]: the assumed state of the head. If the head is in another state, the commit is refused,
+//! A commit is built on a [`AssumedHead`]: the assumed state of the head. If the head is in another state, the commit is refused,
 //! and the gateway reads the head and builds the commit again. So each change knows its predecessor: it takes the next
 //! [`Seq`], and if the predecessor may be unfinished, it keeps the predecessor's evidence in the head's omap.
 //!
@@ -8,17 +8,17 @@
 //! tombstone.
 
 use crate::error::{Error, Result};
-use crate::head::{self, Head, MAX_KEPT};
+use crate::head::{self, Head, MAX_EARLIER};
 use crate::key;
 use crate::op::{Guard, Step, Write};
-use crate::prepare::View;
-use crate::record::{self, Content, Evidence, Listed, Subject, Tails};
-use crate::seq::{Incarnation, Seq};
+use crate::prepare::KeyView;
+use crate::record::{self, CommitRecord, Content, ListingEntry, Subject, Tails};
+use crate::seq::{HeadIncarnation, Seq};
 use bytes::Bytes;
 
 /// The state of the head that a commit assumes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Base {
+pub enum AssumedHead {
     /// There is no RADOS object.
     Absent,
     /// The sequence of the head's last change, which is finished according to the index.
@@ -29,27 +29,27 @@ pub enum Base {
 
 /// A change that was prepared and is to be committed.
 #[derive(Clone, Copy, Debug)]
-pub struct Change<'a> {
+pub struct PreparedChange<'a> {
     /// The object's key.
     pub key: &'a str,
     /// Its tag.
     pub tag: &'a str,
     /// The index generation, and the shard's version in the reply to the prepare.
-    pub prepared: Incarnation,
+    pub prepared: HeadIncarnation,
     /// Whether it holds the key's removal slot.
     pub slot: bool,
     /// What a read of the shard found for the key when the change was prepared, or later.
-    pub view: &'a View,
+    pub view: &'a KeyView,
     /// The version that its event is about; `None` if it has no event, or if the pending record contains everything.
     pub subject: Option<&'a Subject>,
 }
 
 /// The effect of a change on the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum New<'a> {
+pub enum ListingUpdate<'a> {
     /// The change writes this object, with these tails in addition to the head. Tails of an upload's parts are in the
     /// pending record.
-    Object(&'a Listed, Option<&'a Tails>),
+    Object(&'a ListingEntry, Option<&'a Tails>),
     /// The object's listing stays the same.
     Unchanged,
 }
@@ -60,14 +60,14 @@ pub struct Commit {
     /// The write.
     pub write: Write,
     /// Evidence of the change, valid if the write succeeds.
-    pub evidence: Evidence,
+    pub evidence: CommitRecord,
     /// Evidence of earlier changes that the head contains after the write.
-    earlier: Vec<Evidence>,
+    earlier: Vec<CommitRecord>,
 }
 
 /// The next step of a removal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Removal {
+pub enum RemovalStep {
     /// There is nothing to remove.
     Nothing,
     /// The head has to be read first.
@@ -79,37 +79,37 @@ pub enum Removal {
 impl Commit {
     /// Returns the base on which the next commit of the key may be built without a read, if this commit succeeded with that
     /// RADOS version.
-    pub fn after(self, version: u64) -> Base {
+    pub fn after(self, version: u64) -> AssumedHead {
         match self.evidence.content {
-            Content::Removed => Base::Absent,
+            Content::Removed => AssumedHead::Absent,
             Content::Object(_) | Content::Unchanged | Content::Tombstone => {
                 let (last, earlier) = (Some(self.evidence), self.earlier);
-                Base::Head(Box::new(Head { version, last, earlier }))
+                AssumedHead::Head(Box::new(Head { version, last, earlier }))
             }
         }
     }
 }
 
-impl Base {
+impl AssumedHead {
     /// A head that was read.
-    pub fn read(head: Option<Head>) -> Base {
-        head.map_or(Base::Absent, |head| Base::Head(Box::new(head)))
+    pub fn read(head: Option<Head>) -> AssumedHead {
+        head.map_or(AssumedHead::Absent, |head| AssumedHead::Head(Box::new(head)))
     }
 
     fn guards(&self) -> Vec<Guard> {
         match self {
-            Base::Absent => vec![Guard::Create],
-            Base::Entry(seq) => vec![Guard::Exists, Guard::AttrEquals(head::SEQ, text(*seq))],
-            Base::Head(head) => vec![Guard::Exists, Guard::Version(head.version)],
+            AssumedHead::Absent => vec![Guard::Create],
+            AssumedHead::Entry(seq) => vec![Guard::Exists, Guard::AttrEquals(head::SEQ, text(*seq))],
+            AssumedHead::Head(head) => vec![Guard::Exists, Guard::Version(head.version)],
         }
     }
 
     /// The sequence of the head's last change; `None` if there is no RADOS object.
     pub fn seq(&self) -> Option<Seq> {
         match self {
-            Base::Absent => None,
-            Base::Entry(seq) => Some(*seq),
-            Base::Head(head) => Some(head.seq()),
+            AssumedHead::Absent => None,
+            AssumedHead::Entry(seq) => Some(*seq),
+            AssumedHead::Head(head) => Some(head.seq()),
         }
     }
 }
@@ -119,62 +119,67 @@ fn text(seq: Seq) -> Bytes {
 }
 
 /// Builds a commit that writes `new`. `guards` are the conditions of the request that the base does not decide; `body` is
-/// what the request writes. Fails with [`Error::Crowded`] if too many changes of the key are unfinished.
+/// what the request writes. Fails with [`Error::TooManyPending`] if too many changes of the key are unfinished.
 ///
 /// A change that leaves the listing as it is requires an object: the caller has read the head.
 pub fn write(
-    change: Change<'_>,
-    base: &Base,
-    new: New<'_>,
+    change: PreparedChange<'_>,
+    base: &AssumedHead,
+    new: ListingUpdate<'_>,
     guards: Vec<Guard>,
     body: Vec<Step>,
 ) -> Result<Commit> {
     let (content, tails) = match new {
-        New::Object(listed, tails) => (Content::Object(listed.clone()), tails.cloned()),
-        New::Unchanged => {
-            debug_assert!(!matches!(base, Base::Absent), "there is an object to change");
+        ListingUpdate::Object(listed, tails) => (Content::Object(listed.clone()), tails.cloned()),
+        ListingUpdate::Unchanged => {
+            debug_assert!(!matches!(base, AssumedHead::Absent), "there is an object to change");
             (Content::Unchanged, None)
         }
     };
     build(change, base, (content, tails), guards, body)
 }
 
-/// Builds a commit that removes the object. [`Base::Absent`] must come from a read of the head here. `bury` turns the head
+/// Builds a commit that removes the object. [`AssumedHead::Absent`] must come from a read of the head here. `bury` turns the head
 /// into a tombstone: it empties the data, and removes the attributes and omap entries that make the object and that are
-/// present. A tombstone can't be built without a read of the head; the result is [`Removal::ReadHead`] then.
+/// present. A tombstone can't be built without a read of the head; the result is [`RemovalStep::ReadHead`] then.
 ///
 /// The removal of the head's RADOS object also removes the evidence in it. This is safe if the change holds the removal
 /// slot, and one read of the shard showed that no other change of the key is pending and that the last finished change is
 /// the last change of the head. Then the head contains no evidence of an unfinished change, and the slot names the only
 /// change that can have removed the head. A change that creates the head again was prepared after that read, so its
 /// incarnation is higher.
-pub fn remove(change: Change<'_>, base: &Base, guards: Vec<Guard>, bury: Vec<Step>) -> Result<Removal> {
-    let Some(seq) = base.seq() else { return Ok(Removal::Nothing) };
-    if matches!(base, Base::Head(head) if head.is_tombstone()) {
-        return Ok(Removal::Nothing);
+pub fn remove(
+    change: PreparedChange<'_>,
+    base: &AssumedHead,
+    guards: Vec<Guard>,
+    bury: Vec<Step>,
+) -> Result<RemovalStep> {
+    let Some(seq) = base.seq() else { return Ok(RemovalStep::Nothing) };
+    if matches!(base, AssumedHead::Head(head) if head.is_tombstone()) {
+        return Ok(RemovalStep::Nothing);
     }
     let shown = change.view.entry.as_ref().filter(|entry| entry.object.is_some());
     if change.slot && change.view.alone && shown.is_some_and(|entry| entry.seq == seq) {
         let mut all = base.guards();
         all.extend(guards);
         let write = Write { guards: all, steps: vec![Step::Remove] };
-        let evidence = removed(change.tag, seq);
-        return Ok(Removal::Commit(Box::new(Commit { write, evidence, earlier: Vec::new() })));
+        let evidence = removal_record(change.tag, seq);
+        return Ok(RemovalStep::Commit(Box::new(Commit { write, evidence, earlier: Vec::new() })));
     }
     match base {
-        Base::Head(_) => {
+        AssumedHead::Head(_) => {
             let commit = build(change, base, (Content::Tombstone, None), guards, bury)?;
-            Ok(Removal::Commit(Box::new(commit)))
+            Ok(RemovalStep::Commit(Box::new(commit)))
         }
-        Base::Absent | Base::Entry(_) => Ok(Removal::ReadHead),
+        AssumedHead::Absent | AssumedHead::Entry(_) => Ok(RemovalStep::ReadHead),
     }
 }
 
 /// Evidence that a change removed the head whose last change was `last`. It is not stored in a head; the entry and the
 /// pending record describe the change's event.
-pub(crate) fn removed(tag: &str, last: Seq) -> Evidence {
+pub(crate) fn removal_record(tag: &str, last: Seq) -> CommitRecord {
     let (seq, tag) = (last.successor(), tag.to_owned());
-    Evidence { seq, tag, content: Content::Removed, subject: None, tails: None, untidy: false }
+    CommitRecord { seq, tag, content: Content::Removed, subject: None, tails: None, untidy: false }
 }
 
 /// Returns the evidence that a change took effect although an attempt to commit it was refused or not answered. An OSD may
@@ -183,7 +188,7 @@ pub(crate) fn removed(tag: &str, last: Seq) -> Evidence {
 /// only change that can have removed the head.
 ///
 /// `None` if the head proves nothing. An attempt that was not answered may still take effect then.
-pub fn made(tag: &str, removal: Option<&Evidence>, head: Option<&Head>) -> Option<Evidence> {
+pub fn find_commit(tag: &str, removal: Option<&CommitRecord>, head: Option<&Head>) -> Option<CommitRecord> {
     match head {
         Some(head) => head.find(tag).cloned(),
         None => removal.filter(|removal| removal.tag == tag && removal.content == Content::Removed).cloned(),
@@ -191,8 +196,8 @@ pub fn made(tag: &str, removal: Option<&Evidence>, head: Option<&Head>) -> Optio
 }
 
 fn build(
-    change: Change<'_>,
-    base: &Base,
+    change: PreparedChange<'_>,
+    base: &AssumedHead,
     (content, tails): (Content, Option<Tails>),
     conditions: Vec<Guard>,
     body: Vec<Step>,
@@ -202,20 +207,20 @@ fn build(
     }
     let seq = base.seq().map_or_else(|| Seq::first(change.prepared), Seq::successor);
     let finished = change.view.finished();
-    let is_finished = |evidence: &&Evidence| finished.is_some_and(|finished| evidence.seq <= finished);
+    let is_finished = |evidence: &&CommitRecord| finished.is_some_and(|finished| evidence.seq <= finished);
     let (mut gone, mut earlier, mut moved) = (Vec::new(), Vec::new(), None);
-    if let Base::Head(head) = base {
+    if let AssumedHead::Head(head) = base {
         gone.extend(head.earlier.iter().filter(is_finished).map(|old| key::evidence(old.seq)));
         moved = head.last.as_ref().filter(|last| !is_finished(last));
         let kept = head.earlier.iter().filter(|old| !is_finished(old));
         earlier.extend(kept.chain(moved).cloned());
-        if earlier.len() > MAX_KEPT {
-            return Err(Error::Crowded(change.key.to_owned()));
+        if earlier.len() > MAX_EARLIER {
+            return Err(Error::TooManyPending(change.key.to_owned()));
         }
     }
     let untidy = !earlier.is_empty() || content == Content::Tombstone;
     let subject = change.subject.cloned();
-    let evidence = Evidence { seq, tag: change.tag.to_owned(), content, subject, tails, untidy };
+    let evidence = CommitRecord { seq, tag: change.tag.to_owned(), content, subject, tails, untidy };
     let mut guards = base.guards();
     guards.extend(conditions);
     let mut steps = body;
@@ -235,63 +240,64 @@ mod tests {
     use super::*;
     use crate::record::Entry;
 
-    const AT: Incarnation = Incarnation { generation: 1, version: 9 };
+    const AT: HeadIncarnation = HeadIncarnation { generation: 1, version: 9 };
 
-    fn change(view: &View, slot: bool) -> Change<'_> {
-        Change { key: "k", tag: "t", prepared: AT, slot, view, subject: None }
+    fn change(view: &KeyView, slot: bool) -> PreparedChange<'_> {
+        PreparedChange { key: "k", tag: "t", prepared: AT, slot, view, subject: None }
     }
 
-    fn view(seq: Seq, alone: bool) -> View {
-        let object = Some(Listed { size: 7, ..Listed::default() });
-        View { entry: Some(Entry { seq, object }), alone }
+    fn view(seq: Seq, alone: bool) -> KeyView {
+        let object = Some(ListingEntry { size: 7, ..ListingEntry::default() });
+        KeyView { entry: Some(Entry { seq, object }), alone }
     }
 
-    fn head(last: Option<Evidence>) -> Box<Head> {
+    fn head(last: Option<CommitRecord>) -> Box<Head> {
         Box::new(Head { version: 5, last, earlier: Vec::new() })
     }
 
-    fn evidence(seq: Seq, content: Content) -> Evidence {
-        Evidence { seq, tag: "old".into(), content, subject: None, tails: None, untidy: false }
+    fn evidence(seq: Seq, content: Content) -> CommitRecord {
+        CommitRecord { seq, tag: "old".into(), content, subject: None, tails: None, untidy: false }
     }
 
     fn object() -> Content {
-        Content::Object(Listed::default())
+        Content::Object(ListingEntry::default())
     }
 
     #[test]
     fn a_refused_change_that_took_effect_is_found_in_the_head() {
         let seq = Seq::first(AT);
-        let own = Evidence { tag: "t".into(), ..evidence(seq.successor(), object()) };
+        let own = CommitRecord { tag: "t".into(), ..evidence(seq.successor(), object()) };
         let made_last = Head { last: Some(own.clone()), ..*head(None) };
         let overtaken = Head { earlier: vec![own.clone()], ..*head(Some(evidence(seq, object()))) };
-        assert_eq!(made("t", None, Some(&made_last)), Some(own.clone()));
-        assert_eq!(made("t", None, Some(&overtaken)), Some(own));
-        assert_eq!(made("t", None, Some(&head(Some(evidence(seq, object()))))), None);
+        assert_eq!(find_commit("t", None, Some(&made_last)), Some(own.clone()));
+        assert_eq!(find_commit("t", None, Some(&overtaken)), Some(own));
+        assert_eq!(find_commit("t", None, Some(&head(Some(evidence(seq, object()))))), None);
     }
 
     #[test]
     fn a_head_that_is_gone_proves_its_removal_by_the_slot() {
         let view = view(Seq::first(AT), true);
-        let Removal::Commit(commit) =
-            remove(change(&view, true), &Base::Entry(Seq::first(AT)), Vec::new(), Vec::new()).unwrap()
+        let RemovalStep::Commit(commit) =
+            remove(change(&view, true), &AssumedHead::Entry(Seq::first(AT)), Vec::new(), Vec::new()).unwrap()
         else {
             panic!("the entry tells what is removed");
         };
         let removal = commit.evidence;
-        assert_eq!(made("t", Some(&removal), None), Some(removal.clone()));
-        assert_eq!(made("t", Some(&removal), Some(&head(None))), None, "it is there");
-        assert_eq!(made("t", None, None), None, "it was a tombstone that was to be left");
+        assert_eq!(find_commit("t", Some(&removal), None), Some(removal.clone()));
+        assert_eq!(find_commit("t", Some(&removal), Some(&head(None))), None, "it is there");
+        assert_eq!(find_commit("t", None, None), None, "it was a tombstone that was to be left");
     }
 
-    fn put(view: &View, base: &Base) -> Commit {
-        let listed = Listed::default();
-        write(change(view, false), base, New::Object(&listed, None), Vec::new(), Vec::new()).unwrap()
+    fn put(view: &KeyView, base: &AssumedHead) -> Commit {
+        let listed = ListingEntry::default();
+        write(change(view, false), base, ListingUpdate::Object(&listed, None), Vec::new(), Vec::new())
+            .unwrap()
     }
 
     #[test]
     fn the_first_change_of_a_head_is_named_by_its_prepare() {
-        let view = View::default();
-        let commit = put(&view, &view.guess_write().unwrap());
+        let view = KeyView::default();
+        let commit = put(&view, &view.assume_for_write().unwrap());
         assert_eq!(commit.write.guards, [Guard::Create]);
         assert_eq!(commit.evidence.seq, Seq::first(AT));
         assert!(!commit.evidence.untidy);
@@ -301,7 +307,7 @@ mod tests {
     fn an_object_that_the_index_knows_is_replaced_without_being_read() {
         let seq = Seq::first(AT).successor();
         let view = view(seq, false);
-        let commit = put(&view, &view.guess_write().unwrap());
+        let commit = put(&view, &view.assume_for_write().unwrap());
         assert_eq!(commit.write.guards, [Guard::Exists, Guard::AttrEquals(head::SEQ, text(seq))]);
         assert_eq!((commit.evidence.seq, commit.evidence.untidy), (seq.successor(), false));
     }
@@ -309,8 +315,8 @@ mod tests {
     #[test]
     fn the_evidence_of_a_change_that_may_not_be_finished_is_kept() {
         let old = evidence(Seq::first(AT), object());
-        let base = Base::Head(head(Some(old.clone())));
-        let commit = put(&View::default(), &base);
+        let base = AssumedHead::Head(head(Some(old.clone())));
+        let commit = put(&KeyView::default(), &base);
         let kept = Step::OmapSet(vec![(key::evidence(old.seq), record::encode(&old))]);
         assert!(commit.write.steps.contains(&kept) && commit.evidence.untidy);
         // It is not kept if the index says that the change is finished.
@@ -320,65 +326,65 @@ mod tests {
 
     #[test]
     fn commits_of_a_key_build_on_each_other_without_reads() {
-        let view = View::default();
-        let first = put(&view, &Base::Absent);
+        let view = KeyView::default();
+        let first = put(&view, &AssumedHead::Absent);
         let old = first.evidence.clone();
         let second = put(&view, &first.after(7));
         assert_eq!(second.write.guards, [Guard::Exists, Guard::Version(7)]);
         assert_eq!(second.evidence.seq, old.seq.successor());
-        let Base::Head(head) = second.clone().after(8) else { panic!("there is a head") };
+        let AssumedHead::Head(head) = second.clone().after(8) else { panic!("there is a head") };
         assert_eq!((head.version, head.earlier, head.last), (8, vec![old], Some(second.evidence)));
     }
 
     #[test]
     fn evidence_in_a_head_has_a_bound() {
         let mut full = head(Some(evidence(Seq::first(AT), object())));
-        full.earlier = vec![evidence(Seq::LEGACY.successor(), object()); MAX_KEPT];
-        let listed = Listed::default();
-        let view = View::default();
+        full.earlier = vec![evidence(Seq::LEGACY.successor(), object()); MAX_EARLIER];
+        let listed = ListingEntry::default();
+        let view = KeyView::default();
         let refused = write(
             change(&view, false),
-            &Base::Head(full),
-            New::Object(&listed, None),
+            &AssumedHead::Head(full),
+            ListingUpdate::Object(&listed, None),
             Vec::new(),
             Vec::new(),
         );
-        assert_eq!(refused, Err(Error::Crowded("k".into())));
+        assert_eq!(refused, Err(Error::TooManyPending("k".into())));
     }
 
     #[test]
     fn a_head_is_removed_only_where_nothing_is_lost_with_it() {
         let seq = Seq::first(AT);
-        let remove = |view: &View, slot, base: &Base| {
+        let remove = |view: &KeyView, slot, base: &AssumedHead| {
             remove(change(view, slot), base, Vec::new(), Vec::new()).unwrap()
         };
-        let physical = |removal: &Removal| match removal {
-            Removal::Commit(commit) => commit.write.steps == [Step::Remove],
-            Removal::Nothing | Removal::ReadHead => false,
+        let physical = |removal: &RemovalStep| match removal {
+            RemovalStep::Commit(commit) => commit.write.steps == [Step::Remove],
+            RemovalStep::Nothing | RemovalStep::ReadHead => false,
         };
-        let tombstone = |removal: &Removal| match removal {
-            Removal::Commit(commit) => commit.evidence.content == Content::Tombstone,
-            Removal::Nothing | Removal::ReadHead => false,
+        let tombstone = |removal: &RemovalStep| match removal {
+            RemovalStep::Commit(commit) => commit.evidence.content == Content::Tombstone,
+            RemovalStep::Nothing | RemovalStep::ReadHead => false,
         };
-        let read = Base::Head(head(Some(evidence(seq, object()))));
-        assert!(physical(&remove(&view(seq, true), true, &Base::Entry(seq))));
+        let read = AssumedHead::Head(head(Some(evidence(seq, object()))));
+        assert!(physical(&remove(&view(seq, true), true, &AssumedHead::Entry(seq))));
         assert!(physical(&remove(&view(seq, true), true, &read)));
         // Without the slot, with other pending changes, or with unfinished changes.
         assert!(tombstone(&remove(&view(seq, true), false, &read)));
         assert!(tombstone(&remove(&view(seq, false), true, &read)));
-        assert!(tombstone(&remove(&View { entry: None, alone: true }, true, &read)));
-        let newer = Base::Head(head(Some(evidence(seq.successor(), object()))));
+        assert!(tombstone(&remove(&KeyView { entry: None, alone: true }, true, &read)));
+        let newer = AssumedHead::Head(head(Some(evidence(seq.successor(), object()))));
         assert!(tombstone(&remove(&view(seq, true), true, &newer)));
-        assert_eq!(remove(&view(seq, false), true, &Base::Entry(seq)), Removal::ReadHead);
+        assert_eq!(remove(&view(seq, false), true, &AssumedHead::Entry(seq)), RemovalStep::ReadHead);
     }
 
     #[test]
     fn what_is_not_there_is_not_removed() {
-        let view = View { entry: None, alone: true };
+        let view = KeyView { entry: None, alone: true };
         let buried = head(Some(evidence(Seq::first(AT), Content::Tombstone)));
-        for base in [Base::Absent, Base::Head(buried)] {
+        for base in [AssumedHead::Absent, AssumedHead::Head(buried)] {
             let removal = remove(change(&view, true), &base, Vec::new(), Vec::new());
-            assert_eq!(removal, Ok(Removal::Nothing));
+            assert_eq!(removal, Ok(RemovalStep::Nothing));
         }
     }
 }

@@ -15,7 +15,7 @@ pub enum Error {
     },
     /// Too many changes of the key are unfinished. The request is retried later.
     #[error("{0}: too many changes of the object wait to be finished: try again later")]
-    Crowded(String),
+    TooManyPending(String),
 }
 
 /// A result of this crate.

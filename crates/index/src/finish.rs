@@ -1,7 +1,7 @@
 //! Finishing changes: the third step, one compare-and-swap of the shard for many changes, after the requests were answered.
 //!
 //! [`Finish`] holds changes of one shard whose outcome is known, and drives a loop: read the shard ([`Finish::read`]),
-//! decide ([`Finish::decide`]), and either read some heads and start over ([`Next::Look`]) or execute a [`Plan`]. A plan
+//! decide ([`Finish::decide`]), and either read some heads and start over ([`FinishStep::ReadHeads`]) or execute a [`FinishPlan`]. A plan
 //! replaces entries, corrects sums, turns pending changes that have an event into outbox records, and removes the pending
 //! records. It does this in one write that asserts every record that the plan depends on.
 //!
@@ -11,13 +11,13 @@
 mod plan;
 mod resolve;
 
-pub use plan::{Plan, UploadEnd};
+pub use plan::{FinishPlan, UploadResolution};
 
 use crate::error::Result;
 use crate::head::Head;
 use crate::key;
 use crate::op::{Fetch, Read, ReadReply};
-use crate::record::{self, Entry, EntryTails, Evidence, Pending, Stats};
+use crate::record::{self, CommitRecord, Entry, EntryTails, Pending, Stats};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,34 +26,34 @@ pub const MAX_BATCH: usize = 128;
 
 /// The outcome of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum ChangeOutcome {
     /// It was committed, with this evidence.
-    Committed(Box<Evidence>),
+    Committed(Box<CommitRecord>),
     /// It was not committed and can't be committed any more. Its upload does not carry its mark.
     Cancelled,
 }
 
 /// A change whose outcome its gateway knows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Settled {
+pub struct ResolvedChange {
     /// The object's key.
     pub key: String,
     /// The change's tag.
     pub tag: String,
     /// The outcome.
-    pub outcome: Outcome,
+    pub outcome: ChangeOutcome,
 }
 
 /// The next step of a finish.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Next {
+pub enum FinishStep {
     /// All changes are finished.
     Done,
-    /// The heads of these keys must be read and passed to [`Finish::look`]. Then the shard is read again.
-    Look(Vec<String>),
+    /// The heads of these keys must be read and passed to [`Finish::add_head`]. Then the shard is read again.
+    ReadHeads(Vec<String>),
     /// This plan is to be executed. If the write fails with ECANCELED, another gateway changed the shard first, and it is
     /// read again.
-    Execute(Box<Plan>),
+    Execute(Box<FinishPlan>),
 }
 
 /// Changes of one shard to be finished.
@@ -66,33 +66,33 @@ pub struct Finish {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Work {
     /// Changes of this gateway, by tag.
-    own: BTreeMap<String, Outcome>,
+    own: BTreeMap<String, ChangeOutcome>,
     /// Changes of gateways that are fenced.
     orphans: BTreeSet<String>,
     /// The records of the key in the shard when its head was requested.
-    asked: Option<Place>,
+    asked: Option<RawKeyRecords>,
     /// The head, read after that.
-    looked: Option<Looked>,
+    looked: Option<ReadHead>,
 }
 
 /// The records of a key in the shard except its pending changes, as bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Place {
+struct RawKeyRecords {
     entry: Option<Bytes>,
     slot: Option<Bytes>,
 }
 
 /// A head that was read after the shard had these records.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Looked {
-    place: Place,
+struct ReadHead {
+    place: RawKeyRecords,
     head: Option<Head>,
 }
 
 /// The records of a key that a read of the shard found.
 #[derive(Debug, Default)]
-struct Found {
-    place: Place,
+struct KeyRecords {
+    place: RawKeyRecords,
     entry: Option<Entry>,
     tails: EntryTails,
     has_tails: bool,
@@ -103,9 +103,9 @@ struct Found {
 
 impl Finish {
     /// Starts with changes of this gateway.
-    pub fn new(settled: impl IntoIterator<Item = Settled>) -> Finish {
+    pub fn new(settled: impl IntoIterator<Item = ResolvedChange>) -> Finish {
         let mut finish = Finish::default();
-        for Settled { key, tag, outcome } in settled {
+        for ResolvedChange { key, tag, outcome } in settled {
             finish.keys.entry(key).or_default().own.insert(tag, outcome);
         }
         finish
@@ -127,13 +127,13 @@ impl Finish {
     }
 
     /// Decides the next step from `reply` to [`Finish::read`].
-    pub fn decide(&mut self, reply: &ReadReply) -> Result<Next> {
+    pub fn decide(&mut self, reply: &ReadReply) -> Result<FinishStep> {
         let values = reply.pairs(0)?;
         let stats = values.get(key::STATS).cloned();
         let mut found = Vec::with_capacity(self.keys.len());
         let mut unclear = Vec::new();
         for (key, work) in &self.keys {
-            let at_key = Found::of(key, work, values)?;
+            let at_key = KeyRecords::of(key, work, values)?;
             match resolve::resolve(work, &at_key) {
                 Some(resolved) => found.push((key.as_str(), at_key, resolved)),
                 None => unclear.push((key.clone(), at_key.place)),
@@ -141,15 +141,15 @@ impl Finish {
         }
         if !unclear.is_empty() {
             drop(found);
-            return Ok(Next::Look(self.ask(unclear)));
+            return Ok(FinishStep::ReadHeads(self.ask(unclear)));
         }
         let own = |key: &str, tag: &str| self.keys.get(key).is_some_and(|work| work.own.contains_key(tag));
         let plan = plan::make(found, stats, own)?;
-        Ok(plan.map_or(Next::Done, |plan| Next::Execute(Box::new(plan))))
+        Ok(plan.map_or(FinishStep::Done, |plan| FinishStep::Execute(Box::new(plan))))
     }
 
     /// Remembers the records of keys whose heads must be read; returns the keys.
-    fn ask(&mut self, unclear: Vec<(String, Place)>) -> Vec<String> {
+    fn ask(&mut self, unclear: Vec<(String, RawKeyRecords)>) -> Vec<String> {
         let mut keys = Vec::with_capacity(unclear.len());
         for (key, place) in unclear {
             if let Some(work) = self.keys.get_mut(&key) {
@@ -160,12 +160,12 @@ impl Finish {
         keys
     }
 
-    /// Takes the head of a key, read after the reply that led to [`Next::Look`].
-    pub fn look(&mut self, key: &str, head: Option<Head>) {
+    /// Takes the head of a key, read after the reply that led to [`FinishStep::ReadHeads`].
+    pub fn add_head(&mut self, key: &str, head: Option<Head>) {
         if let Some(work) = self.keys.get_mut(key)
             && let Some(place) = work.asked.take()
         {
-            work.looked = Some(Looked { place, head });
+            work.looked = Some(ReadHead { place, head });
         }
     }
 }
@@ -174,7 +174,7 @@ impl Work {
     /// The tags of changes whose pending records are needed.
     fn tags(&self) -> BTreeSet<&str> {
         let mut tags: BTreeSet<&str> = self.own.keys().chain(&self.orphans).map(String::as_str).collect();
-        if let Some(Looked { place, head }) = &self.looked {
+        if let Some(ReadHead { place, head }) = &self.looked {
             let evidence = head.iter().flat_map(Head::evidence);
             tags.extend(evidence.map(|evidence| evidence.tag.as_str()));
             tags.extend(place.slot.as_deref().and_then(|slot| std::str::from_utf8(slot).ok()));
@@ -183,10 +183,10 @@ impl Work {
     }
 }
 
-impl Found {
-    fn of(key: &str, work: &Work, values: &BTreeMap<Bytes, Bytes>) -> Result<Found> {
+impl KeyRecords {
+    fn of(key: &str, work: &Work, values: &BTreeMap<Bytes, Bytes>) -> Result<KeyRecords> {
         let get = |name: Bytes| values.get(&name).cloned();
-        let place = Place { entry: get(key::entry(key)), slot: get(key::slot(key)) };
+        let place = RawKeyRecords { entry: get(key::entry(key)), slot: get(key::slot(key)) };
         let entry = place.entry.as_ref().map(|value| record::decode::<Entry>(key, value)).transpose()?;
         let tails = get(key::tails(key));
         let has_tails = tails.is_some();
@@ -198,7 +198,7 @@ impl Found {
             }
         }
         let slot = place.slot.as_deref().map(|slot| String::from_utf8_lossy(slot).into_owned());
-        Ok(Found { place, entry, tails: tails.unwrap_or_default(), has_tails, pending, slot })
+        Ok(KeyRecords { place, entry, tails: tails.unwrap_or_default(), has_tails, pending, slot })
     }
 }
 

@@ -2,16 +2,16 @@
 
 use crate::key;
 use crate::record::{
-    self, Attributes, Content, Entry, EntryTails, Event, Evidence, Listed, OutboxRecord, Pending, Stats,
-    Subject, Tails, Tidy, VersionKind,
+    self, Attributes, CommitRecord, Content, Entry, EntryTails, Event, ListingEntry, OutboxRecord, Pending,
+    Stats, Subject, Tails, Tidy, VersionKind,
 };
-use crate::seq::{Incarnation, Seq};
+use crate::seq::{HeadIncarnation, Seq};
 use bytes::Bytes;
 use nacre_fuzz::Target;
 use nacre_types::encoding::Versioned;
 use std::path::Path;
 
-const SEQ: Seq = Seq { incarnation: Incarnation { generation: 3, version: 1_000_000 }, number: 17 };
+const SEQ: Seq = Seq { incarnation: HeadIncarnation { generation: 3, version: 1_000_000 }, number: 17 };
 const TAG: &str = "0123456789abcdef0123456789abcdef";
 
 fn corpus() -> &'static Path {
@@ -28,8 +28,8 @@ fn tails() -> Tails {
     Tails { name: "bucket__shadow_tag".into(), count: 3 }
 }
 
-fn listed() -> Listed {
-    Listed {
+fn listed() -> ListingEntry {
+    ListingEntry {
         tag: TAG.into(),
         size: 5,
         mtime_ns: 1_700_000_000_000_000_000,
@@ -49,7 +49,7 @@ fn subject() -> Subject {
 
 #[test]
 fn fuzz_records_of_shards() {
-    let cold = Listed { class: "COLD".into(), ..listed() };
+    let cold = ListingEntry { class: "COLD".into(), ..listed() };
     let entry = |object| Entry { seq: SEQ, object };
     stored("index-entry", &[entry(Some(listed())), entry(None), entry(Some(cold))]);
     stored("index-entry-tails", &[EntryTails { tails: vec![tails(), tails()] }]);
@@ -70,13 +70,13 @@ fn fuzz_records_of_shards() {
     stored("index-pending", &[pending, Pending::default()]);
     let candidates = vec!["c".into(), "d".into()];
     let outbox =
-        OutboxRecord { tag: TAG.into(), seq: SEQ, begun_ns: 7, fixed, candidates, subject: subject() };
+        OutboxRecord { tag: TAG.into(), seq: SEQ, prepared_ns: 7, fixed, candidates, subject: subject() };
     stored("index-outbox", &[outbox]);
 }
 
 #[test]
 fn fuzz_evidence() {
-    let evidence = |content| Evidence {
+    let evidence = |content| CommitRecord {
         seq: SEQ,
         tag: TAG.into(),
         content,
@@ -84,7 +84,7 @@ fn fuzz_evidence() {
         tails: Some(tails()),
         untidy: true,
     };
-    let cold = Listed { class: "COLD".into(), ..listed() };
+    let cold = ListingEntry { class: "COLD".into(), ..listed() };
     let contents = [
         Content::Object(listed()),
         Content::Object(cold),
@@ -103,13 +103,13 @@ fn fuzz_keys() {
     Target::new("index-key", corpus(), seeds).run(|input| {
         let parsed = key::parse(input)?;
         let written = match parsed.kind {
-            key::Kind::Entry => key::entry(&parsed.key),
-            key::Kind::Tails => key::tails(&parsed.key),
-            key::Kind::Slot => key::slot(&parsed.key),
-            key::Kind::Tidy => key::tidy(&parsed.key),
-            key::Kind::Pending => key::pending(&parsed.key, &parsed.suffix),
-            key::Kind::Upload => key::upload(&parsed.key, &parsed.suffix),
-            key::Kind::Outbox => {
+            key::IndexRecordKind::Entry => key::entry(&parsed.key),
+            key::IndexRecordKind::Tails => key::tails(&parsed.key),
+            key::IndexRecordKind::Slot => key::slot(&parsed.key),
+            key::IndexRecordKind::Tidy => key::tidy(&parsed.key),
+            key::IndexRecordKind::Pending => key::pending(&parsed.key, &parsed.suffix),
+            key::IndexRecordKind::Upload => key::upload(&parsed.key, &parsed.suffix),
+            key::IndexRecordKind::Outbox => {
                 [&key::prefix(parsed.kind, &parsed.key)[..], parsed.suffix.as_bytes()].concat().into()
             }
         };

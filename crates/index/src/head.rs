@@ -8,8 +8,8 @@
 use crate::error::{Error, Result};
 use crate::key;
 use crate::op::{Fetch, Read, ReadReply};
-use crate::record::{self, Content, Evidence};
-use crate::seq::{Incarnation, Seq};
+use crate::record::{self, CommitRecord, Content};
+use crate::seq::{HeadIncarnation, Seq};
 use bytes::Bytes;
 
 /// The attribute that holds the evidence of the last change; absent in heads of format 1.
@@ -17,7 +17,7 @@ pub const CHANGE: &str = "rgw.change";
 /// The attribute that holds the sequence of the last change as text.
 pub const SEQ: &str = "rgw.seq";
 /// The most evidence of earlier changes in a head, and so the most unfinished changes of a key.
-pub const MAX_KEPT: usize = 512;
+pub const MAX_EARLIER: usize = 512;
 
 /// A head that was read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,15 +25,15 @@ pub struct Head {
     /// The RADOS version.
     pub version: u64,
     /// The last change; `None` if format 1 wrote the head.
-    pub last: Option<Evidence>,
+    pub last: Option<CommitRecord>,
     /// Earlier changes, in their order.
-    pub earlier: Vec<Evidence>,
+    pub earlier: Vec<CommitRecord>,
 }
 
 /// Reads what [`parse`] needs. A gateway may append parts of its own.
 pub fn read() -> Read {
     let prefix = Bytes::from_static(key::EVIDENCE);
-    let page = Fetch::Page { prefix, after: Bytes::new(), max: MAX_KEPT as u64 + 1 };
+    let page = Fetch::Page { prefix, after: Bytes::new(), max: MAX_EARLIER as u64 + 1 };
     Read::of(vec![Fetch::Attrs, page])
 }
 
@@ -41,12 +41,12 @@ pub fn read() -> Read {
 pub fn parse(name: &str, reply: Option<&ReadReply>) -> Result<Option<Head>> {
     let Some(reply) = reply else { return Ok(None) };
     let last = reply.pairs(0)?.get(CHANGE.as_bytes());
-    let last = last.map(|value| record::decode::<Evidence>(name, value)).transpose()?;
+    let last = last.map(|value| record::decode::<CommitRecord>(name, value)).transpose()?;
     let page = reply.page(1)?;
     if page.more {
         return Err(Error::corrupt(name, "evidence of changes", "there is more than is ever written"));
     }
-    let earlier = page.entries.iter().map(|(_, value)| record::decode::<Evidence>(name, value));
+    let earlier = page.entries.iter().map(|(_, value)| record::decode::<CommitRecord>(name, value));
     let earlier = earlier.collect::<Result<Vec<_>>>()?;
     Ok(Some(Head { version: reply.version, last, earlier }))
 }
@@ -58,7 +58,7 @@ impl Head {
     }
 
     /// The incarnation of the RADOS object.
-    pub fn incarnation(&self) -> Incarnation {
+    pub fn incarnation(&self) -> HeadIncarnation {
         self.seq().incarnation
     }
 
@@ -68,12 +68,12 @@ impl Head {
     }
 
     /// All evidence, in the order of the changes.
-    pub fn evidence(&self) -> impl Iterator<Item = &Evidence> {
+    pub fn evidence(&self) -> impl Iterator<Item = &CommitRecord> {
         self.earlier.iter().chain(&self.last)
     }
 
     /// The evidence of a change.
-    pub fn find(&self, tag: &str) -> Option<&Evidence> {
+    pub fn find(&self, tag: &str) -> Option<&CommitRecord> {
         self.evidence().find(|evidence| evidence.tag == tag)
     }
 }
@@ -84,10 +84,10 @@ mod tests {
     use crate::op::{Fetched, Page};
     use std::collections::BTreeMap;
 
-    fn evidence(number: u64, content: Content) -> Evidence {
-        let incarnation = Incarnation { generation: 0, version: 3 };
+    fn evidence(number: u64, content: Content) -> CommitRecord {
+        let incarnation = HeadIncarnation { generation: 0, version: 3 };
         let seq = Seq { incarnation, number };
-        Evidence { seq, tag: format!("t{number}"), content, subject: None, tails: None, untidy: false }
+        CommitRecord { seq, tag: format!("t{number}"), content, subject: None, tails: None, untidy: false }
     }
 
     #[test]

@@ -18,7 +18,7 @@ const ESCAPE: u8 = 0x02;
 
 /// The kind of a shard's record; each kind has its own first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum IndexRecordKind {
     /// `O` KEY: what a listing shows.
     Entry,
     /// `T` KEY: the tails of that entry's object.
@@ -35,21 +35,28 @@ pub enum Kind {
     Upload,
 }
 
-impl Kind {
+impl IndexRecordKind {
     /// All kinds.
-    pub const ALL: [Kind; 7] =
-        [Kind::Entry, Kind::Tails, Kind::Pending, Kind::Slot, Kind::Outbox, Kind::Tidy, Kind::Upload];
+    pub const ALL: [IndexRecordKind; 7] = [
+        IndexRecordKind::Entry,
+        IndexRecordKind::Tails,
+        IndexRecordKind::Pending,
+        IndexRecordKind::Slot,
+        IndexRecordKind::Outbox,
+        IndexRecordKind::Tidy,
+        IndexRecordKind::Upload,
+    ];
 
     /// The first byte of the kind's keys.
     pub const fn byte(self) -> u8 {
         match self {
-            Kind::Entry => b'O',
-            Kind::Tails => b'T',
-            Kind::Pending => b'P',
-            Kind::Slot => b'R',
-            Kind::Outbox => b'X',
-            Kind::Tidy => b'Y',
-            Kind::Upload => b'M',
+            IndexRecordKind::Entry => b'O',
+            IndexRecordKind::Tails => b'T',
+            IndexRecordKind::Pending => b'P',
+            IndexRecordKind::Slot => b'R',
+            IndexRecordKind::Outbox => b'X',
+            IndexRecordKind::Tidy => b'Y',
+            IndexRecordKind::Upload => b'M',
         }
     }
 
@@ -60,15 +67,15 @@ impl Kind {
 
     /// Whether a suffix follows the object's key.
     fn has_suffix(self) -> bool {
-        matches!(self, Kind::Pending | Kind::Outbox | Kind::Upload)
+        matches!(self, IndexRecordKind::Pending | IndexRecordKind::Outbox | IndexRecordKind::Upload)
     }
 }
 
 /// A key of a shard, split into its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShardKey {
+pub struct IndexKey {
     /// The kind of the record.
-    pub kind: Kind,
+    pub kind: IndexRecordKind,
     /// The object's key.
     pub key: String,
     /// The tag, sequence or upload; empty if the kind has no suffix.
@@ -104,7 +111,7 @@ fn unescape(bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// The key of an object's record that has no suffix. It is also the position in the kind's order where keys with the prefix
 /// `bytes` begin: a cursor or prefix for listings.
-pub fn position(kind: Kind, bytes: &[u8]) -> Bytes {
+pub fn position(kind: IndexRecordKind, bytes: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(bytes.len() + 1);
     out.push(kind.byte());
     escape_into(bytes, &mut out);
@@ -112,11 +119,11 @@ pub fn position(kind: Kind, bytes: &[u8]) -> Bytes {
 }
 
 /// The prefix of the keys of an object's records of a kind with suffix.
-pub fn prefix(kind: Kind, key: &str) -> Bytes {
+pub fn prefix(kind: IndexRecordKind, key: &str) -> Bytes {
     with_suffix(kind, key, "")
 }
 
-fn with_suffix(kind: Kind, key: &str, suffix: &str) -> Bytes {
+fn with_suffix(kind: IndexRecordKind, key: &str, suffix: &str) -> Bytes {
     let mut out = Vec::with_capacity(key.len() + suffix.len() + 2);
     out.push(kind.byte());
     escape_into(key.as_bytes(), &mut out);
@@ -127,37 +134,37 @@ fn with_suffix(kind: Kind, key: &str, suffix: &str) -> Bytes {
 
 /// The key of an object's entry.
 pub fn entry(key: &str) -> Bytes {
-    position(Kind::Entry, key.as_bytes())
+    position(IndexRecordKind::Entry, key.as_bytes())
 }
 
 /// The key of an entry's tails.
 pub fn tails(key: &str) -> Bytes {
-    position(Kind::Tails, key.as_bytes())
+    position(IndexRecordKind::Tails, key.as_bytes())
 }
 
 /// The key of an object's removal slot.
 pub fn slot(key: &str) -> Bytes {
-    position(Kind::Slot, key.as_bytes())
+    position(IndexRecordKind::Slot, key.as_bytes())
 }
 
 /// The key of an object's tidy record.
 pub fn tidy(key: &str) -> Bytes {
-    position(Kind::Tidy, key.as_bytes())
+    position(IndexRecordKind::Tidy, key.as_bytes())
 }
 
 /// The key of a pending change.
 pub fn pending(key: &str, tag: &str) -> Bytes {
-    with_suffix(Kind::Pending, key, tag)
+    with_suffix(IndexRecordKind::Pending, key, tag)
 }
 
 /// The key of an upload's entry.
 pub fn upload(key: &str, id: &str) -> Bytes {
-    with_suffix(Kind::Upload, key, id)
+    with_suffix(IndexRecordKind::Upload, key, id)
 }
 
 /// The key of an outbox record: by object, in the order of its changes.
 pub fn outbox(key: &str, seq: Seq) -> Bytes {
-    with_suffix(Kind::Outbox, key, &seq.to_string())
+    with_suffix(IndexRecordKind::Outbox, key, &seq.to_string())
 }
 
 /// The key of a change's evidence in the head's omap.
@@ -172,9 +179,9 @@ pub fn evidence_end(up_to: Seq) -> Bytes {
 }
 
 /// Splits a shard's key into its parts; `None` for the sums and for keys that do not belong to this format.
-pub fn parse(bytes: &[u8]) -> Option<ShardKey> {
+pub fn parse(bytes: &[u8]) -> Option<IndexKey> {
     let (&first, rest) = bytes.split_first()?;
-    let kind = Kind::ALL.into_iter().find(|kind| kind.byte() == first)?;
+    let kind = IndexRecordKind::ALL.into_iter().find(|kind| kind.byte() == first)?;
     let (key, suffix) = if kind.has_suffix() {
         let at = rest.iter().position(|byte| *byte == SEPARATOR)?;
         (&rest[..at], &rest[at + 1..])
@@ -183,7 +190,7 @@ pub fn parse(bytes: &[u8]) -> Option<ShardKey> {
     };
     let key = String::from_utf8(unescape(key)?).ok()?;
     let suffix = std::str::from_utf8(suffix).ok().filter(|text| !text.contains('\0'))?.to_owned();
-    Some(ShardKey { kind, key, suffix })
+    Some(IndexKey { kind, key, suffix })
 }
 
 #[cfg(test)]
@@ -211,16 +218,16 @@ mod tests {
         let seq = Seq::LEGACY.to_string();
         for key in keys() {
             for (kind, name, suffix) in [
-                (Kind::Entry, entry(&key), ""),
-                (Kind::Tails, tails(&key), ""),
-                (Kind::Slot, slot(&key), ""),
-                (Kind::Tidy, tidy(&key), ""),
-                (Kind::Pending, pending(&key, TAG), TAG),
-                (Kind::Upload, upload(&key, TAG), TAG),
-                (Kind::Outbox, outbox(&key, Seq::LEGACY), seq.as_str()),
+                (IndexRecordKind::Entry, entry(&key), ""),
+                (IndexRecordKind::Tails, tails(&key), ""),
+                (IndexRecordKind::Slot, slot(&key), ""),
+                (IndexRecordKind::Tidy, tidy(&key), ""),
+                (IndexRecordKind::Pending, pending(&key, TAG), TAG),
+                (IndexRecordKind::Upload, upload(&key, TAG), TAG),
+                (IndexRecordKind::Outbox, outbox(&key, Seq::LEGACY), seq.as_str()),
             ] {
                 assert!(!name.contains(&0), "{name:?}");
-                let parsed = ShardKey { kind, key: key.clone(), suffix: suffix.to_owned() };
+                let parsed = IndexKey { kind, key: key.clone(), suffix: suffix.to_owned() };
                 assert_eq!(parse(&name), Some(parsed));
             }
         }
@@ -239,7 +246,7 @@ mod tests {
     fn escaped_prefixes_are_prefixes_of_exactly_the_keys_that_begin_so() {
         let keys = keys();
         for start in &keys {
-            let position = position(Kind::Entry, start.as_bytes());
+            let position = position(IndexRecordKind::Entry, start.as_bytes());
             for key in &keys {
                 assert_eq!(entry(key).starts_with(&position), key.starts_with(start.as_str()));
             }

@@ -10,7 +10,7 @@
 use crate::error::{Error, Result};
 use crate::key;
 use crate::op::{Guard, Step, Write};
-use crate::record::{self, Entry, EntryTails, Listed, Stats, Tails, VersionKind};
+use crate::record::{self, Entry, EntryTails, ListingEntry, Stats, Tails, VersionKind};
 use crate::reshard;
 use crate::seq::Seq;
 use crate::state;
@@ -19,7 +19,7 @@ use nacre_types::encoding::Versioned;
 use serde::{Deserialize, Serialize};
 
 /// The first bytes of the keys of format 1: entries, tails, pending changes, uploads and sums.
-pub const KINDS: [&str; 5] = ["o", "t", "p", "m", "s"];
+pub const LEGACY_PREFIXES: [&str; 5] = ["o", "t", "p", "m", "s"];
 /// Bytes of an upload's id.
 const ID_BYTES: usize = 32;
 
@@ -73,7 +73,7 @@ pub fn pending(shard: &str, name: &[u8], value: &[u8]) -> Result<Option<(String,
 
 /// Replaces what [`copy`] wrote for a key whose head was read because a change of it was pending: with `object` and its
 /// tails, or with nothing.
-pub fn replace(tag: &str, key: &str, object: Option<(Listed, Vec<Tails>)>) -> Write {
+pub fn replace(tag: &str, key: &str, object: Option<(ListingEntry, Vec<Tails>)>) -> Write {
     let mut steps = vec![Step::OmapRemove(vec![key::entry(key), key::tails(key)])];
     if let Some((listed, tails)) = object {
         let mut set =
@@ -86,7 +86,7 @@ pub fn replace(tag: &str, key: &str, object: Option<(Listed, Vec<Tails>)>) -> Wr
     Write { guards: vec![Guard::Exists, state::is(&state::closed(tag))], steps }
 }
 
-/// Converts a record of format 1 to format 2; `None` if it has no successor. Fails with [`Error::Crowded`] for a pending
+/// Converts a record of format 1 to format 2; `None` if it has no successor. Fails with [`Error::TooManyPending`] for a pending
 /// change, which must be finished first.
 pub fn convert(shard: &str, name: &[u8], value: &Bytes) -> Result<Option<(Bytes, Bytes)>> {
     let corrupt = |detail| Error::corrupt(shard, "record of format 1", detail);
@@ -106,7 +106,7 @@ pub fn convert(shard: &str, name: &[u8], value: &Bytes) -> Result<Option<(Bytes,
             Some((key::upload(&text(&rest[..at])?, &text(&rest[at + 1..])?), value.clone()))
         }
         b's' if rest.is_empty() => Some((Bytes::from_static(key::STATS), value.clone())),
-        b'p' => return Err(Error::Crowded(String::from_utf8_lossy(rest).into_owned())),
+        b'p' => return Err(Error::TooManyPending(String::from_utf8_lossy(rest).into_owned())),
         _ => return Err(corrupt("the key is of no known kind")),
     })
 }
@@ -117,7 +117,7 @@ impl OldEntry {
         let kind = if marker { VersionKind::DeleteMarker } else { VersionKind::Object };
         Entry {
             seq: Seq::LEGACY,
-            object: Some(Listed { tag, size, mtime_ns, etag, owner, kind, held, class: String::new() }),
+            object: Some(ListingEntry { tag, size, mtime_ns, etag, owner, kind, held, class: String::new() }),
         }
     }
 }
@@ -142,7 +142,7 @@ pub fn copy(shard: &str, tag: &str, page: &[(Bytes, Bytes)]) -> Result<Write> {
 
 /// Removes records of format 1. The bucket's record already names format 2.
 pub fn drop_old(names: Vec<Bytes>) -> Write {
-    Write { guards: vec![Guard::Exists, state::is_not_frozen()], steps: vec![Step::OmapRemove(names)] }
+    Write { guards: vec![Guard::Exists, state::guard_not_frozen()], steps: vec![Step::OmapRemove(names)] }
 }
 
 #[cfg(test)]
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn shards_with_pending_changes_are_not_converted() {
         let page = [(Bytes::from_static(b"pk\0tag"), Bytes::from_static(b"pending"))];
-        assert!(matches!(copy("shard", "t", &page), Err(Error::Crowded(_))));
+        assert!(matches!(copy("shard", "t", &page), Err(Error::TooManyPending(_))));
     }
 
     #[test]
@@ -201,7 +201,8 @@ mod tests {
     #[test]
     fn a_key_whose_head_was_read_is_what_its_head_says() {
         let run = Tails { name: "n".into(), count: 2 };
-        let write = replace("t", "k", Some((Listed { size: 5, ..Listed::default() }, vec![run.clone()])));
+        let write =
+            replace("t", "k", Some((ListingEntry { size: 5, ..ListingEntry::default() }, vec![run.clone()])));
         let [Step::OmapRemove(_), Step::OmapSet(set)] = &write.steps[..] else { panic!("{write:?}") };
         let entry = record::decode::<Entry>("k", &set[0].1).unwrap();
         assert_eq!((entry.seq, entry.object.unwrap().size), (Seq::LEGACY, 5));
@@ -213,7 +214,7 @@ mod tests {
     fn the_formats_share_no_key() {
         let Step::OmapRemoveRange { first, end } = clear("t").steps.remove(0) else { panic!("another step") };
         let is_new = |name: &[u8]| name >= &first[..] && name < &end[..];
-        assert!(key::Kind::ALL.iter().all(|kind| is_new(&kind.prefix())) && is_new(key::STATS));
-        assert!(KINDS.iter().all(|kind| !is_new(kind.as_bytes())));
+        assert!(key::IndexRecordKind::ALL.iter().all(|kind| is_new(&kind.prefix())) && is_new(key::STATS));
+        assert!(LEGACY_PREFIXES.iter().all(|kind| !is_new(kind.as_bytes())));
     }
 }

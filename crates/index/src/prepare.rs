@@ -1,12 +1,12 @@
 //! Preparing changes: the first step, one write of a shard for many changes.
 //!
 //! The write adds a [`Pending`] record for each change, guarded by the state of the shard. Together with it, the gateway
-//! sends one read of the shard. Its result ([`View`]) tells on which base each commit may be built. The read may be
+//! sends one read of the shard. Its result ([`KeyView`]) tells on which base each commit may be built. The read may be
 //! executed before or after the write. A write whose key is expected to be new is left out of the read: it assumes that the
 //! head is absent, and its commit is refused if it is not. A change that may remove an object requests the key's *removal
 //! slot* in the same write; only one pending change holds the slot at a time.
 
-use crate::commit::Base;
+use crate::commit::AssumedHead;
 use crate::error::Result;
 use crate::key;
 use crate::op::{Fetch, Guard, Read, ReadReply, Step, Write};
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 /// The most changes in one prepare.
 pub const MAX_BATCH: usize = 128;
 /// The most pending changes of a key that are read: the change itself and another one.
-const OWN_AND_OTHER: u64 = 2;
+const MAX_PENDING_READ: u64 = 2;
 
 /// A change to be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,14 +36,14 @@ pub struct Prepare {
 
 /// Changes of one shard that are prepared together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Batch {
+pub struct PrepareBatch {
     state: &'static str,
     changes: Vec<Prepare>,
 }
 
 /// What a shard had for a key when its change was prepared. The default stands for a shard that was not read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct View {
+pub struct KeyView {
     /// The key's entry.
     pub entry: Option<Entry>,
     /// The change held the removal slot, and no other change of the key was pending.
@@ -52,24 +52,24 @@ pub struct View {
 
 /// Why a prepare was refused with ECANCELED.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Refusal {
+pub enum PrepareRefusal {
     /// The shard is closed, or in another state than the caller assumed; its state.
     State(Bytes),
     /// Removal slots were taken: this batch does not request them. It is sent together with its read.
-    Slots(Batch),
+    Slots(PrepareBatch),
 }
 
-impl Batch {
+impl PrepareBatch {
     /// Builds a batch of changes of a shard that is [`state::OPEN`] or [`state::VERSIONED`]. If several changes request the
     /// slot of one key, the first one gets it.
-    pub fn new(state: &'static str, mut changes: Vec<Prepare>) -> Batch {
+    pub fn new(state: &'static str, mut changes: Vec<Prepare>) -> PrepareBatch {
         let mut asked = BTreeSet::new();
         for change in &mut changes {
             if change.pending.slot {
                 change.pending.slot = asked.insert(change.key.clone());
             }
         }
-        Batch { state, changes }
+        PrepareBatch { state, changes }
     }
 
     /// The changes. Which of them hold the slot is known once the write has succeeded.
@@ -101,19 +101,19 @@ impl Batch {
         }
         let mut fetches = vec![Fetch::Keys(entries)];
         for change in self.changes.iter().filter(|change| change.pending.slot) {
-            let prefix = key::prefix(key::Kind::Pending, &change.key);
-            fetches.push(Fetch::Page { prefix, after: Bytes::new(), max: OWN_AND_OTHER });
+            let prefix = key::prefix(key::IndexRecordKind::Pending, &change.key);
+            fetches.push(Fetch::Page { prefix, after: Bytes::new(), max: MAX_PENDING_READ });
         }
         Some(Read::of(fetches))
     }
 
     /// The views of a batch that was not read.
-    pub fn unread_views(&self) -> Vec<Result<View>> {
-        self.changes.iter().map(|_| Ok(View::default())).collect()
+    pub fn unread_views(&self) -> Vec<Result<KeyView>> {
+        self.changes.iter().map(|_| Ok(KeyView::default())).collect()
     }
 
-    /// Interprets `reply` to [`Batch::read`], for each change. A damaged entry fails only the changes of its key.
-    pub fn views(&self, reply: &ReadReply) -> Result<Vec<Result<View>>> {
+    /// Interprets `reply` to [`PrepareBatch::read`], for each change. A damaged entry fails only the changes of its key.
+    pub fn views(&self, reply: &ReadReply) -> Result<Vec<Result<KeyView>>> {
         let entries = reply.pairs(0)?;
         let mut pages = 1;
         let mut views = Vec::with_capacity(self.changes.len());
@@ -128,28 +128,28 @@ impl Batch {
                 alone = reply.page(pages)?.entries.iter().all(|(name, _)| *name == own);
                 pages += 1;
             }
-            views.push(entry.map(|entry| View { entry, alone }));
+            views.push(entry.map(|entry| KeyView { entry, alone }));
         }
         Ok(views)
     }
 
     /// A read that tells why the write was refused.
-    pub fn inquiry(&self) -> Read {
+    pub fn refusal_read(&self) -> Read {
         let slots = self.changes.iter().filter(|change| change.pending.slot);
         Read::of(vec![Fetch::Attrs, Fetch::Keys(slots.map(|change| key::slot(&change.key)).collect())])
     }
 
-    /// Interprets `reply` to [`Batch::inquiry`]. The batch in the result needs a read of its own.
-    pub fn refusal(mut self, reply: &ReadReply) -> Result<Refusal> {
+    /// Interprets `reply` to [`PrepareBatch::refusal_read`]. The batch in the result needs a read of its own.
+    pub fn refusal(mut self, reply: &ReadReply) -> Result<PrepareRefusal> {
         let found = reply.pairs(0)?.get(state::STATE.as_bytes()).cloned().unwrap_or_default();
         if *found != *self.state.as_bytes() {
-            return Ok(Refusal::State(found));
+            return Ok(PrepareRefusal::State(found));
         }
         let taken = reply.pairs(1)?;
         for change in &mut self.changes {
             change.pending.slot &= !taken.contains_key(&key::slot(&change.key));
         }
-        Ok(Refusal::Slots(self))
+        Ok(PrepareRefusal::Slots(self))
     }
 }
 
@@ -158,12 +158,12 @@ impl Batch {
 pub fn amend(change: &Prepare) -> Write {
     let name = key::pending(&change.key, &change.tag);
     Write {
-        guards: vec![Guard::Exists, state::is_not_frozen(), Guard::OmapPresent(name.clone())],
+        guards: vec![Guard::Exists, state::guard_not_frozen(), Guard::OmapPresent(name.clone())],
         steps: vec![Step::OmapSet(vec![(name, record::encode(&change.pending))])],
     }
 }
 
-impl View {
+impl KeyView {
     /// The last change of the key that is known to be finished.
     pub fn finished(&self) -> Option<Seq> {
         self.entry.as_ref().map(|entry| entry.seq)
@@ -171,18 +171,18 @@ impl View {
 
     /// The base that a write may assume without a read of the head; `None` if it must read the head first. A wrong
     /// assumption makes the commit fail.
-    pub fn guess_write(&self) -> Option<Base> {
+    pub fn assume_for_write(&self) -> Option<AssumedHead> {
         match &self.entry {
-            None => Some(Base::Absent),
-            Some(_) => self.guess_removal(),
+            None => Some(AssumedHead::Absent),
+            Some(_) => self.assume_for_removal(),
         }
     }
 
     /// The base that a removal may assume. A missing index entry does not prove that there is nothing to remove.
-    pub fn guess_removal(&self) -> Option<Base> {
+    pub fn assume_for_removal(&self) -> Option<AssumedHead> {
         let entry = self.entry.as_ref()?;
         // A tombstone must be read, and a head of format 1, which has no sequence to compare.
-        (entry.object.is_some() && entry.seq != Seq::LEGACY).then_some(Base::Entry(entry.seq))
+        (entry.object.is_some() && entry.seq != Seq::LEGACY).then_some(AssumedHead::Entry(entry.seq))
     }
 }
 
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn many_changes_are_prepared_by_one_write() {
-        let batch = Batch::new(state::OPEN, vec![change("a", "1", false), change("b", "2", true)]);
+        let batch = PrepareBatch::new(state::OPEN, vec![change("a", "1", false), change("b", "2", true)]);
         let write = batch.write();
         let slot = Guard::OmapAbsent(key::slot("b"));
         assert_eq!(write.guards, [Guard::Exists, state::is(state::OPEN), slot]);
@@ -210,32 +210,32 @@ mod tests {
 
     #[test]
     fn keys_that_are_expected_to_be_new_are_not_read() {
-        let mut batch = Batch::new(state::OPEN, vec![change("a", "1", false), change("b", "2", true)]);
+        let mut batch = PrepareBatch::new(state::OPEN, vec![change("a", "1", false), change("b", "2", true)]);
         batch.changes[0].expect_new = true;
         let page = Fetch::Page {
-            prefix: key::prefix(key::Kind::Pending, "b"),
+            prefix: key::prefix(key::IndexRecordKind::Pending, "b"),
             after: Bytes::new(),
-            max: OWN_AND_OTHER,
+            max: MAX_PENDING_READ,
         };
         assert_eq!(batch.read(), Some(Read::of(vec![Fetch::Keys(vec![key::entry("b")]), page])));
         batch.changes.truncate(1);
         assert_eq!(batch.read(), None);
         let views = batch.unread_views();
-        assert_eq!(views, [Ok(View::default())]);
-        assert_eq!(views[0].as_ref().unwrap().guess_write(), Some(Base::Absent));
+        assert_eq!(views, [Ok(KeyView::default())]);
+        assert_eq!(views[0].as_ref().unwrap().assume_for_write(), Some(AssumedHead::Absent));
     }
 
     #[test]
     fn one_change_of_a_batch_asks_for_the_slot_of_a_key() {
         let changes = vec![change("a", "1", false), change("a", "2", true), change("a", "3", true)];
-        let batch = Batch::new(state::OPEN, changes);
+        let batch = PrepareBatch::new(state::OPEN, changes);
         let slots: Vec<bool> = batch.changes().iter().map(|change| change.pending.slot).collect();
         assert_eq!(slots, [false, true, false]);
     }
 
     #[test]
     fn a_batch_gives_up_the_slots_that_are_taken() {
-        let batch = Batch::new(state::OPEN, vec![change("a", "1", true), change("b", "2", true)]);
+        let batch = PrepareBatch::new(state::OPEN, vec![change("a", "1", true), change("b", "2", true)]);
         let found = |text: &'static str| {
             let attrs = [(Bytes::from_static(state::STATE.as_bytes()), Bytes::from_static(text.as_bytes()))];
             Fetched::Pairs(BTreeMap::from(attrs))
@@ -243,16 +243,16 @@ mod tests {
         let taken = Fetched::Pairs(BTreeMap::from([(key::slot("a"), Bytes::from_static(b"9"))]));
         let reply = |found| ReadReply { version: 1, parts: vec![found, taken.clone()] };
         let closed = batch.clone().refusal(&reply(found("closed by x"))).unwrap();
-        assert_eq!(closed, Refusal::State(Bytes::from_static(b"closed by x")));
+        assert_eq!(closed, PrepareRefusal::State(Bytes::from_static(b"closed by x")));
         let refusal = batch.refusal(&reply(found(state::OPEN))).unwrap();
-        let Refusal::Slots(batch) = refusal else { panic!("{refusal:?}") };
+        let PrepareRefusal::Slots(batch) = refusal else { panic!("{refusal:?}") };
         let slots: Vec<bool> = batch.changes().iter().map(|change| change.pending.slot).collect();
         assert_eq!(slots, [false, true]);
     }
 
     #[test]
     fn a_removal_is_alone_where_nothing_else_of_the_key_is_pending() {
-        let batch = Batch::new(state::OPEN, vec![change("a", "1", true), change("a", "2", false)]);
+        let batch = PrepareBatch::new(state::OPEN, vec![change("a", "1", true), change("a", "2", false)]);
         let page = |tags: &[&str]| {
             let entries = tags.iter().map(|tag| (key::pending("a", tag), Bytes::new())).collect();
             Fetched::Page(Page { entries, more: false })

@@ -87,7 +87,7 @@ pub enum VersionKind {
 
 /// What a listing shows for a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Listed {
+pub struct ListingEntry {
     /// The tag of the write that made the current version.
     pub tag: String,
     /// Bytes.
@@ -108,7 +108,7 @@ pub struct Listed {
     pub class: String,
 }
 
-/// [`Listed`] without a class.
+/// [`ListingEntry`] without a class.
 #[derive(Deserialize)]
 struct UnclassedListed {
     tag: String,
@@ -120,14 +120,14 @@ struct UnclassedListed {
     held: Option<Stats>,
 }
 
-impl From<UnclassedListed> for Listed {
-    fn from(old: UnclassedListed) -> Listed {
+impl From<UnclassedListed> for ListingEntry {
+    fn from(old: UnclassedListed) -> ListingEntry {
         let UnclassedListed { tag, size, mtime_ns, etag, owner, kind, held } = old;
-        Listed { tag, size, mtime_ns, etag, owner, kind, held, class: String::new() }
+        ListingEntry { tag, size, mtime_ns, etag, owner, kind, held, class: String::new() }
     }
 }
 
-impl Listed {
+impl ListingEntry {
     /// What the key adds to its shard's sums.
     pub fn counted(&self) -> Stats {
         self.held.unwrap_or(Stats { objects: 1, bytes: self.size })
@@ -140,13 +140,13 @@ pub struct Entry {
     /// The last finished change: all changes up to it are finished, and no later one is.
     pub seq: Seq,
     /// The object; `None` if that change removed it and left a tombstone.
-    pub object: Option<Listed>,
+    pub object: Option<ListingEntry>,
 }
 
 impl Entry {
     /// What the key adds to its shard's sums.
     pub fn counted(&self) -> Stats {
-        self.object.as_ref().map_or_else(Stats::default, Listed::counted)
+        self.object.as_ref().map_or_else(Stats::default, ListingEntry::counted)
     }
 }
 
@@ -217,7 +217,7 @@ pub struct Pending {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Content {
     /// It wrote an object: a listing shows this.
-    Object(Listed),
+    Object(ListingEntry),
     /// It left the listing as it was: a change of tags, ACL or retention, or of a version that is not the current one.
     Unchanged,
     /// It removed the object. The head remains as a tombstone, which readers treat as absent.
@@ -228,7 +228,7 @@ pub enum Content {
 
 /// Proof that a change took effect, and how. The commit writes it; it is kept until the change is finished.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Evidence {
+pub struct CommitRecord {
     /// Its place among the key's changes.
     pub seq: Seq,
     /// Its tag.
@@ -251,7 +251,7 @@ pub struct OutboxRecord {
     /// The change's place in the order of its key's changes.
     pub seq: Seq,
     /// When the change was prepared, in nanoseconds since 1970.
-    pub begun_ns: u64,
+    pub prepared_ns: u64,
     /// The properties known at the prepare.
     pub fixed: Bytes,
     /// The ids of the configurations that may select the event.
@@ -274,7 +274,7 @@ struct UnclassedEntry {
     object: Option<UnclassedListed>,
 }
 
-/// [`Evidence`] of an object without a class.
+/// [`CommitRecord`] of an object without a class.
 #[derive(Deserialize)]
 struct UnclassedEvidence {
     seq: Seq,
@@ -308,7 +308,7 @@ impl Versioned for Entry {
             // Version 2 has booleans in place of the kinds; the encoding is the same.
             2 | 3 => {
                 let old: UnclassedEntry = encoding::decode_body(Self::NAME, body)?;
-                Ok(Entry { seq: old.seq, object: old.object.map(Listed::from) })
+                Ok(Entry { seq: old.seq, object: old.object.map(ListingEntry::from) })
             }
             _ => Err(DecodeError::TooOld { what: Self::NAME, version }),
         }
@@ -353,7 +353,7 @@ impl Versioned for Pending {
     }
 }
 
-impl Versioned for Evidence {
+impl Versioned for CommitRecord {
     const NAME: &'static str = "evidence of a change";
     const VERSION: u8 = 3;
     const COMPAT: u8 = 3;
@@ -366,7 +366,7 @@ impl Versioned for Evidence {
         }
     }
 
-    fn decode_old(_version: u8, body: &[u8]) -> std::result::Result<Evidence, DecodeError> {
+    fn decode_old(_version: u8, body: &[u8]) -> std::result::Result<CommitRecord, DecodeError> {
         let old: UnclassedEvidence = encoding::decode_body(Self::NAME, body)?;
         let UnclassedEvidence { seq, tag, content, subject, tails, untidy } = old;
         let content = match content {
@@ -375,7 +375,7 @@ impl Versioned for Evidence {
             UnclassedContent::Tombstone => Content::Tombstone,
             UnclassedContent::Removed => Content::Removed,
         };
-        Ok(Evidence { seq, tag, content, subject, tails, untidy })
+        Ok(CommitRecord { seq, tag, content, subject, tails, untidy })
     }
 }
 
@@ -447,7 +447,7 @@ mod tests {
         let tails = |class: &str| Tails { name: Tails::name_in("b", class, "0f"), count: 2 };
         for class in ["", "COLD", "STANDARD_IA"] {
             assert_eq!(tails(class).class(), class);
-            let listed = Listed { tag: "t".into(), class: class.into(), ..Listed::default() };
+            let listed = ListingEntry { tag: "t".into(), class: class.into(), ..ListingEntry::default() };
             let none = class.is_empty();
             let entry = Entry { seq: Seq::LEGACY, object: Some(listed.clone()) };
             let bytes = encode(&entry);
@@ -469,7 +469,7 @@ mod tests {
                 assert_eq!(is_read_by(&bytes, 2), none, "{class} {at}");
                 assert_eq!(decode::<Pending>("shard", &bytes).unwrap(), pending);
             }
-            let evidence = Evidence {
+            let evidence = CommitRecord {
                 seq: Seq::LEGACY,
                 tag: "t".into(),
                 content: Content::Object(listed),
@@ -479,7 +479,7 @@ mod tests {
             };
             let bytes = encode(&evidence);
             assert_eq!(is_read_by(&bytes, 2), none, "{class}");
-            assert_eq!(decode::<Evidence>("head", &bytes).unwrap(), evidence);
+            assert_eq!(decode::<CommitRecord>("head", &bytes).unwrap(), evidence);
         }
         assert_eq!(class_of("b"), "");
     }

@@ -10,7 +10,7 @@
 //! the head was read.
 
 use crate::error::{Error, Result};
-use crate::key::{self, Kind};
+use crate::key::{self, IndexRecordKind};
 use crate::op::{Fetch, Page, Read};
 use crate::record::{self, Pending};
 use bytes::Bytes;
@@ -36,7 +36,7 @@ pub fn scan(prefix: Bytes, after: Bytes, max: u64) -> Read {
 /// The pending changes of a page of [`scan`].
 pub fn parse(shard: &str, page: &Page) -> Result<Vec<PendingChange>> {
     let change = |(name, value): &(Bytes, Bytes)| {
-        let parsed = key::parse(name).filter(|parsed| parsed.kind == Kind::Pending);
+        let parsed = key::parse(name).filter(|parsed| parsed.kind == IndexRecordKind::Pending);
         let Some(parsed) = parsed else {
             return Err(Error::corrupt(shard, "pending index entry", "the key is none of a pending entry"));
         };

@@ -9,21 +9,23 @@
 //! these changes as pending, so no head is removed before they are finished.
 
 use crate::error::Result;
-use crate::key::{self, Kind};
+use crate::key::{self, IndexRecordKind};
 use crate::op::{Guard, Step, Write};
 use crate::record::{self, Entry, Stats};
 use crate::state;
 use bytes::Bytes;
 
 /// The object's key that decides the shard of a record; `None` for the sums and for records that do not move.
-pub fn place(name: &[u8]) -> Option<String> {
+pub fn routing_key(name: &[u8]) -> Option<String> {
     key::parse(name).map(|parsed| parsed.key)
 }
 
 /// What a record adds to the sums of its shard.
-pub fn counted(shard: &str, name: &[u8], value: &[u8]) -> Result<Stats> {
+pub fn record_stats(shard: &str, name: &[u8], value: &[u8]) -> Result<Stats> {
     match key::parse(name) {
-        Some(parsed) if parsed.kind == Kind::Entry => Ok(record::decode::<Entry>(shard, value)?.counted()),
+        Some(parsed) if parsed.kind == IndexRecordKind::Entry => {
+            Ok(record::decode::<Entry>(shard, value)?.counted())
+        }
         _ => Ok(Stats::default()),
     }
 }
@@ -34,7 +36,7 @@ pub fn freeze(tag: &str) -> Write {
 }
 
 /// Thaws the shard again, if the attempt ends without moving the records.
-pub fn thaw(tag: &str) -> Write {
+pub fn unfreeze(tag: &str) -> Write {
     set_state(&state::frozen(tag), &state::closed(tag))
 }
 
@@ -62,7 +64,7 @@ fn set_state(from: &str, to: &str) -> Write {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Listed;
+    use crate::record::ListingEntry;
     use crate::seq::Seq;
 
     #[test]
@@ -77,10 +79,10 @@ mod tests {
             key::tidy("a\0"),
             key::upload("a\0", tag),
         ] {
-            assert_eq!(place(&name).as_deref(), Some("a\0"), "{name:?}");
+            assert_eq!(routing_key(&name).as_deref(), Some("a\0"), "{name:?}");
         }
-        assert_eq!(place(key::STATS), None);
-        assert_eq!(place(b"olegacy"), None);
+        assert_eq!(routing_key(key::STATS), None);
+        assert_eq!(routing_key(b"olegacy"), None);
     }
 
     #[test]
@@ -93,11 +95,11 @@ mod tests {
 
     #[test]
     fn sums_come_from_the_entries() {
-        let object = Some(Listed { size: 5, ..Listed::default() });
+        let object = Some(ListingEntry { size: 5, ..ListingEntry::default() });
         let entry = record::encode(&Entry { seq: Seq::LEGACY, object });
         let one = Stats { objects: 1, bytes: 5 };
-        assert_eq!(counted("s", &key::entry("a"), &entry), Ok(one));
-        assert_eq!(counted("s", &key::slot("a"), b"tag"), Ok(Stats::default()));
-        assert!(counted("s", &key::entry("a"), b"rubbish").is_err());
+        assert_eq!(record_stats("s", &key::entry("a"), &entry), Ok(one));
+        assert_eq!(record_stats("s", &key::slot("a"), b"tag"), Ok(Stats::default()));
+        assert!(record_stats("s", &key::entry("a"), b"rubbish").is_err());
     }
 }

@@ -13,7 +13,7 @@ const DIGITS: [usize; 3] = [8, 16, 16];
 
 /// An incarnation of a head's RADOS object: its life from creation to removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Incarnation {
+pub struct HeadIncarnation {
     /// The generation of the bucket index in which the creating change was prepared.
     pub generation: u32,
     /// The shard's RADOS version after that prepare, never 0; 0 for heads that were created under format 1.
@@ -24,17 +24,17 @@ pub struct Incarnation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Seq {
     /// The incarnation of the head that the change belongs to.
-    pub incarnation: Incarnation,
+    pub incarnation: HeadIncarnation,
     /// The number of the change in that incarnation, from 1.
     pub number: u64,
 }
 
 impl Seq {
     /// The sequence of an object of format 1, which is lower than all others.
-    pub const LEGACY: Seq = Seq { incarnation: Incarnation { generation: 0, version: 0 }, number: 0 };
+    pub const LEGACY: Seq = Seq { incarnation: HeadIncarnation { generation: 0, version: 0 }, number: 0 };
 
     /// The first sequence of an incarnation, which belongs to the change that creates the head.
-    pub fn first(incarnation: Incarnation) -> Seq {
+    pub fn first(incarnation: HeadIncarnation) -> Seq {
         debug_assert!(
             incarnation.version > 0,
             "an incarnation is named by the version of a shard that was written"
@@ -50,7 +50,7 @@ impl Seq {
 
     /// The previous sequence of the same incarnation; `None` for the first one.
     pub fn predecessor(self) -> Option<Seq> {
-        let first = if self.incarnation == Incarnation::default() { 0 } else { 1 };
+        let first = if self.incarnation == HeadIncarnation::default() { 0 } else { 1 };
         (self.number > first).then(|| Seq { number: self.number - 1, ..self })
     }
 
@@ -65,14 +65,14 @@ impl Seq {
         let generation = u32::from_str_radix(generation, 16).ok()?;
         let version = u64::from_str_radix(version, 16).ok()?;
         let number = u64::from_str_radix(number, 16).ok()?;
-        Some(Seq { incarnation: Incarnation { generation, version }, number })
+        Some(Seq { incarnation: HeadIncarnation { generation, version }, number })
     }
 }
 
 /// The text form: 40 hexadecimal digits that sort as the sequence does; an event's `sequencer`.
 impl fmt::Display for Seq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Incarnation { generation, version } = self.incarnation;
+        let HeadIncarnation { generation, version } = self.incarnation;
         write!(f, "{generation:08X}{version:016X}{:016X}", self.number)
     }
 }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn seq(generation: u32, version: u64, number: u64) -> Seq {
-        Seq { incarnation: Incarnation { generation, version }, number }
+        Seq { incarnation: HeadIncarnation { generation, version }, number }
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn only_the_first_of_an_incarnation_has_no_predecessor() {
-        let first = Seq::first(Incarnation { generation: 2, version: 7 });
+        let first = Seq::first(HeadIncarnation { generation: 2, version: 7 });
         assert_eq!(first.predecessor(), None);
         assert_eq!(first.successor().predecessor(), Some(first));
         // The first change of an object of format 1 follows the existing object.

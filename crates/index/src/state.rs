@@ -41,7 +41,7 @@ pub fn is(state: &str) -> Guard {
 }
 
 /// The shard is not frozen: records may be finished or removed.
-pub fn is_not_frozen() -> Guard {
+pub fn guard_not_frozen() -> Guard {
     Guard::AttrBelow(STATE, Bytes::from_static(LIMIT))
 }
 
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn only_frozen_shards_refuse_to_finish() {
-        let Guard::AttrBelow(STATE, limit) = is_not_frozen() else { panic!("another guard") };
+        let Guard::AttrBelow(STATE, limit) = guard_not_frozen() else { panic!("another guard") };
         for state in [OPEN, VERSIONED, &closed("t"), "open", "versioned"] {
             assert!(state.as_bytes() < &limit[..] && !is_frozen(state.as_bytes()), "{state}");
         }

@@ -7,7 +7,7 @@
 
 use crate::error::Result;
 use crate::head;
-use crate::key::{self, Kind};
+use crate::key::{self, IndexRecordKind};
 use crate::op::{Fetch, Guard, Page, Read, ReadReply, Step, Write};
 use crate::record::{self, Entry, Tidy};
 use crate::seq::Seq;
@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 /// The work to be done for a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Work {
+pub enum TidyWork {
     /// Nothing.
     Nothing,
     /// Changes of the key are pending. The gateway that finishes the last of them tidies the key.
@@ -34,7 +34,7 @@ pub enum Work {
 
 /// Reads the keys after `after` that have something to tidy.
 pub fn scan(after: Bytes, max: u64) -> Read {
-    Read::of(vec![Fetch::Page { prefix: Kind::Tidy.prefix(), after, max }])
+    Read::of(vec![Fetch::Page { prefix: IndexRecordKind::Tidy.prefix(), after, max }])
 }
 
 /// The keys in a page of [`scan`].
@@ -42,27 +42,28 @@ pub fn keys(page: &Page) -> Vec<String> {
     page.entries.iter().filter_map(|(name, _)| Some(key::parse(name)?.key)).collect()
 }
 
-/// The read that [`work`] needs.
+/// The read that [`plan`] needs.
 pub fn read(key: &str) -> Read {
-    let pending = Fetch::Page { prefix: key::prefix(Kind::Pending, key), after: Bytes::new(), max: 1 };
+    let pending =
+        Fetch::Page { prefix: key::prefix(IndexRecordKind::Pending, key), after: Bytes::new(), max: 1 };
     Read::of(vec![Fetch::Keys(vec![key::entry(key), key::tidy(key)]), pending])
 }
 
 /// Decides the work from `reply` to [`read`].
-pub fn work(key: &str, reply: &ReadReply) -> Result<Work> {
+pub fn plan(key: &str, reply: &ReadReply) -> Result<TidyWork> {
     let found = reply.pairs(0)?;
     let (entry_name, tidy_name) = (key::entry(key), key::tidy(key));
-    let Some(tidy) = found.get(&tidy_name) else { return Ok(Work::Nothing) };
+    let Some(tidy) = found.get(&tidy_name) else { return Ok(TidyWork::Nothing) };
     let up_to = record::decode::<Tidy>(key, tidy)?.up_to;
     let mut guards =
-        vec![Guard::Exists, state::is_not_frozen(), Guard::OmapEquals(tidy_name.clone(), tidy.clone())];
+        vec![Guard::Exists, state::guard_not_frozen(), Guard::OmapEquals(tidy_name.clone(), tidy.clone())];
     let mut gone = vec![tidy_name];
     let stored = found.get(&entry_name);
     let entry = stored.map(|value| record::decode::<Entry>(key, value)).transpose()?;
     let head = match (entry, stored) {
         (Some(Entry { seq, object: None }), Some(stored)) => {
             if !reply.page(1)?.entries.is_empty() {
-                return Ok(Work::Wait);
+                return Ok(TidyWork::Wait);
             }
             guards.push(Guard::OmapEquals(entry_name.clone(), stored.clone()));
             gone.push(entry_name);
@@ -70,7 +71,7 @@ pub fn work(key: &str, reply: &ReadReply) -> Result<Work> {
         }
         (entry, _) => remove_evidence(entry.map_or(up_to, |entry| entry.seq.max(up_to))),
     };
-    Ok(Work::Remove { head, shard: Write { guards, steps: vec![Step::OmapRemove(gone)] } })
+    Ok(TidyWork::Remove { head, shard: Write { guards, steps: vec![Step::OmapRemove(gone)] } })
 }
 
 /// Removes a head that is the tombstone of the change `seq`.
@@ -89,11 +90,11 @@ fn remove_evidence(up_to: Seq) -> Write {
 mod tests {
     use super::*;
     use crate::op::Fetched;
-    use crate::record::Listed;
-    use crate::seq::Incarnation;
+    use crate::record::ListingEntry;
+    use crate::seq::HeadIncarnation;
     use std::collections::BTreeMap;
 
-    const SEQ: Seq = Seq { incarnation: Incarnation { generation: 0, version: 4 }, number: 2 };
+    const SEQ: Seq = Seq { incarnation: HeadIncarnation { generation: 0, version: 4 }, number: 2 };
 
     fn reply(entry: Option<Entry>, tidy: bool, pending: bool) -> ReadReply {
         let mut found = BTreeMap::new();
@@ -108,28 +109,28 @@ mod tests {
         ReadReply { version: 1, parts: vec![Fetched::Pairs(found), Fetched::Page(page)] }
     }
 
-    fn removed_head(work: &Work) -> Option<&Write> {
+    fn removed_head(work: &TidyWork) -> Option<&Write> {
         match work {
-            Work::Remove { head, .. } => Some(head),
-            Work::Nothing | Work::Wait => None,
+            TidyWork::Remove { head, .. } => Some(head),
+            TidyWork::Nothing | TidyWork::Wait => None,
         }
     }
 
     #[test]
     fn a_tombstone_goes_only_as_the_one_that_the_index_knows() {
         let buried = Some(Entry { seq: SEQ, object: None });
-        let found = work("k", &reply(buried.clone(), true, false)).unwrap();
+        let found = plan("k", &reply(buried.clone(), true, false)).unwrap();
         let is_it = Guard::AttrEquals(head::SEQ, Bytes::from(SEQ.to_string()));
         let expected = Write { guards: vec![Guard::Exists, is_it], steps: vec![Step::Remove] };
         assert_eq!(removed_head(&found), Some(&expected));
-        assert_eq!(work("k", &reply(buried, true, true)).unwrap(), Work::Wait);
+        assert_eq!(plan("k", &reply(buried, true, true)).unwrap(), TidyWork::Wait);
     }
 
     #[test]
     fn evidence_goes_as_far_as_changes_are_finished() {
         let seq = SEQ.successor();
-        let shown = Entry { seq, object: Some(Listed::default()) };
-        let found = work("k", &reply(Some(shown), true, true)).unwrap();
+        let shown = Entry { seq, object: Some(ListingEntry::default()) };
+        let found = plan("k", &reply(Some(shown), true, true)).unwrap();
         let first = Bytes::from_static(b"e");
         let range = Step::OmapRemoveRange { first, end: key::evidence_end(seq) };
         assert_eq!(removed_head(&found).unwrap().steps, [range]);
@@ -138,7 +139,7 @@ mod tests {
     #[test]
     fn nothing_is_tidied_without_a_record() {
         let buried = Entry { seq: SEQ, object: None };
-        assert_eq!(work("k", &reply(Some(buried), false, false)).unwrap(), Work::Nothing);
+        assert_eq!(plan("k", &reply(Some(buried), false, false)).unwrap(), TidyWork::Nothing);
     }
 
     #[test]

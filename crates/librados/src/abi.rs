@@ -5,7 +5,7 @@
 //! buffers have the length that is passed with them, and both remain valid until the call returns or, if the call takes a
 //! completion or fills an operation, until that is complete. The safety comments below call this "the caller's promise".
 
-use crate::guard::Outcome;
+use crate::guard::ApiResult;
 use bytes::Bytes;
 use nacre_types::errno::Errno;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -20,8 +20,8 @@ impl Handle {
     pub(crate) const NULL: Handle = Handle(0);
 }
 
-impl crate::guard::Returned for Handle {
-    fn failed(_: crate::guard::Failure) -> Handle {
+impl crate::guard::ApiReturn for Handle {
+    fn from_error(_: crate::guard::ApiError) -> Handle {
         Handle::NULL
     }
 }
@@ -29,10 +29,10 @@ impl crate::guard::Returned for Handle {
 /// A `const char *` that ends with a zero.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub(crate) struct CText(*const c_char);
+pub(crate) struct CStrPtr(*const c_char);
 
-impl CText {
-    pub(crate) const NULL: CText = CText(ptr::null());
+impl CStrPtr {
+    pub(crate) const NULL: CStrPtr = CStrPtr(ptr::null());
 
     /// The bytes before the zero, or `None` if the pointer is null.
     pub(crate) fn optional_bytes(&self) -> Option<&[u8]> {
@@ -41,41 +41,41 @@ impl CText {
     }
 
     /// The bytes before the zero. EINVAL if the pointer is null.
-    pub(crate) fn bytes(&self) -> Outcome<&[u8]> {
+    pub(crate) fn bytes(&self) -> ApiResult<&[u8]> {
         Ok(self.optional_bytes().ok_or(Errno::EINVAL)?)
     }
 
     /// The text. EINVAL if the pointer is null or the text is not UTF-8.
-    pub(crate) fn text(&self) -> Outcome<&str> {
+    pub(crate) fn text(&self) -> ApiResult<&str> {
         Ok(std::str::from_utf8(self.bytes()?).map_err(|_| Errno::EINVAL)?)
     }
 
     /// The text, empty if the pointer is null. EINVAL if it is not UTF-8.
-    pub(crate) fn text_or_empty(&self) -> Outcome<&str> {
+    pub(crate) fn text_or_empty(&self) -> ApiResult<&str> {
         if self.0.is_null() { Ok("") } else { self.text() }
     }
 
     /// The first `len` bytes, which may contain zeros.
-    pub(crate) fn sized(&self, len: usize) -> Outcome<&[u8]> {
+    pub(crate) fn sized(&self, len: usize) -> ApiResult<&[u8]> {
         // SAFETY: the caller's promise, for as long as the argument lives.
         unsafe { slice(self.0.cast::<u8>(), len) }
     }
 
     /// Pairs of texts up to an empty one: `"foo\0bar\0this\0that\0\0"`. EINVAL if one is not UTF-8.
-    pub(crate) fn pairs(&self) -> Outcome<Vec<(String, String)>> {
+    pub(crate) fn pairs(&self) -> ApiResult<Vec<(String, String)>> {
         let mut pairs = Vec::new();
-        let mut at = CText(self.0);
+        let mut at = CStrPtr(self.0);
         loop {
             let key = at.text()?;
             if key.is_empty() {
                 return Ok(pairs);
             }
             // SAFETY: the caller's promise: after a text that is not empty, and its zero, another one starts.
-            let value = CText(unsafe { at.0.add(key.len() + 1) });
+            let value = CStrPtr(unsafe { at.0.add(key.len() + 1) });
             let text = value.text()?;
             pairs.push((key.to_owned(), text.to_owned()));
             // SAFETY: as above, each key having a value.
-            at = CText(unsafe { value.0.add(text.len() + 1) });
+            at = CStrPtr(unsafe { value.0.add(text.len() + 1) });
         }
     }
 
@@ -86,8 +86,8 @@ impl CText {
 
     /// A text, in the form that a C caller passes.
     #[cfg(test)]
-    pub(crate) fn of(text: &'static CStr) -> CText {
-        CText(text.as_ptr())
+    pub(crate) fn of(text: &'static CStr) -> CStrPtr {
+        CStrPtr(text.as_ptr())
     }
 }
 
@@ -101,13 +101,13 @@ impl InBuf {
     pub(crate) const NULL: InBuf = InBuf(ptr::null());
 
     /// The data.
-    pub(crate) fn slice(&self, len: usize) -> Outcome<&[u8]> {
+    pub(crate) fn slice(&self, len: usize) -> ApiResult<&[u8]> {
         // SAFETY: the caller's promise, for as long as the argument lives.
         unsafe { slice(self.0.cast::<u8>(), len) }
     }
 
     /// A copy of the data, because callers may reuse their buffer at once.
-    pub(crate) fn copy(&self, len: usize) -> Outcome<Bytes> {
+    pub(crate) fn copy(&self, len: usize) -> ApiResult<Bytes> {
         Ok(Bytes::copy_from_slice(self.slice(len)?))
     }
 
@@ -120,11 +120,11 @@ impl InBuf {
 /// A pointer to the first of several values whose number is passed with it.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub(crate) struct Array<T>(*const T);
+pub(crate) struct InArray<T>(*const T);
 
-impl<T> Array<T> {
+impl<T> InArray<T> {
     /// The values. EINVAL if the pointer is null and `len` is not 0.
-    pub(crate) fn slice(&self, len: usize) -> Outcome<&[T]> {
+    pub(crate) fn slice(&self, len: usize) -> ApiResult<&[T]> {
         // SAFETY: the caller's promise, for as long as the argument lives.
         unsafe { slice(self.0, len) }
     }
@@ -134,7 +134,7 @@ impl<T> Array<T> {
 ///
 /// # Safety
 /// If `first` is not null, it must point to `len` values that are valid for `'a`.
-unsafe fn slice<'a, T>(first: *const T, len: usize) -> Outcome<&'a [T]> {
+unsafe fn slice<'a, T>(first: *const T, len: usize) -> ApiResult<&'a [T]> {
     if len == 0 {
         return Ok(&[]);
     }
@@ -147,23 +147,23 @@ unsafe fn slice<'a, T>(first: *const T, len: usize) -> Outcome<&'a [T]> {
 
 /// The place for a result, or null if the caller does not want it.
 #[repr(transparent)]
-pub(crate) struct Out<T>(*mut T);
+pub(crate) struct OutPtr<T>(*mut T);
 
-impl<T> Clone for Out<T> {
+impl<T> Clone for OutPtr<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Out<T> {}
+impl<T> Copy for OutPtr<T> {}
 
 // SAFETY: the caller's promise: the place remains valid until the operation is complete, and only the thread that completes the
 // operation writes there.
-unsafe impl<T: Send> Send for Out<T> {}
+unsafe impl<T: Send> Send for OutPtr<T> {}
 
-impl<T> Out<T> {
+impl<T> OutPtr<T> {
     #[cfg(test)]
-    pub(crate) const NULL: Out<T> = Out(ptr::null_mut());
+    pub(crate) const NULL: OutPtr<T> = OutPtr(ptr::null_mut());
 
     /// Stores the result, unless the place is null.
     pub(crate) fn set(self, value: T) {
@@ -174,12 +174,12 @@ impl<T> Out<T> {
     }
 
     /// Returns EINVAL if the place is null.
-    pub(crate) fn required(self) -> Outcome<Self> {
+    pub(crate) fn required(self) -> ApiResult<Self> {
         if self.0.is_null() { Err(Errno::EINVAL.into()) } else { Ok(self) }
     }
 }
 
-impl<T: Copy> Out<T> {
+impl<T: Copy> OutPtr<T> {
     /// The value that the caller put there, if the place is not null.
     pub(crate) fn get(self) -> Option<T> {
         // SAFETY: the caller's promise: not null, so it points to an initialised `T`.
@@ -192,7 +192,7 @@ impl<T: Copy> Out<T> {
 #[derive(Clone, Copy)]
 pub(crate) struct OutBuf(*mut c_char);
 
-// SAFETY: as for `Out`.
+// SAFETY: as for `OutPtr`.
 unsafe impl Send for OutBuf {}
 
 impl OutBuf {
@@ -200,7 +200,7 @@ impl OutBuf {
     pub(crate) const NULL: OutBuf = OutBuf(ptr::null_mut());
 
     /// Copies `data` into the buffer. ERANGE if `capacity`, the size of the buffer, is too small.
-    pub(crate) fn fill(self, capacity: usize, data: &[u8]) -> Outcome<usize> {
+    pub(crate) fn fill(self, capacity: usize, data: &[u8]) -> ApiResult<usize> {
         if data.len() > capacity {
             return Err(Errno::ERANGE.into());
         }
@@ -209,7 +209,7 @@ impl OutBuf {
     }
 
     /// Copies runs of data into the buffer, one after the other. ERANGE if `capacity` is too small for all of them.
-    pub(crate) fn fill_runs(self, capacity: usize, runs: &[Bytes]) -> Outcome<usize> {
+    pub(crate) fn fill_runs(self, capacity: usize, runs: &[Bytes]) -> ApiResult<usize> {
         if runs.iter().map(Bytes::len).sum::<usize>() > capacity {
             return Err(Errno::ERANGE.into());
         }
@@ -222,7 +222,7 @@ impl OutBuf {
     }
 
     /// Copies `text` and a zero into the buffer. ERANGE if `capacity` is too small. Returns the text's length.
-    pub(crate) fn fill_text(self, capacity: usize, text: &[u8]) -> Outcome<usize> {
+    pub(crate) fn fill_text(self, capacity: usize, text: &[u8]) -> ApiResult<usize> {
         if text.len() >= capacity {
             return Err(Errno::ERANGE.into());
         }
@@ -232,7 +232,7 @@ impl OutBuf {
     }
 
     /// Copies `data` to position `at`. The caller must have checked that it fits into the buffer.
-    fn put(self, at: usize, data: &[u8]) -> Outcome<()> {
+    fn put(self, at: usize, data: &[u8]) -> ApiResult<()> {
         if data.is_empty() {
             return Ok(());
         }
@@ -251,7 +251,7 @@ impl OutBuf {
         self,
         capacity: usize,
         texts: impl Iterator<Item = &'a str>,
-    ) -> Outcome<usize> {
+    ) -> ApiResult<usize> {
         let mut list = Vec::with_capacity(capacity.min(1 << 20));
         let (mut needed, mut full) = (1, false);
         for text in texts {
@@ -276,48 +276,48 @@ impl OutBuf {
 /// A caller's `void *`, which is passed to its callback.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub(crate) struct CArg(*mut c_void);
+pub(crate) struct CallbackArg(*mut c_void);
 
 #[cfg(test)]
-impl CArg {
-    pub(crate) const NULL: CArg = CArg(ptr::null_mut());
+impl CallbackArg {
+    pub(crate) const NULL: CallbackArg = CallbackArg(ptr::null_mut());
 }
 
 // SAFETY: never dereferenced here; callers know that librados' callbacks run on the library's threads.
-unsafe impl Send for CArg {}
+unsafe impl Send for CallbackArg {}
 // SAFETY: as above.
-unsafe impl Sync for CArg {}
+unsafe impl Sync for CallbackArg {}
 
 /// `rados_callback_t`.
-pub(crate) type Callback = Option<extern "C" fn(Handle, CArg)>;
+pub(crate) type Callback = Option<extern "C" fn(Handle, CallbackArg)>;
 
 /// `rados_watchcb_t`: two unused numbers, and the caller's argument.
-pub(crate) type WatchCallback = extern "C" fn(u8, u64, CArg);
+pub(crate) type WatchCallback = extern "C" fn(u8, u64, CallbackArg);
 
 /// `rados_watchcb2_t`: the caller's argument, the notify, the watch, the notifier's session, the payload.
-pub(crate) type WatchCallback2 = extern "C" fn(CArg, u64, u64, u64, Lent, usize);
+pub(crate) type WatchCallback2 = extern "C" fn(CallbackArg, u64, u64, u64, BorrowedPtr, usize);
 
 /// `rados_watcherrcb_t`: the caller's argument, the watch, the negated error number.
-pub(crate) type WatchErrorCallback = extern "C" fn(CArg, u64, c_int);
+pub(crate) type WatchErrorCallback = extern "C" fn(CallbackArg, u64, c_int);
 
 /// Memory from `malloc` that the caller frees (`rados_buffer_free`). Null for no data.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub(crate) struct Given(*mut c_char);
+pub(crate) struct MallocBuf(*mut c_char);
 
 // SAFETY: memory from malloc belongs to no thread.
-unsafe impl Send for Given {}
+unsafe impl Send for MallocBuf {}
 
-impl Given {
-    pub(crate) const NULL: Given = Given(ptr::null_mut());
+impl MallocBuf {
+    pub(crate) const NULL: MallocBuf = MallocBuf(ptr::null_mut());
 
     /// A copy of `data`. ENOMEM if there is no memory.
-    pub(crate) fn data(data: &[u8]) -> Outcome<Given> {
-        if data.is_empty() { Ok(Given::NULL) } else { Given::with_zero(data) }
+    pub(crate) fn data(data: &[u8]) -> ApiResult<MallocBuf> {
+        if data.is_empty() { Ok(MallocBuf::NULL) } else { MallocBuf::nul_terminated(data) }
     }
 
     /// A copy of `text`, followed by a zero that is not part of its length.
-    pub(crate) fn with_zero(text: &[u8]) -> Outcome<Given> {
+    pub(crate) fn nul_terminated(text: &[u8]) -> ApiResult<MallocBuf> {
         // SAFETY: malloc may be called with any size.
         let memory = unsafe { libc::malloc(text.len() + 1) }.cast::<u8>();
         if memory.is_null() {
@@ -328,7 +328,7 @@ impl Given {
             ptr::copy_nonoverlapping(text.as_ptr(), memory, text.len());
             memory.add(text.len()).write(0);
         }
-        Ok(Given(memory.cast::<c_char>()))
+        Ok(MallocBuf(memory.cast::<c_char>()))
     }
 
     /// Frees the memory.
@@ -340,13 +340,13 @@ impl Given {
 
 /// An array from `malloc` that the caller returns for freeing. Null for no elements.
 #[repr(transparent)]
-pub(crate) struct GivenArray<T>(*mut T);
+pub(crate) struct MallocArray<T>(*mut T);
 
-impl<T: Copy> GivenArray<T> {
+impl<T: Copy> MallocArray<T> {
     /// A copy of `values`. ENOMEM if there is no memory.
-    pub(crate) fn of(values: &[T]) -> Outcome<GivenArray<T>> {
+    pub(crate) fn of(values: &[T]) -> ApiResult<MallocArray<T>> {
         if values.is_empty() {
-            return Ok(GivenArray(ptr::null_mut()));
+            return Ok(MallocArray(ptr::null_mut()));
         }
         // SAFETY: malloc may be called with any size; a slice's fits.
         let memory = unsafe { libc::malloc(size_of_val(values)) }.cast::<T>();
@@ -355,12 +355,12 @@ impl<T: Copy> GivenArray<T> {
         }
         // SAFETY: `memory` is new, as large as `values`, and aligned for all that C structures hold.
         unsafe { ptr::copy_nonoverlapping(values.as_ptr(), memory, values.len()) };
-        Ok(GivenArray(memory))
+        Ok(MallocArray(memory))
     }
 
     /// Copies of the `len` elements.
-    pub(crate) fn load(&self, len: usize) -> Outcome<Vec<T>> {
-        Ok(Array(self.0.cast_const()).slice(len)?.to_vec())
+    pub(crate) fn load(&self, len: usize) -> ApiResult<Vec<T>> {
+        Ok(InArray(self.0.cast_const()).slice(len)?.to_vec())
     }
 
     /// Frees the memory.
@@ -373,19 +373,19 @@ impl<T: Copy> GivenArray<T> {
 /// Memory of the library that a C caller may read until it ends an iterator or requests the next entry.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub(crate) struct Lent(*const c_char);
+pub(crate) struct BorrowedPtr(*const c_char);
 
-impl Lent {
-    pub(crate) const NULL: Lent = Lent(ptr::null());
+impl BorrowedPtr {
+    pub(crate) const NULL: BorrowedPtr = BorrowedPtr(ptr::null());
 
     /// Lends `data`, which its owner keeps in place. Null if it is empty.
-    pub(crate) fn data(data: &[u8]) -> Lent {
-        if data.is_empty() { Lent::NULL } else { Lent(data.as_ptr().cast::<c_char>()) }
+    pub(crate) fn data(data: &[u8]) -> BorrowedPtr {
+        if data.is_empty() { BorrowedPtr::NULL } else { BorrowedPtr(data.as_ptr().cast::<c_char>()) }
     }
 
     /// Lends a text with its zero.
-    pub(crate) fn text(text: &CStr) -> Lent {
-        Lent(text.as_ptr())
+    pub(crate) fn text(text: &CStr) -> BorrowedPtr {
+        BorrowedPtr(text.as_ptr())
     }
 }
 
@@ -433,11 +433,11 @@ pub(crate) struct PoolStat {
 #[derive(Clone, Copy)]
 pub(crate) struct ObjectItem {
     pub(crate) oid_length: usize,
-    pub(crate) oid: Given,
+    pub(crate) oid: MallocBuf,
     pub(crate) nspace_length: usize,
-    pub(crate) nspace: Given,
+    pub(crate) nspace: MallocBuf,
     pub(crate) locator_length: usize,
-    pub(crate) locator: Given,
+    pub(crate) locator: MallocBuf,
 }
 
 /// `struct notify_ack_t`.
@@ -446,7 +446,7 @@ pub(crate) struct ObjectItem {
 pub(crate) struct NotifyAck {
     pub(crate) notifier_id: u64,
     pub(crate) cookie: u64,
-    pub(crate) payload: Given,
+    pub(crate) payload: MallocBuf,
     pub(crate) payload_len: u64,
 }
 
@@ -465,7 +465,7 @@ pub(crate) struct OutArray<T>(*mut T);
 
 impl<T: Copy> OutArray<T> {
     /// Stores the values in the array, which has `len` elements. EINVAL if it is null.
-    pub(crate) fn store(self, len: usize, values: &[T]) -> Outcome<()> {
+    pub(crate) fn store(self, len: usize, values: &[T]) -> ApiResult<()> {
         if values.is_empty() {
             return Ok(());
         }
@@ -478,7 +478,7 @@ impl<T: Copy> OutArray<T> {
     }
 
     /// Sets all `len` elements. EINVAL if the array is null and `len` is not 0.
-    pub(crate) fn fill(self, len: usize, value: T) -> Outcome<()> {
+    pub(crate) fn fill(self, len: usize, value: T) -> ApiResult<()> {
         if len > 0 && self.0.is_null() {
             return Err(Errno::EINVAL.into());
         }
@@ -490,13 +490,13 @@ impl<T: Copy> OutArray<T> {
     }
 
     /// Copies of the first `len` elements, which an earlier call stored.
-    pub(crate) fn load(self, len: usize) -> Outcome<Vec<T>> {
-        Ok(Array(self.0.cast_const()).slice(len)?.to_vec())
+    pub(crate) fn load(self, len: usize) -> ApiResult<Vec<T>> {
+        Ok(InArray(self.0.cast_const()).slice(len)?.to_vec())
     }
 }
 
 /// A length as the return value of a C function.
-pub(crate) fn length(len: usize) -> c_int {
+pub(crate) fn c_len(len: usize) -> c_int {
     c_int::try_from(len).unwrap_or(c_int::MAX)
 }
 
@@ -504,7 +504,7 @@ pub(crate) fn length(len: usize) -> c_int {
 mod tests {
     use super::*;
 
-    fn filled<const N: usize>(fill: impl FnOnce(OutBuf) -> Outcome<usize>) -> (Outcome<usize>, [u8; N]) {
+    fn filled<const N: usize>(fill: impl FnOnce(OutBuf) -> ApiResult<usize>) -> (ApiResult<usize>, [u8; N]) {
         let mut memory = [7_u8; N];
         let result = fill(OutBuf(memory.as_mut_ptr().cast()));
         (result, memory)
@@ -528,17 +528,17 @@ mod tests {
 
     #[test]
     fn null_is_an_invalid_argument_where_a_value_is_needed() {
-        assert_eq!(CText(ptr::null()).text(), Err(Errno::EINVAL.into()));
-        assert_eq!(CText(ptr::null()).text_or_empty(), Ok(""));
-        assert_eq!(CText(c"\xff".as_ptr()).text(), Err(Errno::EINVAL.into()));
+        assert_eq!(CStrPtr(ptr::null()).text(), Err(Errno::EINVAL.into()));
+        assert_eq!(CStrPtr(ptr::null()).text_or_empty(), Ok(""));
+        assert_eq!(CStrPtr(c"\xff".as_ptr()).text(), Err(Errno::EINVAL.into()));
         let dict = *b"foo\0bar\0this\0\0\0";
-        let pairs = CText(dict.as_ptr().cast()).pairs();
+        let pairs = CStrPtr(dict.as_ptr().cast()).pairs();
         assert_eq!(pairs, Ok(vec![("foo".into(), "bar".into()), ("this".into(), String::new())]));
-        assert_eq!(CText(c"".as_ptr()).pairs(), Ok(vec![]));
+        assert_eq!(CStrPtr(c"".as_ptr()).pairs(), Ok(vec![]));
         assert_eq!(InBuf(ptr::null()).slice(1), Err(Errno::EINVAL.into()));
         assert_eq!(InBuf(ptr::null()).slice(0), Ok(&[][..]));
-        assert!(Out::<u64>(ptr::null_mut()).required().is_err());
-        Out::<u64>(ptr::null_mut()).set(1);
+        assert!(OutPtr::<u64>(ptr::null_mut()).required().is_err());
+        OutPtr::<u64>(ptr::null_mut()).set(1);
     }
 
     #[test]
@@ -553,19 +553,19 @@ mod tests {
 
     #[test]
     fn given_arrays_are_copies_and_null_where_there_is_nothing() {
-        let given = GivenArray::of(&[1_u64, 2]).unwrap();
+        let given = MallocArray::of(&[1_u64, 2]).unwrap();
         assert_eq!(given.load(2), Ok(vec![1, 2]));
         given.free();
-        let none = GivenArray::<u64>::of(&[]).unwrap();
+        let none = MallocArray::<u64>::of(&[]).unwrap();
         assert!(none.0.is_null() && none.load(0) == Ok(vec![]) && none.load(1).is_err());
         none.free();
     }
 
     #[test]
     fn given_memory_ends_with_a_zero() {
-        let given = Given::with_zero(b"abc").unwrap();
-        assert_eq!(CText(given.0).bytes(), Ok(&b"abc"[..]));
+        let given = MallocBuf::nul_terminated(b"abc").unwrap();
+        assert_eq!(CStrPtr(given.0).bytes(), Ok(&b"abc"[..]));
         given.free();
-        Given::NULL.free();
+        MallocBuf::NULL.free();
     }
 }

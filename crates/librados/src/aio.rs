@@ -1,11 +1,11 @@
 //! Asynchronous operations on one object, with a completion for the outcome.
 
-use crate::abi::{CText, Handle, InBuf, Out, OutBuf, length};
+use crate::abi::{CStrPtr, Handle, InBuf, OutBuf, OutPtr, c_len};
 use crate::completion::COMPLETIONS;
-use crate::guard::{Failure, Outcome, call, exports};
-use crate::ioctx::{Access, POOLS};
-use crate::ops::{Compound, check_read_len, check_write_len, repeated};
-use crate::sync_io::{class_call, seconds, time};
+use crate::guard::{ApiError, ApiResult, exports, run_entry_point};
+use crate::ioctx::{AccessKind, IOCTXS};
+use crate::ops::{CompoundOp, check_read_len, check_write_len, writesame_op};
+use crate::sync_io::{class_call_op, mtime_secs, mtime_timespec};
 use libc::{time_t, timespec};
 use nacre_client::OpReply;
 use nacre_types::op::Op;
@@ -16,17 +16,17 @@ use std::ffi::c_int;
 pub(crate) fn start(
     io: Handle,
     completion: Handle,
-    access: Access,
-    oid: CText,
-    mut op: Compound,
-    store: impl FnOnce(&mut OpReply) -> Outcome<c_int> + Send + 'static,
-) -> Outcome<c_int> {
-    let (io, completion) = (POOLS.get(io)?, COMPLETIONS.get(completion)?);
+    access: AccessKind,
+    oid: CStrPtr,
+    mut op: CompoundOp,
+    store: impl FnOnce(&mut OpReply) -> ApiResult<c_int> + Send + 'static,
+) -> ApiResult<c_int> {
+    let (io, completion) = (IOCTXS.get(io)?, COMPLETIONS.get(completion)?);
     io.check(access)?;
     let name = oid.text()?;
     let empty = op.is_empty();
     op.add_flags(io.flags());
-    let (op, places) = op.ready()?;
+    let (op, places) = op.into_parts()?;
     completion.begin()?;
     if empty {
         completion.finish(&io.client, || (0, 0));
@@ -38,14 +38,14 @@ pub(crate) fn start(
         completion.finish(&owner.client, || match outcome {
             Ok(mut reply) => {
                 let version = reply.version;
-                let code = call("completion", || {
-                    places.fill(&mut reply);
+                let code = run_entry_point("completion", || {
+                    places.store_results(&mut reply);
                     if reply.result < 0 { Ok(reply.result) } else { store(&mut reply) }
                 });
                 (code, version)
             }
             Err(error) => {
-                let why = Failure(error.errno());
+                let why = ApiError(error.errno());
                 places.fail(why);
                 (why.code(), 0)
             }
@@ -54,7 +54,7 @@ pub(crate) fn start(
             owner.writes.end(write);
         }
     });
-    let place = io.place.read();
+    let place = io.ioctx.read();
     if access.sends_write() {
         place.aio_operate(name, op, done);
     } else {
@@ -63,25 +63,25 @@ pub(crate) fn start(
     Ok(0)
 }
 
-fn write(io: Handle, completion: Handle, oid: CText, op: Op) -> Outcome<c_int> {
-    start(io, completion, Access::Write, oid, Compound::of(op), |_| Ok(0))
+fn write(io: Handle, completion: Handle, oid: CStrPtr, op: Op) -> ApiResult<c_int> {
+    start(io, completion, AccessKind::Write, oid, CompoundOp::of(op), |_| Ok(0))
 }
 
 exports! {
     /// Writes at an offset.
-    fn rados_aio_write(io: Handle, oid: CText, completion: Handle, buf: InBuf, len: usize, off: u64) -> c_int {
+    fn rados_aio_write(io: Handle, oid: CStrPtr, completion: Handle, buf: InBuf, len: usize, off: u64) -> c_int {
         check_write_len(len)?;
         write(io, completion, oid, Op::Write { offset: off, data: buf.copy(len)?.into() })
     }
 
     /// Writes at the object's end.
-    fn rados_aio_append(io: Handle, oid: CText, completion: Handle, buf: InBuf, len: usize) -> c_int {
+    fn rados_aio_append(io: Handle, oid: CStrPtr, completion: Handle, buf: InBuf, len: usize) -> c_int {
         check_write_len(len)?;
         write(io, completion, oid, Op::Append { data: buf.copy(len)?.into() })
     }
 
     /// Replaces the object's data.
-    fn rados_aio_write_full(io: Handle, oid: CText, completion: Handle, buf: InBuf, len: usize) -> c_int {
+    fn rados_aio_write_full(io: Handle, oid: CStrPtr, completion: Handle, buf: InBuf, len: usize) -> c_int {
         check_write_len(len)?;
         write(io, completion, oid, Op::WriteFull { data: buf.copy(len)?.into() })
     }
@@ -89,60 +89,60 @@ exports! {
     /// Writes the same data repeatedly, `write_len` bytes in total.
     fn rados_aio_writesame(
         io: Handle,
-        oid: CText,
+        oid: CStrPtr,
         completion: Handle,
         buf: InBuf,
         data_len: usize,
         write_len: usize,
         off: u64,
     ) -> c_int {
-        write(io, completion, oid, repeated(off, buf.copy(data_len)?, write_len)?)
+        write(io, completion, oid, writesame_op(off, buf.copy(data_len)?, write_len)?)
     }
 
     /// Removes the object.
-    fn rados_aio_remove(io: Handle, oid: CText, completion: Handle) -> c_int {
+    fn rados_aio_remove(io: Handle, oid: CStrPtr, completion: Handle) -> c_int {
         write(io, completion, oid, Op::Remove)
     }
 
     /// Reads. The completion returns the number of bytes.
-    fn rados_aio_read(io: Handle, oid: CText, completion: Handle, buf: OutBuf, len: usize, off: u64) -> c_int {
+    fn rados_aio_read(io: Handle, oid: CStrPtr, completion: Handle, buf: OutBuf, len: usize, off: u64) -> c_int {
         check_read_len(len)?;
-        let op = Compound::of(Op::Read { offset: off, len: len as u64 });
-        start(io, completion, Access::Read, oid, op, move |reply| {
-            Ok(length(buf.fill(len, &reply.output(0)?)?))
+        let op = CompoundOp::of(Op::Read { offset: off, len: len as u64 });
+        start(io, completion, AccessKind::Read, oid, op, move |reply| {
+            Ok(c_len(buf.fill(len, &reply.output(0)?)?))
         })
     }
 
     /// Compares data as `rados_cmpext` does.
     fn rados_aio_cmpext(
         io: Handle,
-        o: CText,
+        o: CStrPtr,
         completion: Handle,
         cmp_buf: InBuf,
         cmp_len: usize,
         off: u64,
     ) -> c_int {
         check_write_len(cmp_len)?;
-        let op = Compound::of(Op::CmpExt { offset: off, data: cmp_buf.copy(cmp_len)? });
-        start(io, completion, Access::Read, o, op, |_| Ok(0))
+        let op = CompoundOp::of(Op::CmpExt { offset: off, data: cmp_buf.copy(cmp_len)? });
+        start(io, completion, AccessKind::Read, o, op, |_| Ok(0))
     }
 
     /// Size and modification time in seconds.
-    fn rados_aio_stat(io: Handle, o: CText, completion: Handle, psize: Out<u64>, pmtime: Out<time_t>) -> c_int {
-        start(io, completion, Access::Read, o, Compound::of(Op::Stat), move |reply| {
+    fn rados_aio_stat(io: Handle, o: CStrPtr, completion: Handle, psize: OutPtr<u64>, pmtime: OutPtr<time_t>) -> c_int {
+        start(io, completion, AccessKind::Read, o, CompoundOp::of(Op::Stat), move |reply| {
             let stat = reply.stat(0)?;
             psize.set(stat.size);
-            pmtime.set(seconds(&stat));
+            pmtime.set(mtime_secs(&stat));
             Ok(0)
         })
     }
 
     /// Size and modification time.
-    fn rados_aio_stat2(io: Handle, o: CText, completion: Handle, psize: Out<u64>, pmtime: Out<timespec>) -> c_int {
-        start(io, completion, Access::Read, o, Compound::of(Op::Stat), move |reply| {
+    fn rados_aio_stat2(io: Handle, o: CStrPtr, completion: Handle, psize: OutPtr<u64>, pmtime: OutPtr<timespec>) -> c_int {
+        start(io, completion, AccessKind::Read, o, CompoundOp::of(Op::Stat), move |reply| {
             let stat = reply.stat(0)?;
             psize.set(stat.size);
-            pmtime.set(time(&stat));
+            pmtime.set(mtime_timespec(&stat));
             Ok(0)
         })
     }
@@ -150,38 +150,38 @@ exports! {
     /// Calls a method of an object class. The completion returns the length of its output.
     fn rados_aio_exec(
         io: Handle,
-        o: CText,
+        o: CStrPtr,
         completion: Handle,
-        cls: CText,
-        method: CText,
+        cls: CStrPtr,
+        method: CStrPtr,
         in_buf: InBuf,
         in_len: usize,
         buf: OutBuf,
         out_len: usize,
     ) -> c_int {
-        let op = Compound::of(class_call(cls, method, in_buf, in_len)?);
-        start(io, completion, Access::Call, o, op, move |reply| {
+        let op = CompoundOp::of(class_call_op(cls, method, in_buf, in_len)?);
+        start(io, completion, AccessKind::Call, o, op, move |reply| {
             let (code, output) = (reply.result, reply.output(0)?);
-            Ok(if output.is_empty() { code } else { length(buf.fill(out_len, &output)?) })
+            Ok(if output.is_empty() { code } else { c_len(buf.fill(out_len, &output)?) })
         })
     }
 
     /// Waits for the writes that the context has started, and for their callbacks.
     fn rados_aio_flush(io: Handle) -> c_int {
-        let io = POOLS.get(io)?;
+        let io = IOCTXS.get(io)?;
         io.writes.flush();
-        io.client.finisher.flush_unless_own();
+        io.client.finisher.flush_unless_on_finisher();
         Ok(0)
     }
 
     /// Completes once the writes that the context has started are complete and their callbacks have returned.
     fn rados_aio_flush_async(io: Handle, completion: Handle) -> c_int {
-        let (io, completion) = (POOLS.get(io)?, COMPLETIONS.get(completion)?);
+        let (io, completion) = (IOCTXS.get(io)?, COMPLETIONS.get(completion)?);
         completion.begin()?;
         let owner = io.clone();
-        io.writes.on_flushed(Box::new(move || {
+        io.writes.call_when_flushed(Box::new(move || {
             let client = owner.client.clone();
-            owner.client.finisher.post(Box::new(move || {
+            owner.client.finisher.queue(Box::new(move || {
                 completion.finish(&client, || (0, 0));
             }));
         }));
@@ -190,7 +190,7 @@ exports! {
 
     /// Ends a completion early with ECANCELED. Its operation may or may not take effect. ENOENT if it has ended.
     fn rados_aio_cancel(io: Handle, completion: Handle) -> c_int {
-        COMPLETIONS.get(completion)?.cancel(&POOLS.get(io)?.client)?;
+        COMPLETIONS.get(completion)?.cancel(&IOCTXS.get(io)?.client)?;
         Ok(0)
     }
 }
@@ -199,19 +199,21 @@ exports! {
 mod tests {
     use super::*;
     use crate::completion::Completion;
-    use crate::ioctx::recorder::Recorder;
+    use crate::ioctx::recorder::RecordingEngine;
 
     #[test]
     fn calls_are_sent_as_writes_only_as_parts_of_compound_writes() {
-        let (io, recorder) = Recorder::io();
-        for (access, writes) in [(Access::Read, false), (Access::Call, false), (Access::Write, true)] {
+        let (io, recorder) = RecordingEngine::io();
+        for (access, writes) in
+            [(AccessKind::Read, false), (AccessKind::Call, false), (AccessKind::Write, true)]
+        {
             let op = Op::Call { class: "lock".into(), method: "get_info".into(), input: Default::default() };
-            let completion = Completion::for_test();
-            let started = start(io, completion, access, CText::of(c"o"), Compound::of(op), |_| Ok(0));
+            let completion = Completion::without_callbacks();
+            let started = start(io, completion, access, CStrPtr::of(c"o"), CompoundOp::of(op), |_| Ok(0));
             assert_eq!((started, recorder.take_writes()), (Ok(0), vec![writes]));
         }
-        let (object, class, method) = (CText::of(c"o"), CText::of(c"lock"), CText::of(c"get_info"));
-        let completion = Completion::for_test();
+        let (object, class, method) = (CStrPtr::of(c"o"), CStrPtr::of(c"lock"), CStrPtr::of(c"get_info"));
+        let completion = Completion::without_callbacks();
         let started = rados_aio_exec(io, object, completion, class, method, InBuf::NULL, 0, OutBuf::NULL, 0);
         assert_eq!((started, recorder.take_writes()), (0, vec![false]));
     }

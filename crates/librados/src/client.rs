@@ -2,11 +2,11 @@
 
 use crate::abi::Handle;
 use crate::finisher::Finisher;
-use crate::guard::Outcome;
-use crate::handles::Table;
-use crate::monitor_log::LogWatch;
-use crate::service::{Facts, Registration};
-use crate::settings::{Settings, text_of};
+use crate::guard::ApiResult;
+use crate::handles::HandleTable;
+use crate::monitor_log::LogSubscription;
+use crate::service::{ServiceMetadata, ServiceRegistration};
+use crate::settings::{ClientSettings, option_text};
 use nacre_client::Cluster;
 use nacre_common::{Config, options};
 use nacre_types::errno::Errno;
@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 
 /// All cluster handles in use.
-pub(crate) static CLIENTS: Table<Client> = Table::new();
+pub(crate) static CLIENTS: HandleTable<Client> = HandleTable::new();
 
 /// `EISCONN`: already connected.
 const EISCONN: Errno = Errno(106);
@@ -24,10 +24,10 @@ const EISCONN: Errno = Errno(106);
 pub(crate) struct Client {
     pub(crate) handle: Handle,
     pub(crate) finisher: Finisher,
-    settings: Mutex<Settings>,
+    settings: Mutex<ClientSettings>,
     link: RwLock<Link>,
-    log_watch: Mutex<Option<LogWatch>>,
-    service: Mutex<Option<Registration>>,
+    log_watch: Mutex<Option<LogSubscription>>,
+    service: Mutex<Option<ServiceRegistration>>,
 }
 
 enum Link {
@@ -39,7 +39,7 @@ enum Link {
 
 impl Client {
     /// Creates a handle that is not connected, in the table.
-    pub(crate) fn create(settings: Settings) -> Handle {
+    pub(crate) fn create(settings: ClientSettings) -> Handle {
         CLIENTS.insert_with(|handle| Client {
             handle,
             finisher: Finisher::default(),
@@ -51,7 +51,7 @@ impl Client {
     }
 
     /// The session. ENOTCONN if there is none.
-    pub(crate) fn cluster(&self) -> Outcome<Cluster> {
+    pub(crate) fn cluster(&self) -> ApiResult<Cluster> {
         match &*self.link.read() {
             Link::Connected { cluster, .. } => Ok(cluster.clone()),
             _ => Err(Errno::ENOTCONN.into()),
@@ -59,28 +59,31 @@ impl Client {
     }
 
     /// The current cluster map of the session.
-    pub(crate) fn osdmap(&self) -> Outcome<Arc<OsdMap>> {
+    pub(crate) fn osdmap(&self) -> ApiResult<Arc<OsdMap>> {
         Ok(self.cluster()?.osdmap().ok_or(Errno::ENOTCONN)?)
     }
 
     /// The newest cluster map, requested from the cluster.
-    pub(crate) fn newest_osdmap(&self) -> Outcome<Arc<OsdMap>> {
+    pub(crate) fn newest_osdmap(&self) -> ApiResult<Arc<OsdMap>> {
         self.cluster()?.refresh_map().wait()?;
         self.osdmap()
     }
 
     /// A copy of the settings.
-    pub(crate) fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> ClientSettings {
         self.settings.lock().clone()
     }
 
     /// Changes the settings from which the session will be created.
-    pub(crate) fn configure<R>(&self, change: impl FnOnce(&mut Settings) -> Outcome<R>) -> Outcome<R> {
+    pub(crate) fn configure<R>(
+        &self,
+        change: impl FnOnce(&mut ClientSettings) -> ApiResult<R>,
+    ) -> ApiResult<R> {
         change(&mut self.settings.lock())
     }
 
     /// Sets an option. Once connected, only options that can change at run time have an effect.
-    pub(crate) fn set_option(&self, name: &str, value: &str) -> Outcome<()> {
+    pub(crate) fn set_option(&self, name: &str, value: &str) -> ApiResult<()> {
         self.configure(|settings| settings.set(name, value))?;
         if let Link::Connected { config, .. } = &*self.link.read()
             && let Some(spec) = options::find(name)
@@ -91,18 +94,18 @@ impl Client {
     }
 
     /// An option's value.
-    pub(crate) fn option(&self, name: &str) -> Outcome<String> {
+    pub(crate) fn option(&self, name: &str) -> ApiResult<String> {
         if let Link::Connected { config, .. } = &*self.link.read() {
-            return match self.settings.lock().value_without_effect(name) {
+            return match self.settings.lock().ignored_option(name) {
                 Some(value) => Ok(value),
-                None => text_of(config, name),
+                None => option_text(config, name),
             };
         }
         self.settings.lock().get(name)
     }
 
     /// Starts the session. EISCONN if there is one, EINPROGRESS if another thread is starting it.
-    pub(crate) fn connect(&self) -> Outcome<()> {
+    pub(crate) fn connect(&self) -> ApiResult<()> {
         {
             let mut link = self.link.write();
             match &*link {
@@ -139,7 +142,7 @@ impl Client {
         }
     }
 
-    fn begin(&self) -> Outcome<(Cluster, Config)> {
+    fn begin(&self) -> ApiResult<(Cluster, Config)> {
         let config = self.settings().config()?;
         crate::log::start(&config);
         let cluster = nacre_client::connect(&config).wait().inspect_err(|error| {
@@ -149,17 +152,17 @@ impl Client {
     }
 
     /// Replaces the subscription to the cluster log.
-    pub(crate) fn set_log_watch(&self, watch: Option<LogWatch>) {
+    pub(crate) fn set_log_subscription(&self, watch: Option<LogSubscription>) {
         let before = std::mem::replace(&mut *self.log_watch.lock(), watch);
         if before.is_some() {
             drop(before);
             // A callback of it that is running returns before this does, unless it is the caller.
-            self.finisher.flush_unless_own();
+            self.finisher.flush_unless_on_finisher();
         }
     }
 
     /// Registers a daemon of a service, now or when connected. EEXIST if one is registered.
-    pub(crate) fn register(&self, mut registration: Registration) -> Outcome<()> {
+    pub(crate) fn register(&self, mut registration: ServiceRegistration) -> ApiResult<()> {
         // Held until the registration is stored: a session that is being started starts the registration that it finds there.
         let link = self.link.read();
         let mut service = self.service.lock();
@@ -174,7 +177,7 @@ impl Client {
     }
 
     /// Sets the current status of the registered daemon, if any. ENOTCONN without a session.
-    pub(crate) fn set_service_status(&self, status: Facts) -> Outcome<()> {
+    pub(crate) fn set_service_status(&self, status: ServiceMetadata) -> ApiResult<()> {
         self.cluster()?;
         if let Some(service) = &*self.service.lock() {
             service.set_status(status);
@@ -188,7 +191,7 @@ impl Client {
         if let Link::Connected { cluster, .. } = before {
             cluster.shut_down();
         }
-        self.set_log_watch(None);
+        self.set_log_subscription(None);
         let service = self.service.lock().take();
         // Waits for its thread, without the lock.
         drop(service);

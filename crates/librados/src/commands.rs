@@ -2,9 +2,9 @@
 //!
 //! The map authority also executes the commands of Ceph's manager.
 
-use crate::abi::{Array, CText, Given, Handle, InBuf, Out};
+use crate::abi::{CStrPtr, Handle, InArray, InBuf, MallocBuf, OutPtr};
 use crate::client::{CLIENTS, Client};
-use crate::guard::{Outcome, exports};
+use crate::guard::{ApiResult, exports};
 use nacre_client::engine::CommandTarget;
 use nacre_client::{CommandReply, Error};
 use nacre_types::command::is_mon_command;
@@ -15,33 +15,33 @@ use std::ffi::c_int;
 /// Places for a command's results: data and text, each with its length.
 #[derive(Clone, Copy)]
 struct Results {
-    output: Out<Given>,
-    output_len: Out<usize>,
-    status: Out<Given>,
-    status_len: Out<usize>,
+    output: OutPtr<MallocBuf>,
+    output_len: OutPtr<usize>,
+    status: OutPtr<MallocBuf>,
+    status_len: OutPtr<usize>,
 }
 
 impl Results {
     /// The places, set to empty: callers read them even if the call fails.
     fn empty(
-        output: Out<Given>,
-        output_len: Out<usize>,
-        status: Out<Given>,
-        status_len: Out<usize>,
-    ) -> Outcome<Results> {
+        output: OutPtr<MallocBuf>,
+        output_len: OutPtr<usize>,
+        status: OutPtr<MallocBuf>,
+        status_len: OutPtr<usize>,
+    ) -> ApiResult<Results> {
         let results = Results { output, output_len, status, status_len };
         results.store(&[], "")?;
         Ok(results)
     }
 
-    fn store(self, output: &[u8], status: &str) -> Outcome<()> {
+    fn store(self, output: &[u8], status: &str) -> ApiResult<()> {
         // Output that the caller does not want is not allocated, because nobody would free it.
         if let Ok(place) = self.output.required() {
-            place.set(Given::data(output)?);
+            place.set(MallocBuf::data(output)?);
         }
         self.output_len.set(output.len());
         if let Ok(place) = self.status.required() {
-            place.set(Given::data(status.as_bytes())?);
+            place.set(MallocBuf::data(status.as_bytes())?);
         }
         self.status_len.set(status.len());
         Ok(())
@@ -49,8 +49,8 @@ impl Results {
 }
 
 /// The command's JSON. Callers may pass it in parts.
-fn json(cmd: Array<CText>, cmdlen: usize) -> Outcome<String> {
-    let parts: Outcome<Vec<&str>> = cmd.slice(cmdlen)?.iter().map(CText::text).collect();
+fn json(cmd: InArray<CStrPtr>, cmdlen: usize) -> ApiResult<String> {
+    let parts: ApiResult<Vec<&str>> = cmd.slice(cmdlen)?.iter().map(CStrPtr::text).collect();
     Ok(parts?.concat())
 }
 
@@ -66,11 +66,11 @@ enum Asked {
 fn run(
     cluster: Handle,
     asked: Asked,
-    cmd: Array<CText>,
+    cmd: InArray<CStrPtr>,
     cmdlen: usize,
     input: (InBuf, usize),
     results: Results,
-) -> Outcome<c_int> {
+) -> ApiResult<c_int> {
     let client = CLIENTS.get(cluster)?;
     let target = match asked {
         Asked::Target(target) => target,
@@ -110,7 +110,7 @@ fn unknown_to_manager(command: &str, errno: Errno) -> Option<String> {
 }
 
 /// Returns ENOENT unless the map authority has this name or rank. An empty name matches any.
-fn check_mon(client: &Client, name: &str) -> Outcome<()> {
+fn check_mon(client: &Client, name: &str) -> ApiResult<()> {
     if name.is_empty() {
         return Ok(());
     }
@@ -127,14 +127,14 @@ exports! {
     /// Runs a command of the map authority.
     fn rados_mon_command(
         cluster: Handle,
-        cmd: Array<CText>,
+        cmd: InArray<CStrPtr>,
         cmdlen: usize,
         inbuf: InBuf,
         inbuflen: usize,
-        outbuf: Out<Given>,
-        outbuflen: Out<usize>,
-        outs: Out<Given>,
-        outslen: Out<usize>,
+        outbuf: OutPtr<MallocBuf>,
+        outbuflen: OutPtr<usize>,
+        outs: OutPtr<MallocBuf>,
+        outslen: OutPtr<usize>,
     ) -> c_int {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         run(cluster, Asked::Target(CommandTarget::Mon), cmd, cmdlen, (inbuf, inbuflen), results)
@@ -143,15 +143,15 @@ exports! {
     /// Runs a command of the map authority with this name.
     fn rados_mon_command_target(
         cluster: Handle,
-        name: CText,
-        cmd: Array<CText>,
+        name: CStrPtr,
+        cmd: InArray<CStrPtr>,
         cmdlen: usize,
         inbuf: InBuf,
         inbuflen: usize,
-        outbuf: Out<Given>,
-        outbuflen: Out<usize>,
-        outs: Out<Given>,
-        outslen: Out<usize>,
+        outbuf: OutPtr<MallocBuf>,
+        outbuflen: OutPtr<usize>,
+        outs: OutPtr<MallocBuf>,
+        outslen: OutPtr<usize>,
     ) -> c_int {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         let name = name.text_or_empty()?;
@@ -164,14 +164,14 @@ exports! {
     /// Runs a command of the manager.
     fn rados_mgr_command(
         cluster: Handle,
-        cmd: Array<CText>,
+        cmd: InArray<CStrPtr>,
         cmdlen: usize,
         inbuf: InBuf,
         inbuflen: usize,
-        outbuf: Out<Given>,
-        outbuflen: Out<usize>,
-        outs: Out<Given>,
-        outslen: Out<usize>,
+        outbuf: OutPtr<MallocBuf>,
+        outbuflen: OutPtr<usize>,
+        outs: OutPtr<MallocBuf>,
+        outslen: OutPtr<usize>,
     ) -> c_int {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         run(cluster, Asked::Manager, cmd, cmdlen, (inbuf, inbuflen), results)
@@ -180,15 +180,15 @@ exports! {
     /// Runs a command of the manager with this name. There is only one.
     fn rados_mgr_command_target(
         cluster: Handle,
-        _name: CText,
-        cmd: Array<CText>,
+        _name: CStrPtr,
+        cmd: InArray<CStrPtr>,
         cmdlen: usize,
         inbuf: InBuf,
         inbuflen: usize,
-        outbuf: Out<Given>,
-        outbuflen: Out<usize>,
-        outs: Out<Given>,
-        outslen: Out<usize>,
+        outbuf: OutPtr<MallocBuf>,
+        outbuflen: OutPtr<usize>,
+        outs: OutPtr<MallocBuf>,
+        outslen: OutPtr<usize>,
     ) -> c_int {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         run(cluster, Asked::ManagerDaemon, cmd, cmdlen, (inbuf, inbuflen), results)
@@ -198,14 +198,14 @@ exports! {
     fn rados_osd_command(
         cluster: Handle,
         osdid: c_int,
-        cmd: Array<CText>,
+        cmd: InArray<CStrPtr>,
         cmdlen: usize,
         inbuf: InBuf,
         inbuflen: usize,
-        outbuf: Out<Given>,
-        outbuflen: Out<usize>,
-        outs: Out<Given>,
-        outslen: Out<usize>,
+        outbuf: OutPtr<MallocBuf>,
+        outbuflen: OutPtr<usize>,
+        outs: OutPtr<MallocBuf>,
+        outslen: OutPtr<usize>,
     ) -> c_int {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         let osd = OsdId(u32::try_from(osdid).map_err(|_| Errno::EINVAL)?);
@@ -215,15 +215,15 @@ exports! {
     /// Runs a command of a PG's primary.
     fn rados_pg_command(
         cluster: Handle,
-        pgstr: CText,
-        cmd: Array<CText>,
+        pgstr: CStrPtr,
+        cmd: InArray<CStrPtr>,
         cmdlen: usize,
         inbuf: InBuf,
         inbuflen: usize,
-        outbuf: Out<Given>,
-        outbuflen: Out<usize>,
-        outs: Out<Given>,
-        outslen: Out<usize>,
+        outbuf: OutPtr<MallocBuf>,
+        outbuflen: OutPtr<usize>,
+        outs: OutPtr<MallocBuf>,
+        outslen: OutPtr<usize>,
     ) -> c_int {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         let pg: PgId = pgstr.text()?.parse().map_err(|_| Errno::EINVAL)?;
@@ -231,7 +231,7 @@ exports! {
     }
 
     /// Requests the status of the map authority, without a session. The answer is JSON.
-    fn rados_ping_monitor(cluster: Handle, mon_id: CText, outstr: Out<Given>, outstrlen: Out<usize>) -> c_int {
+    fn rados_ping_monitor(cluster: Handle, mon_id: CStrPtr, outstr: OutPtr<MallocBuf>, outstrlen: OutPtr<usize>) -> c_int {
         let client = CLIENTS.get(cluster)?;
         let name = mon_id.text()?.to_owned();
         if name.is_empty() {
@@ -250,20 +250,20 @@ exports! {
         }
         let answer = answer?;
         if let Ok(place) = outstr.required() {
-            place.set(Given::with_zero(answer.as_bytes())?);
+            place.set(MallocBuf::nul_terminated(answer.as_bytes())?);
         }
         outstrlen.set(answer.len());
         Ok(0)
     }
 
     /// Frees memory that other functions returned.
-    fn rados_buffer_free(buf: Given) {
+    fn rados_buffer_free(buf: MallocBuf) {
         buf.free();
         Ok(())
     }
 }
 
-fn ping(client: &Client, name: &str, connect: bool) -> Outcome<String> {
+fn ping(client: &Client, name: &str, connect: bool) -> ApiResult<String> {
     if connect {
         client.connect()?;
     }

@@ -4,17 +4,17 @@
 //! caller who sees it complete also sees the results, and a cancelled operation writes nothing any more. Callbacks run on the
 //! cluster's [`crate::finisher`] without any lock. A released completion exists until its operation has ended.
 
-use crate::abi::{CArg, Callback, Handle, Out};
+use crate::abi::{Callback, CallbackArg, Handle, OutPtr};
 use crate::client::Client;
-use crate::guard::{Outcome, exports};
-use crate::handles::Table;
+use crate::guard::{ApiResult, exports};
+use crate::handles::HandleTable;
 use nacre_types::errno::Errno;
 use parking_lot::{Condvar, Mutex};
 use std::ffi::c_int;
 use std::sync::Arc;
 
 /// All completions that are not released, or whose operation is not complete.
-pub(crate) static COMPLETIONS: Table<Completion> = Table::new();
+pub(crate) static COMPLETIONS: HandleTable<Completion> = HandleTable::new();
 
 /// The state of a completion.
 pub(crate) struct Completion {
@@ -25,7 +25,7 @@ pub(crate) struct Completion {
 
 struct State {
     callbacks: [Callback; 2],
-    arg: CArg,
+    arg: CallbackArg,
     begun: bool,
     /// The operation's result and the object's version.
     result: Option<(c_int, u64)>,
@@ -35,7 +35,7 @@ struct State {
 }
 
 impl Completion {
-    fn create(arg: CArg, callbacks: [Callback; 2]) -> Handle {
+    fn create(arg: CallbackArg, callbacks: [Callback; 2]) -> Handle {
         let state = State { callbacks, arg, begun: false, result: None, called: false, released: false };
         COMPLETIONS.insert_with(|handle| Completion {
             handle,
@@ -46,12 +46,12 @@ impl Completion {
 
     /// A completion without callbacks.
     #[cfg(test)]
-    pub(crate) fn for_test() -> Handle {
-        Completion::create(CArg::NULL, [None, None])
+    pub(crate) fn without_callbacks() -> Handle {
+        Completion::create(CallbackArg::NULL, [None, None])
     }
 
     /// Assigns the completion to an operation. EINVAL if it already was.
-    pub(crate) fn begin(&self) -> Outcome<()> {
+    pub(crate) fn begin(&self) -> ApiResult<()> {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.begun, true) || state.released {
             return Err(Errno::EINVAL.into());
@@ -83,7 +83,7 @@ impl Completion {
             return true;
         }
         let completion = self.clone();
-        client.finisher.post(Box::new(move || {
+        client.finisher.queue(Box::new(move || {
             for callback in callbacks.into_iter().flatten() {
                 callback(completion.handle, arg);
             }
@@ -118,7 +118,7 @@ impl Completion {
     }
 
     /// Ends the operation early, with ECANCELED. ENOENT if nothing is in flight.
-    pub(crate) fn cancel(self: &Arc<Self>, client: &Client) -> Outcome<()> {
+    pub(crate) fn cancel(self: &Arc<Self>, client: &Client) -> ApiResult<()> {
         let begun = self.state.lock().begun;
         if begun && self.finish(client, || (Errno::ECANCELED.negated(), 0)) {
             Ok(())
@@ -145,24 +145,24 @@ impl State {
     }
 }
 
-fn get(completion: Handle) -> Outcome<Arc<Completion>> {
+fn get(completion: Handle) -> ApiResult<Arc<Completion>> {
     COMPLETIONS.get(completion)
 }
 
 exports! {
     /// Creates a completion. Both callbacks are called once the operation is durable on all replicas.
     fn rados_aio_create_completion(
-        cb_arg: CArg,
+        cb_arg: CallbackArg,
         cb_complete: Callback,
         cb_safe: Callback,
-        pc: Out<Handle>,
+        pc: OutPtr<Handle>,
     ) -> c_int {
         pc.required()?.set(Completion::create(cb_arg, [cb_complete, cb_safe]));
         Ok(0)
     }
 
     /// Creates a completion.
-    fn rados_aio_create_completion2(cb_arg: CArg, cb_complete: Callback, pc: Out<Handle>) -> c_int {
+    fn rados_aio_create_completion2(cb_arg: CallbackArg, cb_complete: Callback, pc: OutPtr<Handle>) -> c_int {
         pc.required()?.set(Completion::create(cb_arg, [cb_complete, None]));
         Ok(0)
     }

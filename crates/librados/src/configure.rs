@@ -1,9 +1,9 @@
 //! Cluster handles and their configuration: `rados_create*`, `rados_conf_*`, `rados_version`.
 
-use crate::abi::{Array, CText, Handle, Out, OutArray, OutBuf};
+use crate::abi::{CStrPtr, Handle, InArray, OutArray, OutBuf, OutPtr};
 use crate::client::{CLIENTS, Client};
-use crate::guard::{Outcome, exports};
-use crate::settings::Settings;
+use crate::guard::{ApiResult, exports};
+use crate::settings::ClientSettings;
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
 use std::ffi::c_int;
@@ -15,7 +15,7 @@ const ENOSYS: Errno = Errno(38);
 
 exports! {
     /// Returns the version of the interface.
-    fn rados_version(major: Out<c_int>, minor: Out<c_int>, extra: Out<c_int>) {
+    fn rados_version(major: OutPtr<c_int>, minor: OutPtr<c_int>, extra: OutPtr<c_int>) {
         major.set(VERSION.0);
         minor.set(VERSION.1);
         extra.set(VERSION.2);
@@ -23,23 +23,23 @@ exports! {
     }
 
     /// Creates a handle for `client.ID`, or for `client.admin` without an id.
-    fn rados_create(cluster: Out<Handle>, id: CText) -> c_int {
+    fn rados_create(cluster: OutPtr<Handle>, id: CStrPtr) -> c_int {
         let cluster = cluster.required()?;
         let id = if id.is_null() { "admin" } else { id.text()? };
-        cluster.set(Client::create(Settings::new(EntityName::client(id), "")));
+        cluster.set(Client::create(ClientSettings::new(EntityName::client(id), "")));
         Ok(0)
     }
 
     /// Creates a handle for the entity `name` and the cluster of that name.
-    fn rados_create2(cluster: Out<Handle>, clustername: CText, name: CText, _flags: u64) -> c_int {
+    fn rados_create2(cluster: OutPtr<Handle>, clustername: CStrPtr, name: CStrPtr, _flags: u64) -> c_int {
         let cluster = cluster.required()?;
         let entity: EntityName = name.text()?.parse().map_err(|_| Errno::EINVAL)?;
-        cluster.set(Client::create(Settings::new(entity, clustername.text_or_empty()?)));
+        cluster.set(Client::create(ClientSettings::new(entity, clustername.text_or_empty()?)));
         Ok(0)
     }
 
     /// Creates a handle with the configuration of another one, as returned by `rados_cct`.
-    fn rados_create_with_context(cluster: Out<Handle>, context: Handle) -> c_int {
+    fn rados_create_with_context(cluster: OutPtr<Handle>, context: Handle) -> c_int {
         let cluster = cluster.required()?;
         cluster.set(Client::create(CLIENTS.get(context)?.settings()));
         Ok(0)
@@ -51,7 +51,7 @@ exports! {
     }
 
     /// Reads a configuration file, or the one that Ceph's programs find if `path` is null. ENOSYS once connected.
-    fn rados_conf_read_file(cluster: Handle, path: CText) -> c_int {
+    fn rados_conf_read_file(cluster: Handle, path: CStrPtr) -> c_int {
         let path = if path.is_null() { None } else { Some(path.text()?) };
         let client = CLIENTS.get(cluster)?;
         if client.cluster().is_ok() {
@@ -62,7 +62,7 @@ exports! {
     }
 
     /// Reads options from a command line, whose first word is the program's name.
-    fn rados_conf_parse_argv(cluster: Handle, argc: c_int, argv: Array<CText>) -> c_int {
+    fn rados_conf_parse_argv(cluster: Handle, argc: c_int, argv: InArray<CStrPtr>) -> c_int {
         let client = CLIENTS.get(cluster)?;
         let words = words(argc, argv)?;
         client.configure(|settings| settings.parse_argv(words.get(1..).unwrap_or_default()))?;
@@ -73,8 +73,8 @@ exports! {
     fn rados_conf_parse_argv_remainder(
         cluster: Handle,
         argc: c_int,
-        argv: Array<CText>,
-        remargv: OutArray<CText>,
+        argv: InArray<CStrPtr>,
+        remargv: OutArray<CStrPtr>,
     ) -> c_int {
         let client = CLIENTS.get(cluster)?;
         let texts = words(argc, argv)?;
@@ -88,26 +88,26 @@ exports! {
                 kept.push(*word);
             }
         }
-        kept.resize(texts.len(), CText::NULL);
+        kept.resize(texts.len(), CStrPtr::NULL);
         remargv.store(texts.len(), &kept)?;
         Ok(0)
     }
 
     /// Reads options from an environment variable, `CEPH_ARGS` if `var` is null.
-    fn rados_conf_parse_env(cluster: Handle, var: CText) -> c_int {
+    fn rados_conf_parse_env(cluster: Handle, var: CStrPtr) -> c_int {
         let var = if var.is_null() { "CEPH_ARGS" } else { var.text()? };
         CLIENTS.get(cluster)?.configure(|settings| settings.parse_env(var))?;
         Ok(0)
     }
 
     /// Sets an option.
-    fn rados_conf_set(cluster: Handle, option: CText, value: CText) -> c_int {
+    fn rados_conf_set(cluster: Handle, option: CStrPtr, value: CStrPtr) -> c_int {
         CLIENTS.get(cluster)?.set_option(option.text()?, value.text()?)?;
         Ok(0)
     }
 
     /// An option's value. ENAMETOOLONG if the buffer is too small.
-    fn rados_conf_get(cluster: Handle, option: CText, buf: OutBuf, len: usize) -> c_int {
+    fn rados_conf_get(cluster: Handle, option: CStrPtr, buf: OutBuf, len: usize) -> c_int {
         let value = CLIENTS.get(cluster)?.option(option.text()?)?;
         if value.len() >= len {
             return Err(Errno::ENAMETOOLONG.into());
@@ -117,7 +117,7 @@ exports! {
     }
 }
 
-fn words(argc: c_int, argv: Array<CText>) -> Outcome<Vec<String>> {
+fn words(argc: c_int, argv: InArray<CStrPtr>) -> ApiResult<Vec<String>> {
     let words = argv.slice(usize::try_from(argc).map_err(|_| Errno::EINVAL)?)?;
     words.iter().map(|word| word.text().map(str::to_owned)).collect()
 }

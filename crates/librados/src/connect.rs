@@ -1,6 +1,6 @@
 //! The session: connect, information about the cluster, and shutdown.
 
-use crate::abi::{CText, ClusterStat, Given, Handle, Out, OutBuf, length};
+use crate::abi::{CStrPtr, ClusterStat, Handle, MallocBuf, OutBuf, OutPtr, c_len};
 use crate::client::CLIENTS;
 use crate::guard::exports;
 use nacre_client::block_on;
@@ -30,7 +30,7 @@ exports! {
     }
 
     /// Space of the cluster: total, used and available.
-    fn rados_cluster_stat(cluster: Handle, result: Out<ClusterStat>) -> c_int {
+    fn rados_cluster_stat(cluster: Handle, result: OutPtr<ClusterStat>) -> c_int {
         let stats = block_on(CLIENTS.get(cluster)?.cluster()?.stats())?;
         result.required()?.set(ClusterStat {
             kb: stats.total_bytes / 1024,
@@ -45,7 +45,7 @@ exports! {
     fn rados_cluster_fsid(cluster: Handle, buf: OutBuf, len: usize) -> c_int {
         let session = CLIENTS.get(cluster)?.cluster();
         let fsid = session.map_or_else(|_| NO_FSID.to_owned(), |cluster| cluster.fsid());
-        Ok(length(buf.fill_text(len, fsid.as_bytes())?))
+        Ok(c_len(buf.fill_text(len, fsid.as_bytes())?))
     }
 
     /// This session's number, unique in the cluster.
@@ -54,9 +54,9 @@ exports! {
     }
 
     /// This session's address as blocklists name it, such as `127.0.0.1:0/4123`.
-    fn rados_getaddrs(cluster: Handle, addrs: Out<Given>) -> c_int {
+    fn rados_getaddrs(cluster: Handle, addrs: OutPtr<MallocBuf>) -> c_int {
         let addr = CLIENTS.get(cluster)?.cluster()?.address().ok_or(Errno::ENOTCONN)?;
-        addrs.required()?.set(Given::with_zero(addr.to_string().as_bytes())?);
+        addrs.required()?.set(MallocBuf::nul_terminated(addr.to_string().as_bytes())?);
         Ok(0)
     }
 
@@ -67,7 +67,7 @@ exports! {
     }
 
     /// The minimum release of the OSDs, as Ceph's number.
-    fn rados_get_min_compatible_osd(cluster: Handle, require_osd_release: Out<i8>) -> c_int {
+    fn rados_get_min_compatible_osd(cluster: Handle, require_osd_release: OutPtr<i8>) -> c_int {
         CLIENTS.get(cluster)?.cluster()?;
         require_osd_release.required()?.set(PACIFIC);
         Ok(0)
@@ -76,8 +76,8 @@ exports! {
     /// The minimum release of clients that can connect, and the minimum that the cluster requires, as Ceph's numbers.
     fn rados_get_min_compatible_client(
         cluster: Handle,
-        min_compat_client: Out<i8>,
-        require_min_compat_client: Out<i8>,
+        min_compat_client: OutPtr<i8>,
+        require_min_compat_client: OutPtr<i8>,
     ) -> c_int {
         CLIENTS.get(cluster)?.cluster()?;
         min_compat_client.required()?.set(JEWEL);
@@ -86,17 +86,17 @@ exports! {
     }
 
     /// Fences a client for some seconds; 0 for the default time.
-    fn rados_blocklist_add(cluster: Handle, client_address: CText, expire_seconds: u32) -> c_int {
+    fn rados_blocklist_add(cluster: Handle, client_address: CStrPtr, expire_seconds: u32) -> c_int {
         blocklist(cluster, client_address, expire_seconds)
     }
 
     /// The older name of `rados_blocklist_add`.
-    fn rados_blacklist_add(cluster: Handle, client_address: CText, expire_seconds: u32) -> c_int {
+    fn rados_blacklist_add(cluster: Handle, client_address: CStrPtr, expire_seconds: u32) -> c_int {
         blocklist(cluster, client_address, expire_seconds)
     }
 }
 
-fn blocklist(cluster: Handle, address: CText, expire_seconds: u32) -> crate::guard::Outcome<c_int> {
+fn blocklist(cluster: Handle, address: CStrPtr, expire_seconds: u32) -> crate::guard::ApiResult<c_int> {
     let cluster = CLIENTS.get(cluster)?.cluster()?;
     let address = address.text()?;
     if address.is_empty() {

@@ -1,6 +1,6 @@
 //! The thread that runs callers' callbacks, so that a callback may wait for other operations.
 
-use crate::guard::{Outcome, call};
+use crate::guard::{ApiResult, run_entry_point};
 use nacre_types::errno::Errno;
 use parking_lot::Mutex;
 use std::sync::mpsc;
@@ -27,7 +27,7 @@ pub(crate) struct Finisher {
 
 impl Finisher {
     /// Runs `job` after those posted before. Runs it immediately after the stop, or if no thread can be started.
-    pub(crate) fn post(&self, job: Job) {
+    pub(crate) fn queue(&self, job: Job) {
         let refused = {
             let mut running = self.running.lock();
             if running.jobs.is_none() && !running.stopped {
@@ -49,18 +49,18 @@ impl Finisher {
     }
 
     /// Returns when everything posted before has run. In a callback returns immediately, because it would wait for itself.
-    pub(crate) fn flush_unless_own(&self) {
+    pub(crate) fn flush_unless_on_finisher(&self) {
         // The only possible failure is EDEADLK.
         let _ = self.flush();
     }
 
     /// Returns when everything posted before has run. Returns EDEADLK in a callback, which would wait for itself.
-    pub(crate) fn flush(&self) -> Outcome<()> {
+    pub(crate) fn flush(&self) -> ApiResult<()> {
         if self.is_own_thread() {
             return Err(EDEADLK.into());
         }
         let (reached, wait) = mpsc::channel::<()>();
-        self.post(Box::new(move || drop(reached)));
+        self.queue(Box::new(move || drop(reached)));
         // Nothing is sent: the other end is dropped when the job is reached.
         let _ = wait.recv();
         Ok(())
@@ -88,7 +88,7 @@ impl Running {
         let (jobs, queue) = mpsc::channel::<Job>();
         // A panic of one job does not affect the others.
         let run_one = |job: Job| {
-            call("callback", || {
+            run_entry_point("callback", || {
                 job();
                 Ok(())
             });
@@ -117,23 +117,23 @@ mod tests {
         let (seen, finisher) = (Arc::new(Mutex::new(Vec::new())), Finisher::default());
         for number in 0..100 {
             let seen = seen.clone();
-            finisher.post(Box::new(move || seen.lock().push(number)));
+            finisher.queue(Box::new(move || seen.lock().push(number)));
         }
         finisher.flush().unwrap();
         assert_eq!(*seen.lock(), (0..100).collect::<Vec<_>>());
         finisher.stop();
         let late = seen.clone();
-        finisher.post(Box::new(move || late.lock().push(100)));
+        finisher.queue(Box::new(move || late.lock().push(100)));
         assert_eq!(seen.lock().last(), Some(&100));
     }
 
     #[test]
     fn a_callback_that_panics_does_not_keep_the_others_from_running() {
         let (seen, finisher) = (Arc::new(Mutex::new(0)), Arc::new(Finisher::default()));
-        finisher.post(Box::new(|| panic!("on purpose")));
+        finisher.queue(Box::new(|| panic!("on purpose")));
         let (counter, own) = (seen.clone(), finisher.clone());
-        finisher.post(Box::new(move || {
-            own.flush_unless_own();
+        finisher.queue(Box::new(move || {
+            own.flush_unless_on_finisher();
             *counter.lock() += 1;
         }));
         finisher.flush().unwrap();

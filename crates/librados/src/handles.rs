@@ -4,7 +4,7 @@
 //! null, already destroyed or of another kind is not found, and the call fails with EINVAL.
 
 use crate::abi::Handle;
-use crate::guard::Outcome;
+use crate::guard::ApiResult;
 use nacre_types::errno::Errno;
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -40,14 +40,14 @@ impl Hasher for Spread {
 type Shard<T> = RwLock<HashMap<usize, Arc<T>, BuildHasherDefault<Spread>>>;
 
 /// The objects of one kind that are in use.
-pub(crate) struct Table<T> {
+pub(crate) struct HandleTable<T> {
     shards: LazyLock<[Shard<T>; SHARDS]>,
 }
 
-impl<T> Table<T> {
+impl<T> HandleTable<T> {
     /// No objects.
-    pub(crate) const fn new() -> Table<T> {
-        Table { shards: LazyLock::new(|| std::array::from_fn(|_| Shard::default())) }
+    pub(crate) const fn new() -> HandleTable<T> {
+        HandleTable { shards: LazyLock::new(|| std::array::from_fn(|_| Shard::default())) }
     }
 
     fn shard(&self, handle: Handle) -> &Shard<T> {
@@ -80,12 +80,12 @@ impl<T> Table<T> {
     }
 
     /// The object. EINVAL if it does not exist.
-    pub(crate) fn get(&self, handle: Handle) -> Outcome<Arc<T>> {
+    pub(crate) fn get(&self, handle: Handle) -> ApiResult<Arc<T>> {
         Ok(self.shard(handle).read().get(&handle.0).cloned().ok_or(Errno::EINVAL)?)
     }
 
     /// Removes and returns the object. EINVAL if it does not exist.
-    pub(crate) fn remove(&self, handle: Handle) -> Outcome<Arc<T>> {
+    pub(crate) fn remove(&self, handle: Handle) -> ApiResult<Arc<T>> {
         Ok(self.shard(handle).write().remove(&handle.0).ok_or(Errno::EINVAL)?)
     }
 }
@@ -96,8 +96,8 @@ mod tests {
 
     #[test]
     fn destroyed_and_foreign_handles_find_nothing() {
-        static NUMBERS: Table<u32> = Table::new();
-        static TEXTS: Table<&str> = Table::new();
+        static NUMBERS: HandleTable<u32> = HandleTable::new();
+        static TEXTS: HandleTable<&str> = HandleTable::new();
         let (number, text) = (NUMBERS.insert(1), TEXTS.insert("x"));
         assert_eq!(NUMBERS.get(number).as_deref(), Ok(&1));
         assert!(NUMBERS.get(text).is_err() && NUMBERS.get(Handle::NULL).is_err());
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn an_object_is_replaced_under_its_handle() {
-        static NUMBERS: Table<u32> = Table::new();
+        static NUMBERS: HandleTable<u32> = HandleTable::new();
         let number = NUMBERS.insert(1);
         assert_eq!(NUMBERS.replace(number, 2), Ok(()));
         assert_eq!(NUMBERS.get(number).as_deref(), Ok(&2));

@@ -3,11 +3,11 @@
 #[cfg(test)]
 pub(crate) mod recorder;
 
-use crate::abi::{CText, Handle, Out, OutBuf, PoolStat, length};
+use crate::abi::{CStrPtr, Handle, OutBuf, OutPtr, PoolStat, c_len};
 use crate::client::{CLIENTS, Client};
-use crate::guard::{Failure, Outcome, exports};
-use crate::handles::Table;
-use crate::ops::Compound;
+use crate::guard::{ApiError, ApiResult, exports};
+use crate::handles::HandleTable;
+use crate::ops::CompoundOp;
 use nacre_client::{IoCtx, OpReply, block_on};
 use nacre_types::PoolId;
 use nacre_types::errno::Errno;
@@ -20,49 +20,49 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// All I/O contexts in use.
-pub(crate) static POOLS: Table<PoolIo> = Table::new();
+pub(crate) static IOCTXS: HandleTable<IoCtxState> = HandleTable::new();
 
 /// The namespace that selects the objects of all namespaces in listings (`LIBRADOS_ALL_NSPACES`).
 pub(crate) const ALL_NAMESPACES: &str = "\u{1}";
 
 /// Whether an operation changes its object.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum AccessKind {
     Read,
     Write,
     /// A single method of an object class. Only the OSD knows whether it writes. Ceph's library sends it as a read.
     Call,
 }
 
-impl Access {
+impl AccessKind {
     /// Whether the operation is sent as a write, which waits while the pool is full or writes are paused.
     pub(crate) fn sends_write(self) -> bool {
-        self == Access::Write
+        self == AccessKind::Write
     }
 
     /// Whether the operation may change its object.
     pub(crate) fn may_write(self) -> bool {
-        self != Access::Read
+        self != AccessKind::Read
     }
 }
 
 /// An I/O context.
-pub(crate) struct PoolIo {
+pub(crate) struct IoCtxState {
     pub(crate) client: Arc<Client>,
-    pub(crate) place: RwLock<IoCtx>,
-    pub(crate) writes: Writes,
+    pub(crate) ioctx: RwLock<IoCtx>,
+    pub(crate) writes: AioWriteTracker,
     read_snap: AtomicU64,
     flags: AtomicU32,
     last_version: AtomicU64,
 }
 
-impl PoolIo {
+impl IoCtxState {
     /// Creates a context on a pool, in the table.
     fn create(client: Arc<Client>, place: IoCtx) -> Handle {
-        POOLS.insert(PoolIo {
+        IOCTXS.insert(IoCtxState {
             client,
-            place: RwLock::new(place),
-            writes: Writes::default(),
+            ioctx: RwLock::new(place),
+            writes: AioWriteTracker::default(),
             read_snap: AtomicU64::new(SNAP_HEAD),
             flags: AtomicU32::new(0),
             last_version: AtomicU64::new(0),
@@ -71,7 +71,7 @@ impl PoolIo {
 
     /// Returns EROFS for operations that may write if the context reads a snapshot. Reads return the object's current state:
     /// without snapshots it has no other, and Ceph does the same.
-    pub(crate) fn check(&self, access: Access) -> Outcome<()> {
+    pub(crate) fn check(&self, access: AccessKind) -> ApiResult<()> {
         if access.may_write() && self.read_snap.load(Ordering::Relaxed) != SNAP_HEAD {
             return Err(Errno::EROFS.into());
         }
@@ -80,8 +80,8 @@ impl PoolIo {
 
     /// Changes the place of later operations. If the text can't be a name, they fail with ENAMETOOLONG: C has no way to report
     /// that at once, and they must not address another place.
-    fn change_place(&self, text: Outcome<&str>, change: impl Fn(&IoCtx, &str) -> IoCtx) -> Outcome<()> {
-        let mut place = self.place.write();
+    fn change_ioctx(&self, text: ApiResult<&str>, change: impl Fn(&IoCtx, &str) -> IoCtx) -> ApiResult<()> {
+        let mut place = self.ioctx.write();
         *place = match text {
             Ok(text) => change(&place, text),
             Err(_) => change(&place, &"?".repeat(MAX_OBJECT_NAME_BYTES + 1)),
@@ -95,16 +95,16 @@ impl PoolIo {
     }
 
     /// Executes an operation and waits for it. The reply's result is not negative.
-    pub(crate) fn operate(&self, access: Access, oid: CText, mut op: Compound) -> Outcome<OpReply> {
+    pub(crate) fn operate(&self, access: AccessKind, oid: CStrPtr, mut op: CompoundOp) -> ApiResult<OpReply> {
         self.check(access)?;
         let name = oid.text()?;
         if op.is_empty() {
-            return op.ready().map(|_| OpReply::default());
+            return op.into_parts().map(|_| OpReply::default());
         }
         op.add_flags(self.flags());
-        let (op, places) = op.ready()?;
+        let (op, places) = op.into_parts()?;
         let pending = {
-            let place = self.place.read();
+            let place = self.ioctx.read();
             if access.sends_write() {
                 place.operate(name, op)
             } else {
@@ -114,11 +114,11 @@ impl PoolIo {
         let mut reply = match pending.wait() {
             Ok(reply) => reply,
             Err(error) => {
-                places.fail(Failure(error.errno()));
+                places.fail(ApiError(error.errno()));
                 return Err(error.into());
             }
         };
-        places.fill(&mut reply);
+        places.store_results(&mut reply);
         self.last_version.store(reply.version, Ordering::Relaxed);
         Ok(reply.success()?)
     }
@@ -126,7 +126,7 @@ impl PoolIo {
 
 /// Asynchronous writes in flight, for flushes.
 #[derive(Default)]
-pub(crate) struct Writes {
+pub(crate) struct AioWriteTracker {
     state: Mutex<WritesState>,
     ended: Condvar,
 }
@@ -145,8 +145,8 @@ impl WritesState {
     }
 }
 
-impl Writes {
-    /// Registers the start of a write. The returned number is for [`Writes::end`].
+impl AioWriteTracker {
+    /// Registers the start of a write. The returned number is for [`AioWriteTracker::end`].
     pub(crate) fn begin(&self) -> u64 {
         let mut state = self.state.lock();
         let number = state.next;
@@ -180,7 +180,7 @@ impl Writes {
     }
 
     /// Calls `waiter` when the writes that have started have ended.
-    pub(crate) fn on_flushed(&self, waiter: Box<dyn FnOnce() + Send>) {
+    pub(crate) fn call_when_flushed(&self, waiter: Box<dyn FnOnce() + Send>) {
         {
             let mut state = self.state.lock();
             let below = state.next;
@@ -195,76 +195,76 @@ impl Writes {
 
 exports! {
     /// Opens a pool by name.
-    fn rados_ioctx_create(cluster: Handle, pool_name: CText, ioctx: Out<Handle>) -> c_int {
+    fn rados_ioctx_create(cluster: Handle, pool_name: CStrPtr, ioctx: OutPtr<Handle>) -> c_int {
         let (client, ioctx) = (CLIENTS.get(cluster)?, ioctx.required()?);
         let place = block_on(client.cluster()?.open_pool(pool_name.text()?))?;
-        ioctx.set(PoolIo::create(client, place));
+        ioctx.set(IoCtxState::create(client, place));
         Ok(0)
     }
 
     /// Opens a pool by id.
-    fn rados_ioctx_create2(cluster: Handle, pool_id: i64, ioctx: Out<Handle>) -> c_int {
+    fn rados_ioctx_create2(cluster: Handle, pool_id: i64, ioctx: OutPtr<Handle>) -> c_int {
         let (client, ioctx) = (CLIENTS.get(cluster)?, ioctx.required()?);
         let place = block_on(client.cluster()?.open_pool_id(PoolId(pool_id)))?;
-        ioctx.set(PoolIo::create(client, place));
+        ioctx.set(IoCtxState::create(client, place));
         Ok(0)
     }
 
     /// Destroys a context. Operations that it started continue.
     fn rados_ioctx_destroy(io: Handle) {
-        POOLS.remove(io).map(drop)
+        IOCTXS.remove(io).map(drop)
     }
 
     /// The configuration of the context's cluster handle.
     fn rados_ioctx_cct(io: Handle) -> Handle {
-        Ok(POOLS.get(io)?.client.handle)
+        Ok(IOCTXS.get(io)?.client.handle)
     }
 
     /// The cluster handle that the context was created with.
     fn rados_ioctx_get_cluster(io: Handle) -> Handle {
-        Ok(POOLS.get(io)?.client.handle)
+        Ok(IOCTXS.get(io)?.client.handle)
     }
 
     /// The pool's id.
     fn rados_ioctx_get_id(io: Handle) -> i64 {
-        Ok(POOLS.get(io)?.place.read().pool().0)
+        Ok(IOCTXS.get(io)?.ioctx.read().pool().0)
     }
 
     /// The pool's name. Returns its length. ENOENT if the pool does not exist any more.
     fn rados_ioctx_get_pool_name(io: Handle, buf: OutBuf, maxlen: c_uint) -> c_int {
-        let io = POOLS.get(io)?;
-        let pool = io.place.read().pool();
+        let io = IOCTXS.get(io)?;
+        let pool = io.ioctx.read().pool();
         let map = io.client.osdmap()?;
         let name = &map.pools.get(&pool).ok_or(Errno::ENOENT)?.name;
-        Ok(length(buf.fill_text(maxlen as usize, name.as_bytes())?))
+        Ok(c_len(buf.fill_text(maxlen as usize, name.as_bytes())?))
     }
 
     /// Sets the namespace of later operations. Null or empty for the default one.
-    fn rados_ioctx_set_namespace(io: Handle, nspace: CText) {
-        POOLS.get(io)?.change_place(nspace.text_or_empty(), IoCtx::with_namespace)
+    fn rados_ioctx_set_namespace(io: Handle, nspace: CStrPtr) {
+        IOCTXS.get(io)?.change_ioctx(nspace.text_or_empty(), IoCtx::with_namespace)
     }
 
     /// The namespace. Returns its length.
     fn rados_ioctx_get_namespace(io: Handle, buf: OutBuf, maxlen: c_uint) -> c_int {
-        let io = POOLS.get(io)?;
-        let place = io.place.read();
-        Ok(length(buf.fill_text(maxlen as usize, place.namespace().as_bytes())?))
+        let io = IOCTXS.get(io)?;
+        let place = io.ioctx.read();
+        Ok(c_len(buf.fill_text(maxlen as usize, place.namespace().as_bytes())?))
     }
 
     /// Sets the key that places objects instead of their names. Null or empty for none.
-    fn rados_ioctx_locator_set_key(io: Handle, key: CText) {
-        POOLS.get(io)?.change_place(key.text_or_empty(), IoCtx::with_locator)
+    fn rados_ioctx_locator_set_key(io: Handle, key: CStrPtr) {
+        IOCTXS.get(io)?.change_ioctx(key.text_or_empty(), IoCtx::with_locator)
     }
 
     /// Sets the snapshot that later reads see.
     fn rados_ioctx_snap_set_read(io: Handle, snap: u64) {
-        POOLS.get(io)?.read_snap.store(snap, Ordering::Relaxed);
+        IOCTXS.get(io)?.read_snap.store(snap, Ordering::Relaxed);
         Ok(())
     }
 
     /// The user version that the last synchronous operation of the context returned.
     fn rados_get_last_version(io: Handle) -> u64 {
-        Ok(POOLS.get(io)?.last_version.load(Ordering::Relaxed))
+        Ok(IOCTXS.get(io)?.last_version.load(Ordering::Relaxed))
     }
 
     /// Later writes fail with ENOSPC or EDQUOT instead of waiting while the pool is full.
@@ -293,7 +293,7 @@ exports! {
     }
 
     /// Like `rados_ioctx_pool_requires_alignment`.
-    fn rados_ioctx_pool_requires_alignment2(io: Handle, req: Out<c_int>) -> c_int {
+    fn rados_ioctx_pool_requires_alignment2(io: Handle, req: OutPtr<c_int>) -> c_int {
         req.set(c_int::from(alignment(io)? > 0));
         Ok(0)
     }
@@ -304,28 +304,28 @@ exports! {
     }
 
     /// Like `rados_ioctx_pool_required_alignment`.
-    fn rados_ioctx_pool_required_alignment2(io: Handle, alignment_: Out<u64>) -> c_int {
+    fn rados_ioctx_pool_required_alignment2(io: Handle, alignment_: OutPtr<u64>) -> c_int {
         alignment_.required()?.set(alignment(io)?);
         Ok(0)
     }
 
     /// Keeps an object in its cache tier. EINVAL if the pool is not a cache tier.
-    fn rados_cache_pin(io: Handle, o: CText) -> c_int {
+    fn rados_cache_pin(io: Handle, o: CStrPtr) -> c_int {
         pin(io, o, Op::CachePin)
     }
 
     /// Reverts `rados_cache_pin`.
-    fn rados_cache_unpin(io: Handle, o: CText) -> c_int {
+    fn rados_cache_unpin(io: Handle, o: CStrPtr) -> c_int {
         pin(io, o, Op::CacheUnpin)
     }
 }
 
-fn pin(io: Handle, oid: CText, op: Op) -> Outcome<c_int> {
+fn pin(io: Handle, oid: CStrPtr, op: Op) -> ApiResult<c_int> {
     crate::sync_io::write(io, oid, op)
 }
 
-fn full_try(io: Handle, on: bool) -> Outcome<()> {
-    let io = POOLS.get(io)?;
+fn full_try(io: Handle, on: bool) -> ApiResult<()> {
+    let io = IOCTXS.get(io)?;
     if on {
         io.flags.fetch_or(request_flag::FULL_TRY, Ordering::Relaxed);
     } else {
@@ -335,9 +335,9 @@ fn full_try(io: Handle, on: bool) -> Outcome<()> {
 }
 
 /// The pool's alignment. ENOENT if the pool does not exist any more.
-fn alignment(io: Handle) -> Outcome<u64> {
-    let io = POOLS.get(io)?;
-    let pool = io.place.read().pool();
+fn alignment(io: Handle) -> ApiResult<u64> {
+    let io = IOCTXS.get(io)?;
+    let pool = io.ioctx.read().pool();
     let map = io.client.osdmap()?;
     map.pools.get(&pool).ok_or(Errno::ENOENT)?;
     // Only erasure-coded pools have one, and Nacre has none of those.
@@ -345,9 +345,9 @@ fn alignment(io: Handle) -> Outcome<u64> {
 }
 
 /// Statistics of a context's pool.
-pub(crate) fn pool_stat(io: Handle) -> Outcome<PoolStat> {
-    let io = POOLS.get(io)?;
-    let pool = io.place.read().pool();
+pub(crate) fn pool_stat(io: Handle) -> ApiResult<PoolStat> {
+    let io = IOCTXS.get(io)?;
+    let pool = io.ioctx.read().pool();
     let all = block_on(io.client.cluster()?.pool_stats())?;
     let stats = all.into_iter().find(|stats| stats.id == pool.0).ok_or(Errno::ENOENT)?;
     Ok(PoolStat {
@@ -378,14 +378,14 @@ mod tests {
 
     #[test]
     fn a_flush_waits_for_the_writes_before_it_only() {
-        let writes = Writes::default();
+        let writes = AioWriteTracker::default();
         let (first, second) = (writes.begin(), writes.begin());
         let flushed = Arc::new(Mutex::new(0));
         let count = |flushed: &Arc<Mutex<u32>>| {
             let flushed = flushed.clone();
             Box::new(move || *flushed.lock() += 1)
         };
-        writes.on_flushed(count(&flushed));
+        writes.call_when_flushed(count(&flushed));
         let third = writes.begin();
         writes.end(second);
         assert_eq!(*flushed.lock(), 0);
@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(*flushed.lock(), 1);
         writes.end(third);
         writes.flush();
-        writes.on_flushed(count(&flushed));
+        writes.call_when_flushed(count(&flushed));
         assert_eq!(*flushed.lock(), 2);
     }
 }

@@ -1,19 +1,19 @@
 //! Iterators over extended attributes and omap entries. A list is complete in memory once its operation is complete. Memory that
 //! callers are lent remains valid until they end the iterator.
 
-use crate::abi::{Handle, Lent, Out};
-use crate::guard::{Outcome, exports};
-use crate::handles::Table;
+use crate::abi::{BorrowedPtr, Handle, OutPtr};
+use crate::guard::{ApiResult, exports};
+use crate::handles::HandleTable;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_uint};
 
 /// All iterators that have not ended.
-pub(crate) static ITERATORS: Table<Entries> = Table::new();
+pub(crate) static ITERATORS: HandleTable<KeyValueIter> = HandleTable::new();
 
 /// A list and the position in it.
 #[derive(Default)]
-pub(crate) struct Entries {
+pub(crate) struct KeyValueIter {
     list: Mutex<List>,
 }
 
@@ -24,10 +24,10 @@ struct List {
     next: usize,
 }
 
-impl Entries {
+impl KeyValueIter {
     /// Creates an empty list, in the table.
     pub(crate) fn create() -> Handle {
-        ITERATORS.insert(Entries::default())
+        ITERATORS.insert(KeyValueIter::default())
     }
 
     /// Stores the results of an operation. Does nothing if the iterator has ended.
@@ -41,18 +41,25 @@ impl Entries {
 }
 
 /// Lends the next entry: key, its length, value and its length; nulls at the end.
-fn next(iter: Handle) -> Outcome<(Lent, usize, Lent, usize)> {
+fn next(iter: Handle) -> ApiResult<(BorrowedPtr, usize, BorrowedPtr, usize)> {
     let found = ITERATORS.get(iter)?;
     let mut list = found.list.lock();
     let at = list.next;
-    let Some((key, value)) = list.entries.get(at) else { return Ok((Lent::NULL, 0, Lent::NULL, 0)) };
-    let entry = (Lent::data(key), key.len() - 1, Lent::data(value), value.len());
+    let Some((key, value)) = list.entries.get(at) else {
+        return Ok((BorrowedPtr::NULL, 0, BorrowedPtr::NULL, 0));
+    };
+    let entry = (BorrowedPtr::data(key), key.len() - 1, BorrowedPtr::data(value), value.len());
     list.next += 1;
     Ok(entry)
 }
 
 /// The next attribute, or a null name at the end.
-pub(crate) fn next_xattr(iter: Handle, name: Out<Lent>, val: Out<Lent>, len: Out<usize>) -> Outcome<c_int> {
+pub(crate) fn next_xattr(
+    iter: Handle,
+    name: OutPtr<BorrowedPtr>,
+    val: OutPtr<BorrowedPtr>,
+    len: OutPtr<usize>,
+) -> ApiResult<c_int> {
     let (key, _, value, value_len) = next(iter)?;
     name.set(key);
     val.set(value);
@@ -62,7 +69,7 @@ pub(crate) fn next_xattr(iter: Handle, name: Out<Lent>, val: Out<Lent>, len: Out
 
 exports! {
     /// The next attribute, or a null name at the end.
-    fn rados_getxattrs_next(iter: Handle, name: Out<Lent>, val: Out<Lent>, len: Out<usize>) -> c_int {
+    fn rados_getxattrs_next(iter: Handle, name: OutPtr<BorrowedPtr>, val: OutPtr<BorrowedPtr>, len: OutPtr<usize>) -> c_int {
         next_xattr(iter, name, val, len)
     }
 
@@ -72,7 +79,7 @@ exports! {
     }
 
     /// The next entry, or a null key at the end.
-    fn rados_omap_get_next(iter: Handle, key: Out<Lent>, val: Out<Lent>, len: Out<usize>) -> c_int {
+    fn rados_omap_get_next(iter: Handle, key: OutPtr<BorrowedPtr>, val: OutPtr<BorrowedPtr>, len: OutPtr<usize>) -> c_int {
         let (entry, _, value, value_len) = next(iter)?;
         key.set(entry);
         val.set(value);
@@ -83,10 +90,10 @@ exports! {
     /// The next entry with the length of its key, or a null key at the end.
     fn rados_omap_get_next2(
         iter: Handle,
-        key: Out<Lent>,
-        val: Out<Lent>,
-        key_len: Out<usize>,
-        val_len: Out<usize>,
+        key: OutPtr<BorrowedPtr>,
+        val: OutPtr<BorrowedPtr>,
+        key_len: OutPtr<usize>,
+        val_len: OutPtr<usize>,
     ) -> c_int {
         let (entry, entry_len, value, value_len) = next(iter)?;
         key.set(entry);

@@ -1,9 +1,9 @@
 //! Lists a pool's objects: with the stateful list of `rados_nobjects_list_*`, and between cursors.
 
-use crate::abi::{Given, Handle, InBuf, Lent, ObjectItem, Out, OutArray};
-use crate::guard::{Outcome, exports};
-use crate::handles::Table;
-use crate::ioctx::{ALL_NAMESPACES, POOLS, PoolIo};
+use crate::abi::{BorrowedPtr, Handle, InBuf, MallocBuf, ObjectItem, OutArray, OutPtr};
+use crate::guard::{ApiResult, exports};
+use crate::handles::HandleTable;
+use crate::ioctx::{ALL_NAMESPACES, IOCTXS, IoCtxState};
 use nacre_client::{Cursor, IoCtx, ListRange, Lister, block_on};
 use nacre_types::errno::Errno;
 use nacre_types::hash::pg_of_hash;
@@ -13,14 +13,14 @@ use std::cmp::Ordering;
 use std::ffi::{CString, c_int};
 use std::sync::Arc;
 
-static LISTS: Table<List> = Table::new();
-static CURSORS: Table<Cursor> = Table::new();
+static LISTS: HandleTable<List> = HandleTable::new();
+static CURSORS: HandleTable<Cursor> = HandleTable::new();
 
 /// Maximum number of items that one call lists. It bounds the memory that a caller can request.
 const MOST_ITEMS: usize = 1 << 20;
 
 struct List {
-    io: Arc<PoolIo>,
+    io: Arc<IoCtxState>,
     running: Mutex<Running>,
 }
 
@@ -41,10 +41,10 @@ fn at_hash(pool: PoolId, hash: u32) -> ObjectId {
 }
 
 impl List {
-    fn open(io: Handle) -> Outcome<Handle> {
-        let io = POOLS.get(io)?;
+    fn open(io: Handle) -> ApiResult<Handle> {
+        let io = IOCTXS.get(io)?;
         let lister = {
-            let place = io.place.read();
+            let place = io.ioctx.read();
             lister(&place, ListRange::whole(place.pool()))
         };
         let lent = std::array::from_fn(|_| CString::default());
@@ -52,19 +52,19 @@ impl List {
     }
 
     fn seek(&self, range: ListRange) {
-        let lister = lister(&self.io.place.read(), range);
+        let lister = lister(&self.io.ioctx.read(), range);
         self.running.lock().lister = lister;
     }
 
     /// The PG that contains a hash.
-    fn pg_of(&self, hash: u32) -> Outcome<u32> {
-        let pool = self.io.place.read().pool();
+    fn pg_of(&self, hash: u32) -> ApiResult<u32> {
+        let pool = self.io.ioctx.read().pool();
         let map = self.io.client.osdmap()?;
         Ok(pg_of_hash(hash, map.pools.get(&pool).ok_or(Errno::ENOENT)?.pg_num))
     }
 
     /// Lends the next object's name, locator and namespace. ENOENT at the end.
-    fn next(&self) -> Outcome<[(Lent, usize); 3]> {
+    fn next(&self) -> ApiResult<[(BorrowedPtr, usize); 3]> {
         let mut running = self.running.lock();
         let object = block_on(running.lister.next())?.ok_or(Errno::ENOENT)?;
         let texts = [object.name(), object.locator(), object.namespace()];
@@ -74,8 +74,8 @@ impl List {
             *place = CString::new(&text[..end]).unwrap_or_default();
         }
         let [name, locator, namespace] = &running.lent;
-        let lent = |text: &CString| (Lent::text(text), text.as_bytes().len());
-        let locator = if locator.is_empty() { (Lent::NULL, 0) } else { lent(locator) };
+        let lent = |text: &CString| (BorrowedPtr::text(text), text.as_bytes().len());
+        let locator = if locator.is_empty() { (BorrowedPtr::NULL, 0) } else { lent(locator) };
         Ok([lent(name), locator, lent(namespace)])
     }
 
@@ -100,11 +100,11 @@ fn range_of(pool: PoolId, start: &Cursor, finish: &Cursor) -> Option<ListRange> 
 
 fn next_in_list(
     ctx: Handle,
-    entry: Out<Lent>,
-    key: Out<Lent>,
-    nspace: Out<Lent>,
-    sizes: Option<[Out<usize>; 3]>,
-) -> Outcome<c_int> {
+    entry: OutPtr<BorrowedPtr>,
+    key: OutPtr<BorrowedPtr>,
+    nspace: OutPtr<BorrowedPtr>,
+    sizes: Option<[OutPtr<usize>; 3]>,
+) -> ApiResult<c_int> {
     let lent = LISTS.get(ctx)?.next()?;
     for (out, (text, _)) in [entry, key, nspace].into_iter().zip(lent) {
         out.set(text);
@@ -115,9 +115,9 @@ fn next_in_list(
     Ok(0)
 }
 
-fn seek_hash(ctx: Handle, pos: u32) -> Outcome<u32> {
+fn seek_hash(ctx: Handle, pos: u32) -> ApiResult<u32> {
     let list = LISTS.get(ctx)?;
-    let pool = list.io.place.read().pool();
+    let pool = list.io.ioctx.read().pool();
     list.seek(ListRange::from(at_hash(pool, pos)));
     list.pg_of(pos)
 }
@@ -135,29 +135,29 @@ fn at_rank(pool: PoolId, rank: u64) -> Cursor {
     u32::try_from(rank).map_or(Cursor::End, |sorted| Cursor::At(at_hash(pool, sorted.reverse_bits())))
 }
 
-fn item(object: &ObjectId) -> Outcome<ObjectItem> {
+fn item(object: &ObjectId) -> ApiResult<ObjectItem> {
     Ok(ObjectItem {
         oid_length: object.name().len(),
-        oid: Given::with_zero(object.name().as_bytes())?,
+        oid: MallocBuf::nul_terminated(object.name().as_bytes())?,
         nspace_length: object.namespace().len(),
-        nspace: Given::with_zero(object.namespace().as_bytes())?,
+        nspace: MallocBuf::nul_terminated(object.namespace().as_bytes())?,
         locator_length: object.locator().len(),
-        locator: Given::with_zero(object.locator().as_bytes())?,
+        locator: MallocBuf::nul_terminated(object.locator().as_bytes())?,
     })
 }
 
 /// An element without an object: nothing to free.
 const NO_ITEM: ObjectItem = ObjectItem {
     oid_length: 0,
-    oid: Given::NULL,
+    oid: MallocBuf::NULL,
     nspace_length: 0,
-    nspace: Given::NULL,
+    nspace: MallocBuf::NULL,
     locator_length: 0,
-    locator: Given::NULL,
+    locator: MallocBuf::NULL,
 };
 
-/// Moves the cursor in `place`, as Ceph does. If there is none, stores a new one.
-fn store_cursor(place: Out<Handle>, position: Cursor) {
+/// Moves the cursor in `ioctx`, as Ceph does. If there is none, stores a new one.
+fn store_cursor(place: OutPtr<Handle>, position: Cursor) {
     if let Err(position) = CURSORS.replace(place.get().unwrap_or(Handle::NULL), position) {
         place.set(CURSORS.insert(position));
     }
@@ -171,26 +171,26 @@ fn free(item: ObjectItem) {
 
 exports! {
     /// Starts a list of the objects in the context's namespace.
-    fn rados_nobjects_list_open(io: Handle, ctx: Out<Handle>) -> c_int {
+    fn rados_nobjects_list_open(io: Handle, ctx: OutPtr<Handle>) -> c_int {
         let ctx = ctx.required()?;
         ctx.set(List::open(io)?);
         Ok(0)
     }
 
     /// The next object. ENOENT at the end. Lent memory remains valid until the next call.
-    fn rados_nobjects_list_next(ctx: Handle, entry: Out<Lent>, key: Out<Lent>, nspace: Out<Lent>) -> c_int {
+    fn rados_nobjects_list_next(ctx: Handle, entry: OutPtr<BorrowedPtr>, key: OutPtr<BorrowedPtr>, nspace: OutPtr<BorrowedPtr>) -> c_int {
         next_in_list(ctx, entry, key, nspace, None)
     }
 
     /// The same with lengths.
     fn rados_nobjects_list_next2(
         ctx: Handle,
-        entry: Out<Lent>,
-        key: Out<Lent>,
-        nspace: Out<Lent>,
-        entry_size: Out<usize>,
-        key_size: Out<usize>,
-        nspace_size: Out<usize>,
+        entry: OutPtr<BorrowedPtr>,
+        key: OutPtr<BorrowedPtr>,
+        nspace: OutPtr<BorrowedPtr>,
+        entry_size: OutPtr<usize>,
+        key_size: OutPtr<usize>,
+        nspace_size: OutPtr<usize>,
     ) -> c_int {
         next_in_list(ctx, entry, key, nspace, Some([entry_size, key_size, nspace_size]))
     }
@@ -213,7 +213,7 @@ exports! {
     /// Continues at a cursor. Returns its PG.
     fn rados_nobjects_list_seek_cursor(ctx: Handle, cursor: Handle) -> u32 {
         let (list, cursor) = (LISTS.get(ctx)?, CURSORS.get(cursor)?);
-        let pool = list.io.place.read().pool();
+        let pool = list.io.ioctx.read().pool();
         let position = match &*cursor {
             Cursor::At(object) => object.with_pool(pool),
             // The last position, after all objects.
@@ -225,7 +225,7 @@ exports! {
     }
 
     /// The cursor at which the list continues.
-    fn rados_nobjects_list_get_cursor(ctx: Handle, cursor: Out<Handle>) -> c_int {
+    fn rados_nobjects_list_get_cursor(ctx: Handle, cursor: OutPtr<Handle>) -> c_int {
         let cursor = cursor.required()?;
         let position = LISTS.get(ctx)?.running.lock().lister.cursor();
         cursor.set(CURSORS.insert(position));
@@ -233,14 +233,14 @@ exports! {
     }
 
     /// The older form of `rados_nobjects_list_open`.
-    fn rados_objects_list_open(io: Handle, ctx: Out<Handle>) -> c_int {
+    fn rados_objects_list_open(io: Handle, ctx: OutPtr<Handle>) -> c_int {
         let ctx = ctx.required()?;
         ctx.set(List::open(io)?);
         Ok(0)
     }
 
     /// The older form of `rados_nobjects_list_next`.
-    fn rados_objects_list_next(ctx: Handle, entry: Out<Lent>, key: Out<Lent>) -> c_int {
+    fn rados_objects_list_next(ctx: Handle, entry: OutPtr<BorrowedPtr>, key: OutPtr<BorrowedPtr>) -> c_int {
         let [(name, _), (locator, _), _] = LISTS.get(ctx)?.next()?;
         entry.set(name);
         key.set(locator);
@@ -264,13 +264,13 @@ exports! {
 
     /// A cursor at the start of the pool.
     fn rados_object_list_begin(io: Handle) -> Handle {
-        let pool = POOLS.get(io)?.place.read().pool();
+        let pool = IOCTXS.get(io)?.ioctx.read().pool();
         Ok(CURSORS.insert(Cursor::At(at_hash(pool, 0))))
     }
 
     /// A cursor at the end of the pool.
     fn rados_object_list_end(io: Handle) -> Handle {
-        POOLS.get(io)?;
+        IOCTXS.get(io)?;
         Ok(CURSORS.insert(Cursor::End))
     }
 
@@ -303,17 +303,17 @@ exports! {
         _filter_buf: InBuf,
         filter_buf_len: usize,
         results: OutArray<ObjectItem>,
-        next: Out<Handle>,
+        next: OutPtr<Handle>,
     ) -> c_int {
         if filter_buf_len > 0 {
-            return Err(crate::unsupported::refuse("a filter in rados_object_list"));
+            return Err(crate::unsupported::not_supported("a filter in rados_object_list"));
         }
-        let (io, start, finish) = (POOLS.get(io)?, CURSORS.get(start)?, CURSORS.get(finish)?);
+        let (io, start, finish) = (IOCTXS.get(io)?, CURSORS.get(start)?, CURSORS.get(finish)?);
         let next = next.required()?;
         results.fill(result_size, NO_ITEM)?;
         let (mut found, mut position) = (Vec::new(), (*finish).clone());
         let running = {
-            let place = io.place.read();
+            let place = io.ioctx.read();
             range_of(place.pool(), &start, &finish).map(|range| lister(&place, range))
         };
         if let Some(mut lister) = running {
@@ -336,7 +336,7 @@ exports! {
             return Err(why);
         }
         store_cursor(next, position);
-        Ok(crate::abi::length(items.len()))
+        Ok(crate::abi::c_len(items.len()))
     }
 
     /// Frees what `rados_object_list` stored.
@@ -352,11 +352,11 @@ exports! {
         finish: Handle,
         n: usize,
         m: usize,
-        split_start: Out<Handle>,
-        split_finish: Out<Handle>,
+        split_start: OutPtr<Handle>,
+        split_finish: OutPtr<Handle>,
     ) {
         let (pool, start, finish) =
-            (POOLS.get(io)?.place.read().pool(), CURSORS.get(start)?, CURSORS.get(finish)?);
+            (IOCTXS.get(io)?.ioctx.read().pool(), CURSORS.get(start)?, CURSORS.get(finish)?);
         let (split_start, split_finish) = (split_start.required()?, split_finish.required()?);
         if n >= m {
             return Err(Errno::EINVAL.into());

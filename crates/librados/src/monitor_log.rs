@@ -3,9 +3,9 @@
 //! The caller first gets the last entry of each channel, then each new entry of all channels, as in Ceph. Callbacks run on
 //! the cluster handle's finisher. The session subscribes again by itself after a reconnect.
 
-use crate::abi::{CArg, CText, Handle, Lent};
+use crate::abi::{BorrowedPtr, CStrPtr, CallbackArg, Handle};
 use crate::client::{CLIENTS, Client};
-use crate::guard::{Outcome, exports};
+use crate::guard::{ApiResult, exports};
 use nacre_client::engine::LogFollow;
 use nacre_client::{Cluster, block_on};
 use nacre_types::errno::Errno;
@@ -29,10 +29,22 @@ const LEVELS: &[(&str, &str)] = &[
 /// The channels, in the order in which Ceph sends their last entries.
 const CHANNELS: [&str; 2] = ["audit", "cluster"];
 /// Maximum number of entries that wait for the callback. Further ones are dropped.
-const MOST_QUEUED: usize = 10_000;
+const MAX_QUEUED: usize = 10_000;
 
-type Callback1 = extern "C" fn(CArg, Lent, Lent, u64, u64, u64, Lent, Lent);
-type Callback2 = extern "C" fn(CArg, Lent, Lent, Lent, Lent, u64, u64, u64, Lent, Lent);
+type Callback1 =
+    extern "C" fn(CallbackArg, BorrowedPtr, BorrowedPtr, u64, u64, u64, BorrowedPtr, BorrowedPtr);
+type Callback2 = extern "C" fn(
+    CallbackArg,
+    BorrowedPtr,
+    BorrowedPtr,
+    BorrowedPtr,
+    BorrowedPtr,
+    u64,
+    u64,
+    u64,
+    BorrowedPtr,
+    BorrowedPtr,
+);
 
 #[derive(Clone, Copy)]
 enum Callback {
@@ -41,9 +53,9 @@ enum Callback {
 }
 
 /// A subscription of a caller to the log. After it is dropped, no callback starts.
-pub(crate) struct LogWatch(Arc<AtomicBool>);
+pub(crate) struct LogSubscription(Arc<AtomicBool>);
 
-impl Drop for LogWatch {
+impl Drop for LogSubscription {
     fn drop(&mut self) {
         self.0.store(false, Ordering::SeqCst);
     }
@@ -79,8 +91,9 @@ impl Line {
         }
     }
 
-    fn tell(&self, callback: Callback, arg: CArg) {
-        let [whole, channel, who, name, level, text] = self.texts.each_ref().map(|text| Lent::text(text));
+    fn tell(&self, callback: Callback, arg: CallbackArg) {
+        let [whole, channel, who, name, level, text] =
+            self.texts.each_ref().map(|text| BorrowedPtr::text(text));
         let Line { seq, seconds, nanoseconds, .. } = *self;
         match callback {
             Callback::Old(callback) => callback(arg, whole, name, seconds, nanoseconds, seq, level, text),
@@ -107,7 +120,7 @@ fn parse_stamp(stamp: &str) -> Option<u64> {
 }
 
 /// The last entry of `channel` (`*` for all) with at least `level`.
-fn last_line(cluster: &Cluster, level: &str, channel: &str) -> Outcome<Option<LogLine>> {
+fn last_line(cluster: &Cluster, level: &str, channel: &str) -> ApiResult<Option<LogLine>> {
     let command = json!({ "prefix": "log last", "num": 1, "level": level, "channel": channel });
     let listed = block_on(cluster.command_json(command))?;
     let of = |entry: &Value| {
@@ -131,33 +144,33 @@ fn last_line(cluster: &Cluster, level: &str, channel: &str) -> Outcome<Option<Lo
     Ok(listed.as_array().and_then(|lines| lines.last()).map(of))
 }
 
-fn watch(cluster: Handle, level: CText, callback: Option<Callback>, arg: CArg) -> Outcome<c_int> {
+fn watch(cluster: Handle, level: CStrPtr, callback: Option<Callback>, arg: CallbackArg) -> ApiResult<c_int> {
     let client = CLIENTS.get(cluster)?;
     let session = client.cluster()?;
     let Some(callback) = callback else {
         session.engine().follow_log(None);
-        client.set_log_watch(None);
+        client.set_log_subscription(None);
         return Ok(0);
     };
     let level = level.text()?;
     let (_, level) = LEVELS.iter().find(|(name, _)| *name == level).ok_or(Errno::EINVAL)?;
-    client.set_log_watch(None);
+    client.set_log_subscription(None);
     let (active, queued) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
     let (owner, told) = (Arc::downgrade(&client), active.clone());
     let follower = move |line: &LogLine| {
         let Some(client) = owner.upgrade() else { return };
         post(&client, Line::of(line), (callback, arg), &told, &queued);
     };
-    let newest = last_line(&session, "debug", "*")?.map(|line| line.seq);
+    let newest = last_line(&session, "debug", "*")?.map_or(0, |line| line.seq);
     for channel in CHANNELS {
         // Later entries arrive by the subscription.
-        let last = last_line(&session, level, channel)?.filter(|line| Some(line.seq) <= newest);
+        let last = last_line(&session, level, channel)?.filter(|line| line.seq <= newest);
         last.iter().for_each(&follower);
     }
     let (level, channel) = ((*level).to_owned(), "*".to_owned());
-    let follow = LogFollow { level, channel, after: newest, follower: Arc::new(follower) };
+    let follow = LogFollow { level, channel, after: Some(newest), follower: Arc::new(follower) };
     session.engine().follow_log(Some(follow));
-    client.set_log_watch(Some(LogWatch(active)));
+    client.set_log_subscription(Some(LogSubscription(active)));
     Ok(0)
 }
 
@@ -165,17 +178,17 @@ fn watch(cluster: Handle, level: CText, callback: Option<Callback>, arg: CArg) -
 fn post(
     client: &Client,
     line: Line,
-    (callback, arg): (Callback, CArg),
+    (callback, arg): (Callback, CallbackArg),
     active: &Arc<AtomicBool>,
     queued: &Arc<AtomicUsize>,
 ) {
-    if queued.fetch_add(1, Ordering::Relaxed) >= MOST_QUEUED {
+    if queued.fetch_add(1, Ordering::Relaxed) >= MAX_QUEUED {
         queued.fetch_sub(1, Ordering::Relaxed);
         tracing::warn!(seq = line.seq, "the callback of the cluster log is too slow: entry dropped");
         return;
     }
     let (active, queued) = (active.clone(), queued.clone());
-    client.finisher.post(Box::new(move || {
+    client.finisher.queue(Box::new(move || {
         if active.load(Ordering::SeqCst) {
             line.tell(callback, arg);
         }
@@ -186,12 +199,12 @@ fn post(
 exports! {
     /// Calls back with the last entry of each channel of the cluster log and then with each new one, of at least this level. A
     /// null callback ends the subscription.
-    fn rados_monitor_log(cluster: Handle, level: CText, cb: Option<Callback1>, arg: CArg) -> c_int {
+    fn rados_monitor_log(cluster: Handle, level: CStrPtr, cb: Option<Callback1>, arg: CallbackArg) -> c_int {
         watch(cluster, level, cb.map(Callback::Old), arg)
     }
 
     /// The same, with the entry's channel and the sender's name.
-    fn rados_monitor_log2(cluster: Handle, level: CText, cb: Option<Callback2>, arg: CArg) -> c_int {
+    fn rados_monitor_log2(cluster: Handle, level: CStrPtr, cb: Option<Callback2>, arg: CallbackArg) -> c_int {
         watch(cluster, level, cb.map(Callback::New), arg)
     }
 }

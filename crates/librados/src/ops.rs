@@ -1,7 +1,7 @@
 //! Compound operations as C callers build them: their parts, and the places for each part's result.
 
-use crate::abi::Out;
-use crate::guard::{Failure, Outcome};
+use crate::abi::OutPtr;
+use crate::guard::{ApiError, ApiResult};
 use bytes::Bytes;
 use nacre_client::{OpReply, WriteOp};
 use nacre_types::errno::Errno;
@@ -9,31 +9,31 @@ use nacre_types::op::{ChecksumKind, CmpOp, Op, request_flag};
 use std::ffi::c_int;
 
 /// Stores a part's output in the caller's place.
-pub(crate) type Deliver = Box<dyn FnOnce(Bytes) -> Outcome<()> + Send>;
+pub(crate) type OutputCallback = Box<dyn FnOnce(Bytes) -> ApiResult<()> + Send>;
 
 /// The place for a part's result.
-struct Place {
+struct OutParam {
     part: usize,
-    code: Option<Out<c_int>>,
-    deliver: Option<Deliver>,
+    code: Option<OutPtr<c_int>>,
+    deliver: Option<OutputCallback>,
 }
 
 /// The places for an operation's results.
 #[derive(Default)]
-pub(crate) struct Places(Vec<Place>);
+pub(crate) struct OutParams(Vec<OutParam>);
 
 /// An operation under construction, read or write.
 #[derive(Default)]
-pub(crate) struct Compound {
+pub(crate) struct CompoundOp {
     op: WriteOp,
-    places: Places,
-    refused: Option<Failure>,
+    out_params: OutParams,
+    build_error: Option<ApiError>,
 }
 
-impl Compound {
+impl CompoundOp {
     /// An operation with one part.
-    pub(crate) fn of(op: Op) -> Compound {
-        let mut compound = Compound::default();
+    pub(crate) fn of(op: Op) -> CompoundOp {
+        let mut compound = CompoundOp::default();
         compound.push(op);
         compound
     }
@@ -44,13 +44,13 @@ impl Compound {
     }
 
     /// Adds a part whose code is stored in `code` and whose output is passed to `deliver`.
-    pub(crate) fn push_with(&mut self, op: Op, code: Out<c_int>, deliver: Option<Deliver>) {
-        self.places.0.push(Place { part: self.op.len(), code: Some(code), deliver });
+    pub(crate) fn push_with_output(&mut self, op: Op, code: OutPtr<c_int>, deliver: Option<OutputCallback>) {
+        self.out_params.0.push(OutParam { part: self.op.len(), code: Some(code), deliver });
         self.op.push(op);
     }
 
     /// Sets flags of the part that was added last.
-    pub(crate) fn set_part_flags(&mut self, flags: c_int) {
+    pub(crate) fn set_op_flags(&mut self, flags: c_int) {
         self.op.op_flags(flags.cast_unsigned());
     }
 
@@ -65,8 +65,8 @@ impl Compound {
     }
 
     /// Makes the operation fail when it is executed. C has no way to report the error while the operation is built.
-    pub(crate) fn refuse(&mut self, why: Failure) {
-        self.refused.get_or_insert(why);
+    pub(crate) fn set_error(&mut self, why: ApiError) {
+        self.build_error.get_or_insert(why);
     }
 
     /// Whether there is nothing to do.
@@ -75,18 +75,18 @@ impl Compound {
     }
 
     /// The operation, ready to be executed. Fails if a part was refused.
-    pub(crate) fn ready(self) -> Outcome<(WriteOp, Places)> {
-        match self.refused {
+    pub(crate) fn into_parts(self) -> ApiResult<(WriteOp, OutParams)> {
+        match self.build_error {
             Some(why) => Err(why),
-            None => Ok((self.op, self.places)),
+            None => Ok((self.op, self.out_params)),
         }
     }
 }
 
-impl Places {
+impl OutParams {
     /// Stores the parts' results. A part that was not executed gets the operation's error.
-    pub(crate) fn fill(self, reply: &mut OpReply) {
-        for Place { part, code, deliver } in self.0 {
+    pub(crate) fn store_results(self, reply: &mut OpReply) {
+        for OutParam { part, code, deliver } in self.0 {
             let output = match reply.ops.get(part) {
                 Some(result) if result.code < 0 => Err(result.code),
                 _ if reply.result < 0 => Err(reply.result),
@@ -94,7 +94,7 @@ impl Places {
                 None => Err(Errno::EIO.negated()),
             };
             let stored = output.and_then(|(code, output)| match deliver {
-                Some(deliver) => deliver(output).map(|()| code).map_err(Failure::code),
+                Some(deliver) => deliver(output).map(|()| code).map_err(ApiError::code),
                 None => Ok(code),
             });
             if let Some(place) = code {
@@ -103,9 +103,9 @@ impl Places {
         }
     }
 
-    /// Like [`Places::fill`], for an operation that got no reply.
-    pub(crate) fn fail(self, why: Failure) {
-        self.fill(&mut OpReply { result: why.code(), ..OpReply::default() });
+    /// Like [`OutParams::store_results`], for an operation that got no reply.
+    pub(crate) fn fail(self, why: ApiError) {
+        self.store_results(&mut OpReply { result: why.code(), ..OpReply::default() });
     }
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn request_flags(operation: c_int) -> u32 {
 }
 
 /// `LIBRADOS_CMPXATTR_OP_*`.
-pub(crate) fn comparison(operator: u8) -> Outcome<CmpOp> {
+pub(crate) fn cmp_op(operator: u8) -> ApiResult<CmpOp> {
     Ok(match operator {
         1 => CmpOp::Eq,
         2 => CmpOp::Ne,
@@ -144,7 +144,7 @@ pub(crate) fn comparison(operator: u8) -> Outcome<CmpOp> {
 }
 
 /// Fills `len` bytes with repetitions of `data` (`writesame`). EINVAL if `len` is not a multiple of the data's length.
-pub(crate) fn repeated(offset: u64, data: Bytes, len: usize) -> Outcome<Op> {
+pub(crate) fn writesame_op(offset: u64, data: Bytes, len: usize) -> ApiResult<Op> {
     if data.is_empty() || len == 0 || !len.is_multiple_of(data.len()) {
         return Err(Errno::EINVAL.into());
     }
@@ -153,7 +153,7 @@ pub(crate) fn repeated(offset: u64, data: Bytes, len: usize) -> Outcome<Op> {
 }
 
 /// Checksums of type `rados_checksum_type_t`. EINVAL unless `init` has the length of that type.
-pub(crate) fn checksums(kind: c_int, init: &[u8], offset: u64, len: usize, chunk: usize) -> Outcome<Op> {
+pub(crate) fn checksum_op(kind: c_int, init: &[u8], offset: u64, len: usize, chunk: usize) -> ApiResult<Op> {
     let kind = match kind {
         0 => ChecksumKind::XxHash32,
         1 => ChecksumKind::XxHash64,
@@ -172,12 +172,12 @@ pub(crate) fn checksums(kind: c_int, init: &[u8], offset: u64, len: usize, chunk
 }
 
 /// Checks a length against the maximum for one write, as in Ceph.
-pub(crate) fn check_write_len(len: usize) -> Outcome<()> {
+pub(crate) fn check_write_len(len: usize) -> ApiResult<()> {
     if len > (u32::MAX / 2) as usize { Err(Errno::E2BIG.into()) } else { Ok(()) }
 }
 
 /// Checks a length against the maximum for one read, as in Ceph.
-pub(crate) fn check_read_len(len: usize) -> Outcome<()> {
+pub(crate) fn check_read_len(len: usize) -> ApiResult<()> {
     if len > c_int::MAX as usize { Err(Errno::EDOM.into()) } else { Ok(()) }
 }
 
@@ -194,21 +194,21 @@ mod tests {
 
     #[test]
     fn writesame_repeats_whole_patterns() {
-        let repeat = |len| repeated(3, Bytes::from_static(b"ab"), len);
+        let repeat = |len| writesame_op(3, Bytes::from_static(b"ab"), len);
         assert_eq!(repeat(6), Ok(Op::WriteSame { offset: 3, len: 6, data: Bytes::from_static(b"ab") }));
         assert_eq!(repeat(5), Err(Errno::EINVAL.into()));
         assert_eq!(repeat(0), Err(Errno::EINVAL.into()));
         assert_eq!(repeat(1 << 40), Err(Errno::E2BIG.into()));
-        assert_eq!(repeated(0, Bytes::new(), 5), Err(Errno::EINVAL.into()));
+        assert_eq!(writesame_op(0, Bytes::new(), 5), Err(Errno::EINVAL.into()));
     }
 
     #[test]
     fn checksums_begin_with_a_value_of_their_size() {
-        let crc = checksums(2, &[1, 0, 0, 0], 5, 7, 0);
+        let crc = checksum_op(2, &[1, 0, 0, 0], 5, 7, 0);
         let wanted = Op::Checksum { kind: ChecksumKind::Crc32c, init: 1, offset: 5, len: 7, chunk: 0 };
         assert_eq!(crc, Ok(wanted));
         for (kind, init) in [(2, &[0; 8][..]), (1, &[0; 4][..]), (3, &[0; 4][..])] {
-            assert!(checksums(kind, init, 0, 0, 0).is_err());
+            assert!(checksum_op(kind, init, 0, 0, 0).is_err());
         }
     }
 }

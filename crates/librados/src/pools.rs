@@ -1,8 +1,8 @@
 //! Pools of a cluster: list, look up, create, delete.
 
-use crate::abi::{CText, Handle, Out, OutBuf, length};
+use crate::abi::{CStrPtr, Handle, OutBuf, OutPtr, c_len};
 use crate::client::{CLIENTS, Client};
-use crate::guard::{Outcome, exports};
+use crate::guard::{ApiResult, exports};
 use nacre_client::block_on;
 use nacre_types::PoolId;
 use nacre_types::errno::Errno;
@@ -21,17 +21,17 @@ exports! {
             return Err(Errno::EINVAL.into());
         }
         let pools = block_on(CLIENTS.get(cluster)?.cluster()?.pools())?;
-        Ok(length(buf.fill_list(len, pools.iter().map(|(_, name)| name.as_str()))?))
+        Ok(c_len(buf.fill_list(len, pools.iter().map(|(_, name)| name.as_str()))?))
     }
 
     /// EOPNOTSUPP: without scrub it is unknown which copies differ. ENOENT if the pool does not exist.
     fn rados_inconsistent_pg_list(cluster: Handle, pool: i64, _buf: OutBuf, _len: usize) -> c_int {
         existing(&CLIENTS.get(cluster)?.newest_osdmap()?, pool)?;
-        Err(crate::unsupported::refuse("rados_inconsistent_pg_list"))
+        Err(crate::unsupported::not_supported("rados_inconsistent_pg_list"))
     }
 
     /// A pool's id.
-    fn rados_pool_lookup(cluster: Handle, pool_name: CText) -> i64 {
+    fn rados_pool_lookup(cluster: Handle, pool_name: CStrPtr) -> i64 {
         let cluster = CLIENTS.get(cluster)?.cluster()?;
         Ok(block_on(cluster.lookup_pool(pool_name.text()?))?.0)
     }
@@ -44,31 +44,31 @@ exports! {
             Some(name) => name,
             None => existing(&client.newest_osdmap()?, id)?.name.clone(),
         };
-        Ok(length(buf.fill_text(maxlen, name.as_bytes())?))
+        Ok(c_len(buf.fill_text(maxlen, name.as_bytes())?))
     }
 
     /// Creates a pool with the cluster's defaults. EEXIST if it exists.
-    fn rados_pool_create(cluster: Handle, pool_name: CText) -> c_int {
+    fn rados_pool_create(cluster: Handle, pool_name: CStrPtr) -> c_int {
         create(&*CLIENTS.get(cluster)?, pool_name.text()?, NO_AUID, None)
     }
 
     /// Like `rados_pool_create`. EINVAL for any owner.
-    fn rados_pool_create_with_auid(cluster: Handle, pool_name: CText, auid: u64) -> c_int {
+    fn rados_pool_create_with_auid(cluster: Handle, pool_name: CStrPtr, auid: u64) -> c_int {
         create(&*CLIENTS.get(cluster)?, pool_name.text()?, auid, None)
     }
 
     /// Like `rados_pool_create`, with the number of a CRUSH rule.
-    fn rados_pool_create_with_crush_rule(cluster: Handle, pool_name: CText, crush_rule: u8) -> c_int {
+    fn rados_pool_create_with_crush_rule(cluster: Handle, pool_name: CStrPtr, crush_rule: u8) -> c_int {
         create(&*CLIENTS.get(cluster)?, pool_name.text()?, NO_AUID, Some(crush_rule))
     }
 
     /// Like `rados_pool_create_with_crush_rule`. EINVAL for any owner.
-    fn rados_pool_create_with_all(cluster: Handle, pool_name: CText, auid: u64, crush_rule: u8) -> c_int {
+    fn rados_pool_create_with_all(cluster: Handle, pool_name: CStrPtr, auid: u64, crush_rule: u8) -> c_int {
         create(&*CLIENTS.get(cluster)?, pool_name.text()?, auid, Some(crush_rule))
     }
 
     /// Removes a pool with all its objects. ENOENT if it does not exist, EPERM unless `mon_allow_pool_delete` is on.
-    fn rados_pool_delete(cluster: Handle, pool_name: CText) -> c_int {
+    fn rados_pool_delete(cluster: Handle, pool_name: CStrPtr) -> c_int {
         let cluster = CLIENTS.get(cluster)?.cluster()?;
         let name = pool_name.text()?;
         block_on(cluster.lookup_pool(name))?;
@@ -77,7 +77,7 @@ exports! {
     }
 
     /// The base pool of a cache tier. For any other pool, the pool itself.
-    fn rados_pool_get_base_tier(cluster: Handle, pool: i64, base_tier: Out<i64>) -> c_int {
+    fn rados_pool_get_base_tier(cluster: Handle, pool: i64, base_tier: OutPtr<i64>) -> c_int {
         let map = CLIENTS.get(cluster)?.newest_osdmap()?;
         let base = existing(&map, pool)?.tiering.tier_of.unwrap_or(PoolId(pool));
         base_tier.required()?.set(base.0);
@@ -85,11 +85,11 @@ exports! {
     }
 }
 
-fn existing(map: &Arc<OsdMap>, id: i64) -> Outcome<&nacre_types::pool::Pool> {
+fn existing(map: &Arc<OsdMap>, id: i64) -> ApiResult<&nacre_types::pool::Pool> {
     Ok(map.pools.get(&PoolId(id)).ok_or(Errno::ENOENT)?)
 }
 
-fn create(client: &Client, name: &str, auid: u64, rule: Option<u8>) -> Outcome<c_int> {
+fn create(client: &Client, name: &str, auid: u64, rule: Option<u8>) -> ApiResult<c_int> {
     if auid != NO_AUID || name.is_empty() {
         return Err(Errno::EINVAL.into());
     }

@@ -1,14 +1,14 @@
 //! Compound reads: `rados_read_op_*`. Results are stored in their places when the operation is complete.
 
-use crate::abi::{Array, CText, Given, Handle, InBuf, Out, OutBuf};
+use crate::abi::{CStrPtr, Handle, InArray, InBuf, MallocBuf, OutBuf, OutPtr};
 use crate::aio;
-use crate::guard::{Outcome, exports};
-use crate::handles::Table;
-use crate::ioctx::{Access, POOLS};
-use crate::iterators::Entries;
-use crate::ops::{Compound, Deliver, check_read_len, checksums, request_flags};
-use crate::slices::{keys, keys_sized};
-use crate::sync_io::{class_call, seconds};
+use crate::guard::{ApiResult, exports};
+use crate::handles::HandleTable;
+use crate::ioctx::{AccessKind, IOCTXS};
+use crate::iterators::KeyValueIter;
+use crate::ops::{CompoundOp, OutputCallback, check_read_len, checksum_op, request_flags};
+use crate::slices::{keys, keys_with_lens};
+use crate::sync_io::{class_call_op, mtime_secs};
 use crate::write_op::{build, compare_data, compare_omap, compare_xattr};
 use bytes::Bytes;
 use libc::time_t;
@@ -20,30 +20,30 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uchar};
 
 /// All compound reads under construction.
-static READ_OPS: Table<Mutex<Compound>> = Table::new();
+static READ_OPS: HandleTable<Mutex<CompoundOp>> = HandleTable::new();
 
-fn add(read_op: Handle, add: impl FnOnce(&mut Compound) -> Outcome<()>) -> Outcome<()> {
+fn add(read_op: Handle, add: impl FnOnce(&mut CompoundOp) -> ApiResult<()>) -> ApiResult<()> {
     build(&READ_OPS, read_op, add)
 }
 
-fn decoded<T: Versioned>(output: &Bytes) -> Outcome<T> {
+fn decoded<T: Versioned>(output: &Bytes) -> ApiResult<T> {
     Ok(decode(output).map_err(Error::from)?)
 }
 
 /// Creates the iterator for `iter`. It is filled with the entries that `entries` decodes from the output.
 fn iterate(
-    iter: Out<Handle>,
-    entries: impl FnOnce(&Bytes) -> Outcome<Vec<(Bytes, Bytes)>> + Send + 'static,
-) -> Deliver {
+    iter: OutPtr<Handle>,
+    entries: impl FnOnce(&Bytes) -> ApiResult<Vec<(Bytes, Bytes)>> + Send + 'static,
+) -> OutputCallback {
     let handle = iter.required().map(|iter| {
-        let handle = Entries::create();
+        let handle = KeyValueIter::create();
         iter.set(handle);
         handle
     });
     Box::new(move |output| {
         let entries = entries(&output)?;
         if let Ok(handle) = handle {
-            Entries::store(handle, entries);
+            KeyValueIter::store(handle, entries);
         }
         Ok(())
     })
@@ -51,13 +51,13 @@ fn iterate(
 
 fn omap_vals(
     read_op: Handle,
-    start_after: CText,
-    filter_prefix: CText,
+    start_after: CStrPtr,
+    filter_prefix: CStrPtr,
     max_return: u64,
-    iter: Out<Handle>,
-    more: Option<Out<c_uchar>>,
-    prval: Out<c_int>,
-) -> Outcome<()> {
+    iter: OutPtr<Handle>,
+    more: Option<OutPtr<c_uchar>>,
+    prval: OutPtr<c_int>,
+) -> ApiResult<()> {
     add(read_op, |op| {
         let start_after = Bytes::copy_from_slice(start_after.optional_bytes().unwrap_or_default());
         let filter_prefix = Bytes::copy_from_slice(filter_prefix.optional_bytes().unwrap_or_default());
@@ -68,19 +68,23 @@ fn omap_vals(
             }
             Ok(reply.entries)
         });
-        op.push_with(Op::OmapGetVals { start_after, filter_prefix, max: max_return }, prval, Some(deliver));
+        op.push_with_output(
+            Op::OmapGetVals { start_after, filter_prefix, max: max_return },
+            prval,
+            Some(deliver),
+        );
         Ok(())
     })
 }
 
 fn omap_keys(
     read_op: Handle,
-    start_after: CText,
+    start_after: CStrPtr,
     max_return: u64,
-    iter: Out<Handle>,
-    more: Option<Out<c_uchar>>,
-    prval: Out<c_int>,
-) -> Outcome<()> {
+    iter: OutPtr<Handle>,
+    more: Option<OutPtr<c_uchar>>,
+    prval: OutPtr<c_int>,
+) -> ApiResult<()> {
     add(read_op, |op| {
         let start_after = Bytes::copy_from_slice(start_after.optional_bytes().unwrap_or_default());
         let deliver = iterate(iter, move |output| {
@@ -90,22 +94,22 @@ fn omap_keys(
             }
             Ok(reply.keys.into_iter().map(|key| (key, Bytes::new())).collect())
         });
-        op.push_with(Op::OmapGetKeys { start_after, max: max_return }, prval, Some(deliver));
+        op.push_with_output(Op::OmapGetKeys { start_after, max: max_return }, prval, Some(deliver));
         Ok(())
     })
 }
 
 fn omap_vals_by_keys(
     read_op: Handle,
-    keys: Outcome<Vec<Bytes>>,
-    iter: Out<Handle>,
-    prval: Out<c_int>,
-) -> Outcome<()> {
+    keys: ApiResult<Vec<Bytes>>,
+    iter: OutPtr<Handle>,
+    prval: OutPtr<c_int>,
+) -> ApiResult<()> {
     add(read_op, |op| {
         // In the order of keys, in whatever order they were requested.
         let sorted = |pairs: Pairs| pairs.0.into_iter().collect::<BTreeMap<_, _>>().into_iter().collect();
         let deliver = iterate(iter, move |output| Ok(sorted(decoded(output)?)));
-        op.push_with(Op::OmapGetValsByKeys { keys: keys? }, prval, Some(deliver));
+        op.push_with_output(Op::OmapGetValsByKeys { keys: keys? }, prval, Some(deliver));
         Ok(())
     })
 }
@@ -124,7 +128,7 @@ exports! {
     /// Sets flags of the part that was added last.
     fn rados_read_op_set_flags(read_op: Handle, flags: c_int) {
         add(read_op, |op| {
-            op.set_part_flags(flags);
+            op.set_op_flags(flags);
             Ok(())
         })
     }
@@ -146,9 +150,9 @@ exports! {
     }
 
     /// Fails unless the object contains the data at the offset, with -4095 minus the index of the first byte that differs.
-    fn rados_read_op_cmpext(read_op: Handle, cmp_buf: InBuf, cmp_len: usize, off: u64, prval: Out<c_int>) {
+    fn rados_read_op_cmpext(read_op: Handle, cmp_buf: InBuf, cmp_len: usize, off: u64, prval: OutPtr<c_int>) {
         add(read_op, |op| {
-            op.push_with(compare_data(cmp_buf, cmp_len, off)?, prval, None);
+            op.push_with_output(compare_data(cmp_buf, cmp_len, off)?, prval, None);
             Ok(())
         })
     }
@@ -164,18 +168,18 @@ exports! {
         chunk_size: usize,
         checksum: OutBuf,
         checksum_len: usize,
-        prval: Out<c_int>,
+        prval: OutPtr<c_int>,
     ) {
         add(read_op, |op| {
-            let sums = checksums(kind, init_value.slice(init_value_len)?, offset, len, chunk_size)?;
-            let deliver: Deliver = Box::new(move |output| checksum.fill(checksum_len, &output).map(drop));
-            op.push_with(sums, prval, Some(deliver));
+            let sums = checksum_op(kind, init_value.slice(init_value_len)?, offset, len, chunk_size)?;
+            let deliver: OutputCallback = Box::new(move |output| checksum.fill(checksum_len, &output).map(drop));
+            op.push_with_output(sums, prval, Some(deliver));
             Ok(())
         })
     }
 
     /// Fails with ECANCELED unless the comparison with the attribute holds.
-    fn rados_read_op_cmpxattr(read_op: Handle, name: CText, operator: u8, value: InBuf, value_len: usize) {
+    fn rados_read_op_cmpxattr(read_op: Handle, name: CStrPtr, operator: u8, value: InBuf, value_len: usize) {
         add(read_op, |op| {
             op.push(compare_xattr(name, operator, value, value_len)?);
             Ok(())
@@ -185,14 +189,14 @@ exports! {
     /// Fails with ECANCELED unless the comparison with the omap entry holds.
     fn rados_read_op_omap_cmp(
         read_op: Handle,
-        key: CText,
+        key: CStrPtr,
         operator: u8,
         val: InBuf,
         val_len: usize,
-        prval: Out<c_int>,
+        prval: OutPtr<c_int>,
     ) {
         add(read_op, |op| {
-            op.push_with(compare_omap(key.bytes()?, operator, val, val_len)?, prval, None);
+            op.push_with_output(compare_omap(key.bytes()?, operator, val, val_len)?, prval, None);
             Ok(())
         })
     }
@@ -200,38 +204,38 @@ exports! {
     /// The same, with the length of the key.
     fn rados_read_op_omap_cmp2(
         read_op: Handle,
-        key: CText,
+        key: CStrPtr,
         operator: u8,
         val: InBuf,
         key_len: usize,
         val_len: usize,
-        prval: Out<c_int>,
+        prval: OutPtr<c_int>,
     ) {
         add(read_op, |op| {
-            op.push_with(compare_omap(key.sized(key_len)?, operator, val, val_len)?, prval, None);
+            op.push_with_output(compare_omap(key.sized(key_len)?, operator, val, val_len)?, prval, None);
             Ok(())
         })
     }
 
     /// Reads all attributes.
-    fn rados_read_op_getxattrs(read_op: Handle, iter: Out<Handle>, prval: Out<c_int>) {
+    fn rados_read_op_getxattrs(read_op: Handle, iter: OutPtr<Handle>, prval: OutPtr<c_int>) {
         add(read_op, |op| {
             let deliver = iterate(iter, |output| Ok(decoded::<Pairs>(output)?.0));
-            op.push_with(Op::GetXattrs, prval, Some(deliver));
+            op.push_with_output(Op::GetXattrs, prval, Some(deliver));
             Ok(())
         })
     }
 
     /// Reads the size, and the modification time in seconds.
-    fn rados_read_op_stat(read_op: Handle, psize: Out<u64>, pmtime: Out<time_t>, prval: Out<c_int>) {
+    fn rados_read_op_stat(read_op: Handle, psize: OutPtr<u64>, pmtime: OutPtr<time_t>, prval: OutPtr<c_int>) {
         add(read_op, |op| {
-            let deliver: Deliver = Box::new(move |output| {
+            let deliver: OutputCallback = Box::new(move |output| {
                 let stat: StatReply = decoded(&output)?;
                 psize.set(stat.size);
-                pmtime.set(seconds(&stat));
+                pmtime.set(mtime_secs(&stat));
                 Ok(())
             });
-            op.push_with(Op::Stat, prval, Some(deliver));
+            op.push_with_output(Op::Stat, prval, Some(deliver));
             Ok(())
         })
     }
@@ -242,17 +246,17 @@ exports! {
         offset: u64,
         len: usize,
         buffer: OutBuf,
-        bytes_read: Out<usize>,
-        prval: Out<c_int>,
+        bytes_read: OutPtr<usize>,
+        prval: OutPtr<c_int>,
     ) {
         add(read_op, |op| {
             check_read_len(len)?;
-            let deliver: Deliver = Box::new(move |output| {
+            let deliver: OutputCallback = Box::new(move |output| {
                 let read = buffer.fill(len, &output);
                 bytes_read.set(read.unwrap_or(0));
                 read.map(drop)
             });
-            op.push_with(Op::Read { offset, len: len as u64 }, prval, Some(deliver));
+            op.push_with_output(Op::Read { offset, len: len as u64 }, prval, Some(deliver));
             Ok(())
         })
     }
@@ -260,23 +264,23 @@ exports! {
     /// Calls a method of an object class. The caller frees its output with `rados_buffer_free`.
     fn rados_read_op_exec(
         read_op: Handle,
-        cls: CText,
-        method: CText,
+        cls: CStrPtr,
+        method: CStrPtr,
         in_buf: InBuf,
         in_len: usize,
-        out_buf: Out<Given>,
-        out_len: Out<usize>,
-        prval: Out<c_int>,
+        out_buf: OutPtr<MallocBuf>,
+        out_len: OutPtr<usize>,
+        prval: OutPtr<c_int>,
     ) {
         add(read_op, |op| {
-            let deliver: Deliver = Box::new(move |output| {
+            let deliver: OutputCallback = Box::new(move |output| {
                 if let Ok(out_buf) = out_buf.required() {
-                    out_buf.set(Given::data(&output)?);
+                    out_buf.set(MallocBuf::data(&output)?);
                 }
                 out_len.set(output.len());
                 Ok(())
             });
-            op.push_with(class_call(cls, method, in_buf, in_len)?, prval, Some(deliver));
+            op.push_with_output(class_call_op(cls, method, in_buf, in_len)?, prval, Some(deliver));
             Ok(())
         })
     }
@@ -284,22 +288,22 @@ exports! {
     /// Calls a method of an object class, with the caller's buffer for its output.
     fn rados_read_op_exec_user_buf(
         read_op: Handle,
-        cls: CText,
-        method: CText,
+        cls: CStrPtr,
+        method: CStrPtr,
         in_buf: InBuf,
         in_len: usize,
         out_buf: OutBuf,
         out_len: usize,
-        used_len: Out<usize>,
-        prval: Out<c_int>,
+        used_len: OutPtr<usize>,
+        prval: OutPtr<c_int>,
     ) {
         add(read_op, |op| {
-            let deliver: Deliver = Box::new(move |output| {
+            let deliver: OutputCallback = Box::new(move |output| {
                 let used = out_buf.fill(out_len, &output);
                 used_len.set(used.unwrap_or(0));
                 used.map(drop)
             });
-            op.push_with(class_call(cls, method, in_buf, in_len)?, prval, Some(deliver));
+            op.push_with_output(class_call_op(cls, method, in_buf, in_len)?, prval, Some(deliver));
             Ok(())
         })
     }
@@ -307,11 +311,11 @@ exports! {
     /// Reads omap entries after a key.
     fn rados_read_op_omap_get_vals(
         read_op: Handle,
-        start_after: CText,
-        filter_prefix: CText,
+        start_after: CStrPtr,
+        filter_prefix: CStrPtr,
         max_return: u64,
-        iter: Out<Handle>,
-        prval: Out<c_int>,
+        iter: OutPtr<Handle>,
+        prval: OutPtr<c_int>,
     ) {
         omap_vals(read_op, start_after, filter_prefix, max_return, iter, None, prval)
     }
@@ -319,12 +323,12 @@ exports! {
     /// The same; also reports whether there are more.
     fn rados_read_op_omap_get_vals2(
         read_op: Handle,
-        start_after: CText,
-        filter_prefix: CText,
+        start_after: CStrPtr,
+        filter_prefix: CStrPtr,
         max_return: u64,
-        iter: Out<Handle>,
-        pmore: Out<c_uchar>,
-        prval: Out<c_int>,
+        iter: OutPtr<Handle>,
+        pmore: OutPtr<c_uchar>,
+        prval: OutPtr<c_int>,
     ) {
         omap_vals(read_op, start_after, filter_prefix, max_return, iter, Some(pmore), prval)
     }
@@ -332,10 +336,10 @@ exports! {
     /// Reads omap keys after a key.
     fn rados_read_op_omap_get_keys(
         read_op: Handle,
-        start_after: CText,
+        start_after: CStrPtr,
         max_return: u64,
-        iter: Out<Handle>,
-        prval: Out<c_int>,
+        iter: OutPtr<Handle>,
+        prval: OutPtr<c_int>,
     ) {
         omap_keys(read_op, start_after, max_return, iter, None, prval)
     }
@@ -343,11 +347,11 @@ exports! {
     /// The same; also reports whether there are more.
     fn rados_read_op_omap_get_keys2(
         read_op: Handle,
-        start_after: CText,
+        start_after: CStrPtr,
         max_return: u64,
-        iter: Out<Handle>,
-        pmore: Out<c_uchar>,
-        prval: Out<c_int>,
+        iter: OutPtr<Handle>,
+        pmore: OutPtr<c_uchar>,
+        prval: OutPtr<c_int>,
     ) {
         omap_keys(read_op, start_after, max_return, iter, Some(pmore), prval)
     }
@@ -355,10 +359,10 @@ exports! {
     /// Reads the omap entries of the given keys.
     fn rados_read_op_omap_get_vals_by_keys(
         read_op: Handle,
-        names: Array<CText>,
+        names: InArray<CStrPtr>,
         keys_len: usize,
-        iter: Out<Handle>,
-        prval: Out<c_int>,
+        iter: OutPtr<Handle>,
+        prval: OutPtr<c_int>,
     ) {
         omap_vals_by_keys(read_op, keys(names, keys_len), iter, prval)
     }
@@ -366,19 +370,19 @@ exports! {
     /// The same, with the lengths of the keys.
     fn rados_read_op_omap_get_vals_by_keys2(
         read_op: Handle,
-        names: Array<CText>,
+        names: InArray<CStrPtr>,
         num_keys: usize,
-        key_lens: Array<usize>,
-        iter: Out<Handle>,
-        prval: Out<c_int>,
+        key_lens: InArray<usize>,
+        iter: OutPtr<Handle>,
+        prval: OutPtr<c_int>,
     ) {
-        omap_vals_by_keys(read_op, keys_sized(names, key_lens, num_keys), iter, prval)
+        omap_vals_by_keys(read_op, keys_with_lens(names, key_lens, num_keys), iter, prval)
     }
 
     /// Executes the operation.
-    fn rados_read_op_operate(read_op: Handle, io: Handle, oid: CText, flags: c_int) -> c_int {
-        let io = POOLS.get(io)?;
-        Ok(io.operate(Access::Read, oid, take(read_op, flags)?)?.result)
+    fn rados_read_op_operate(read_op: Handle, io: Handle, oid: CStrPtr, flags: c_int) -> c_int {
+        let io = IOCTXS.get(io)?;
+        Ok(io.operate(AccessKind::Read, oid, take(read_op, flags)?)?.result)
     }
 
     /// Starts the operation asynchronously.
@@ -386,14 +390,14 @@ exports! {
         read_op: Handle,
         io: Handle,
         completion: Handle,
-        oid: CText,
+        oid: CStrPtr,
         flags: c_int,
     ) -> c_int {
-        aio::start(io, completion, Access::Read, oid, take(read_op, flags)?, |reply| Ok(reply.result))
+        aio::start(io, completion, AccessKind::Read, oid, take(read_op, flags)?, |reply| Ok(reply.result))
     }
 }
 
-fn take(read_op: Handle, flags: c_int) -> Outcome<Compound> {
+fn take(read_op: Handle, flags: c_int) -> ApiResult<CompoundOp> {
     let mut op = std::mem::take(&mut *READ_OPS.get(read_op)?.lock());
     op.add_flags(request_flags(flags));
     Ok(op)

@@ -4,9 +4,9 @@
 //! A thread of the cluster handle reports to the map authority every few seconds that the program still runs. It ends with the
 //! handle.
 
-use crate::abi::{CText, Handle};
+use crate::abi::{CStrPtr, Handle};
 use crate::client::CLIENTS;
-use crate::guard::{Outcome, exports};
+use crate::guard::{ApiResult, exports};
 use nacre_client::Cluster;
 use nacre_types::errno::Errno;
 use parking_lot::{Condvar, Mutex};
@@ -20,16 +20,16 @@ use std::time::Duration;
 /// Interval between reports. The map authority removes a daemon after a minute without reports.
 const PERIOD: Duration = Duration::from_secs(5);
 /// Names of the cluster's own daemons, which no service may take.
-const OWN: [&str; 5] = ["osd", "mds", "client", "mon", "mgr"];
+const RESERVED_NAMES: [&str; 5] = ["osd", "mds", "client", "mon", "mgr"];
 
 /// Facts that a daemon reports about itself, by name.
-pub(crate) type Facts = BTreeMap<String, String>;
+pub(crate) type ServiceMetadata = BTreeMap<String, String>;
 
 /// A registered daemon of a service.
-pub(crate) struct Registration {
+pub(crate) struct ServiceRegistration {
     service: String,
     daemon: String,
-    metadata: Facts,
+    metadata: ServiceMetadata,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -42,20 +42,20 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    status: Facts,
+    status: ServiceMetadata,
     /// Whether there is something new to report.
-    due: bool,
+    is_dirty: bool,
     stopped: bool,
 }
 
-impl Registration {
-    fn new(service: &str, daemon: &str, metadata: Facts) -> Registration {
+impl ServiceRegistration {
+    fn new(service: &str, daemon: &str, metadata: ServiceMetadata) -> ServiceRegistration {
         let (service, daemon) = (service.to_owned(), daemon.to_owned());
-        Registration { service, daemon, metadata, shared: Arc::default(), thread: None }
+        ServiceRegistration { service, daemon, metadata, shared: Arc::default(), thread: None }
     }
 
     /// Starts to report to the cluster.
-    pub(crate) fn start(&mut self, cluster: Cluster) -> Outcome<()> {
+    pub(crate) fn start(&mut self, cluster: Cluster) -> ApiResult<()> {
         let shared = self.shared.clone();
         let beacon = json!({
             "prefix": "service beacon",
@@ -72,16 +72,16 @@ impl Registration {
     }
 
     /// Sets the current status of the daemon.
-    pub(crate) fn set_status(&self, status: Facts) {
+    pub(crate) fn set_status(&self, status: ServiceMetadata) {
         let mut state = self.shared.state.lock();
         state.status = status;
-        state.due = true;
+        state.is_dirty = true;
         drop(state);
         self.shared.changed.notify_all();
     }
 }
 
-impl Drop for Registration {
+impl Drop for ServiceRegistration {
     fn drop(&mut self) {
         self.shared.state.lock().stopped = true;
         self.shared.changed.notify_all();
@@ -100,7 +100,7 @@ fn run(shared: &Shared, cluster: &Cluster, mut beacon: serde_json::Value) {
             if state.stopped {
                 return;
             }
-            state.due = false;
+            state.is_dirty = false;
             state.status.clone()
         };
         beacon["status"] = json!(status).to_string().into();
@@ -108,7 +108,7 @@ fn run(shared: &Shared, cluster: &Cluster, mut beacon: serde_json::Value) {
             tracing::warn!(%error, "the cluster could not be told that a service's daemon runs");
         }
         let mut state = shared.state.lock();
-        if !state.stopped && !state.due {
+        if !state.stopped && !state.is_dirty {
             shared.changed.wait_for(&mut state, PERIOD);
         }
     }
@@ -132,20 +132,20 @@ fn of_machine() -> impl Iterator<Item = (String, String)> {
 exports! {
     /// Registers the program as a daemon of a service until the handle is shut down, before or after connecting. EEXIST if one
     /// is registered, EINVAL for names of the cluster's own daemons.
-    fn rados_service_register(cluster: Handle, service: CText, daemon: CText, metadata_dict: CText) -> c_int {
+    fn rados_service_register(cluster: Handle, service: CStrPtr, daemon: CStrPtr, metadata_dict: CStrPtr) -> c_int {
         let client = CLIENTS.get(cluster)?;
         let (service, daemon) = (service.text()?, daemon.text()?);
-        if service.is_empty() || daemon.is_empty() || OWN.contains(&service) {
+        if service.is_empty() || daemon.is_empty() || RESERVED_NAMES.contains(&service) {
             return Err(Errno::EINVAL.into());
         }
-        let mut metadata: Facts = metadata_dict.pairs()?.into_iter().collect();
+        let mut metadata: ServiceMetadata = metadata_dict.pairs()?.into_iter().collect();
         metadata.extend(of_machine());
-        client.register(Registration::new(service, daemon, metadata))?;
+        client.register(ServiceRegistration::new(service, daemon, metadata))?;
         Ok(0)
     }
 
     /// Replaces the status of the registered daemon. Does nothing if none is registered.
-    fn rados_service_update_status(cluster: Handle, status_dict: CText) -> c_int {
+    fn rados_service_update_status(cluster: Handle, status_dict: CStrPtr) -> c_int {
         CLIENTS.get(cluster)?.set_service_status(status_dict.pairs()?.into_iter().collect())?;
         Ok(0)
     }

@@ -3,7 +3,7 @@
 //! Values set by calls take precedence over the command line, that over the environment, and that over the file, in whatever
 //! order they were given. Reads only the sources that the caller names.
 
-use crate::guard::Outcome;
+use crate::guard::ApiResult;
 use nacre_common::Config;
 use nacre_common::config::{ConfFile, ConfigBuilder, Program, parse_argv, search_conf, split_args};
 use nacre_common::options;
@@ -14,33 +14,33 @@ use std::path::Path;
 
 /// The sources of a configuration.
 #[derive(Clone)]
-pub(crate) struct Settings {
+pub(crate) struct ClientSettings {
     entity: EntityName,
     cluster: String,
     file: Option<ConfFile>,
     env: Vec<(String, String)>,
     cmdline: Vec<(String, String)>,
     calls: Vec<(String, String)>,
-    without_effect: BTreeMap<&'static str, String>,
+    ignored_options: BTreeMap<&'static str, String>,
 }
 
-impl Settings {
+impl ClientSettings {
     /// Empty settings, except for the environment's `CEPH_KEYRING`.
-    pub(crate) fn new(entity: EntityName, cluster: &str) -> Settings {
+    pub(crate) fn new(entity: EntityName, cluster: &str) -> ClientSettings {
         let keyring = std::env::var("CEPH_KEYRING").ok().filter(|path| !path.is_empty());
-        Settings {
+        ClientSettings {
             entity,
             cluster: if cluster.is_empty() { "ceph".to_owned() } else { cluster.to_owned() },
             file: None,
             env: keyring.map(|path| ("keyring".to_owned(), path)).into_iter().collect(),
             cmdline: Vec::new(),
             calls: Vec::new(),
-            without_effect: BTreeMap::new(),
+            ignored_options: BTreeMap::new(),
         }
     }
 
     /// The configuration from the current settings. EINVAL if a value is invalid.
-    pub(crate) fn config(&self) -> Outcome<Config> {
+    pub(crate) fn config(&self) -> ApiResult<Config> {
         let mut builder = ConfigBuilder::new(self.entity.clone()).cluster(&self.cluster);
         if let Some(file) = &self.file {
             builder = builder.conf_file(file.clone());
@@ -53,7 +53,7 @@ impl Settings {
 
     /// Reads the first of `paths` (separated by commas) that exists, or otherwise the file that Ceph's programs would find.
     /// ENOENT if there is none.
-    pub(crate) fn read_file(&mut self, paths: Option<&str>) -> Outcome<()> {
+    pub(crate) fn read_file(&mut self, paths: Option<&str>) -> ApiResult<()> {
         let path = match paths {
             Some(paths) => {
                 paths.split(',').map(|p| Path::new(p.trim())).find(|p| p.is_file()).map(Path::to_owned)
@@ -70,26 +70,26 @@ impl Settings {
     }
 
     /// Reads the options in `args` and returns the other arguments.
-    pub(crate) fn parse_argv(&mut self, args: &[String]) -> Outcome<Vec<String>> {
+    pub(crate) fn parse_argv(&mut self, args: &[String]) -> ApiResult<Vec<String>> {
         let parsed = parse_argv(Program::Client, args, None)?;
         self.cmdline.extend(parsed.options.0);
         Ok(parsed.rest)
     }
 
     /// Reads the options in the environment variable `name`.
-    pub(crate) fn parse_env(&mut self, name: &str) -> Outcome<()> {
+    pub(crate) fn parse_env(&mut self, name: &str) -> ApiResult<()> {
         let args = split_args(&std::env::var(name).unwrap_or_default())?;
         self.env.extend(parse_argv(Program::Client, &args, None)?.options.0);
         Ok(())
     }
 
     /// Sets an option. ENOENT if there is no such option, EINVAL for an invalid value.
-    pub(crate) fn set(&mut self, name: &str, value: &str) -> Outcome<()> {
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> ApiResult<()> {
         let Some(spec) = options::find(name) else {
             // Kept, so that reading it returns the value that was set.
             let option = options::ceph_option(name).ok_or(Errno::ENOENT)?;
             let value = ceph_spelling(option.ty, value).ok_or(Errno::EINVAL)?;
-            self.without_effect.insert(option.name, value);
+            self.ignored_options.insert(option.name, value);
             return Ok(());
         };
         options::validate(spec.name, value).map_err(|_| Errno::EINVAL)?;
@@ -100,17 +100,17 @@ impl Settings {
     }
 
     /// An option's value. ENOENT if there is no such option.
-    pub(crate) fn get(&self, name: &str) -> Outcome<String> {
-        match self.value_without_effect(name) {
+    pub(crate) fn get(&self, name: &str) -> ApiResult<String> {
+        match self.ignored_option(name) {
             Some(value) => Ok(value),
-            None => text_of(&self.config()?, name),
+            None => option_text(&self.config()?, name),
         }
     }
 
     /// The value of an option that only Ceph needs: the value that was set, otherwise Ceph's default.
-    pub(crate) fn value_without_effect(&self, name: &str) -> Option<String> {
+    pub(crate) fn ignored_option(&self, name: &str) -> Option<String> {
         let option = options::ceph_option(name)?;
-        let set = self.without_effect.get(option.name).cloned();
+        let set = self.ignored_options.get(option.name).cloned();
         Some(set.unwrap_or_else(|| option.default(false).to_owned()))
     }
 }
@@ -142,7 +142,7 @@ fn with_unit(value: &str, step: i128) -> Option<i128> {
 }
 
 /// An option's value in `config`. ENOENT if there is no such option.
-pub(crate) fn text_of(config: &Config, name: &str) -> Outcome<String> {
+pub(crate) fn option_text(config: &Config, name: &str) -> ApiResult<String> {
     let spec = options::find(name).ok_or(Errno::ENOENT)?;
     Ok(config.text(spec.name)?)
 }
@@ -151,8 +151,8 @@ pub(crate) fn text_of(config: &Config, name: &str) -> Outcome<String> {
 mod tests {
     use super::*;
 
-    fn settings() -> Settings {
-        Settings::new(EntityName::client("admin"), "")
+    fn settings() -> ClientSettings {
+        ClientSettings::new(EntityName::client("admin"), "")
     }
 
     #[test]

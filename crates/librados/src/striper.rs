@@ -5,11 +5,11 @@
 mod aio;
 mod multi;
 
-use crate::abi::{CText, Handle, InBuf, Out, OutBuf, length};
-use crate::guard::{Outcome, exports};
-use crate::handles::Table;
-use crate::ioctx::{Access, POOLS, PoolIo, Writes};
-use crate::iterators::{Entries, ITERATORS};
+use crate::abi::{CStrPtr, Handle, InBuf, OutBuf, OutPtr, c_len};
+use crate::guard::{ApiResult, exports};
+use crate::handles::HandleTable;
+use crate::ioctx::{AccessKind, AioWriteTracker, IOCTXS, IoCtxState};
+use crate::iterators::{ITERATORS, KeyValueIter};
 use crate::ops::{check_read_len, check_write_len};
 use libc::{time_t, timespec};
 use nacre_client::{Layout, Result, StripedStat, Striper};
@@ -19,20 +19,20 @@ use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
 /// All stripers in use.
-static STRIPERS: Table<StripedIo> = Table::new();
+static STRIPERS: HandleTable<StripedIo> = HandleTable::new();
 
 /// The object behind a `rados_striper_t`.
 struct StripedIo {
-    io: Arc<PoolIo>,
+    io: Arc<IoCtxState>,
     striper: Mutex<(Striper, u32)>,
-    writes: Writes,
+    writes: AioWriteTracker,
 }
 
 impl StripedIo {
     /// The striper for an operation. Fails if the I/O context would fail.
-    fn striper(&self, access: Access) -> Outcome<Striper> {
+    fn striper(&self, access: AccessKind) -> ApiResult<Striper> {
         self.io.check(access)?;
-        let place = self.io.place.read();
+        let place = self.io.ioctx.read();
         let mut striper = self.striper.lock();
         let (current, flags) = (striper.0.pool(), self.io.flags());
         let same = current.namespace() == place.namespace()
@@ -46,7 +46,7 @@ impl StripedIo {
         Ok(striper.0.clone())
     }
 
-    fn change_layout(&self, change: impl FnOnce(&mut Layout) -> Result<()>) -> Outcome<c_int> {
+    fn change_layout(&self, change: impl FnOnce(&mut Layout) -> Result<()>) -> ApiResult<c_int> {
         let striper = self.striper.lock();
         let mut layout = striper.0.layout();
         change(&mut layout)?;
@@ -55,7 +55,7 @@ impl StripedIo {
     }
 }
 
-fn get(striper: Handle, access: Access) -> Outcome<Striper> {
+fn get(striper: Handle, access: AccessKind) -> ApiResult<Striper> {
     STRIPERS.get(striper)?.striper(access)
 }
 
@@ -66,11 +66,11 @@ fn stat_reply(stat: &StripedStat) -> StatReply {
 
 exports! {
     /// Creates a striper on an I/O context.
-    fn rados_striper_create(ioctx: Handle, striper: Out<Handle>) -> c_int {
-        let (io, striper) = (POOLS.get(ioctx)?, striper.required()?);
+    fn rados_striper_create(ioctx: Handle, striper: OutPtr<Handle>) -> c_int {
+        let (io, striper) = (IOCTXS.get(ioctx)?, striper.required()?);
         let flags = io.flags();
-        let on = nacre_client::striper(io.place.read().with_flags(flags));
-        striper.set(STRIPERS.insert(StripedIo { io, striper: Mutex::new((on, flags)), writes: Writes::default() }));
+        let on = nacre_client::striper(io.ioctx.read().with_flags(flags));
+        striper.set(STRIPERS.insert(StripedIo { io, striper: Mutex::new((on, flags)), writes: AioWriteTracker::default() }));
         Ok(0)
     }
 
@@ -95,69 +95,69 @@ exports! {
     }
 
     /// Writes at an offset.
-    fn rados_striper_write(striper: Handle, soid: CText, buf: InBuf, len: usize, off: u64) -> c_int {
+    fn rados_striper_write(striper: Handle, soid: CStrPtr, buf: InBuf, len: usize, off: u64) -> c_int {
         check_write_len(len)?;
-        get(striper, Access::Write)?.write(soid.text()?, off, buf.copy(len)?).wait()?;
+        get(striper, AccessKind::Write)?.write(soid.text()?, off, buf.copy(len)?).wait()?;
         Ok(0)
     }
 
     /// Replaces the object's data.
-    fn rados_striper_write_full(striper: Handle, soid: CText, buf: InBuf, len: usize) -> c_int {
+    fn rados_striper_write_full(striper: Handle, soid: CStrPtr, buf: InBuf, len: usize) -> c_int {
         check_write_len(len)?;
-        get(striper, Access::Write)?.write_full(soid.text()?, buf.copy(len)?).wait()?;
+        get(striper, AccessKind::Write)?.write_full(soid.text()?, buf.copy(len)?).wait()?;
         Ok(0)
     }
 
     /// Writes at the object's end.
-    fn rados_striper_append(striper: Handle, soid: CText, buf: InBuf, len: usize) -> c_int {
+    fn rados_striper_append(striper: Handle, soid: CStrPtr, buf: InBuf, len: usize) -> c_int {
         check_write_len(len)?;
-        get(striper, Access::Write)?.append(soid.text()?, buf.copy(len)?).wait()?;
+        get(striper, AccessKind::Write)?.append(soid.text()?, buf.copy(len)?).wait()?;
         Ok(0)
     }
 
     /// Reads. Returns the number of bytes, 0 beyond the object's end.
-    fn rados_striper_read(striper: Handle, soid: CText, buf: OutBuf, len: usize, off: u64) -> c_int {
+    fn rados_striper_read(striper: Handle, soid: CStrPtr, buf: OutBuf, len: usize, off: u64) -> c_int {
         check_read_len(len)?;
-        let runs = get(striper, Access::Read)?.read_runs(soid.text()?, off, len as u64).wait()?;
-        Ok(length(buf.fill_runs(len, &runs)?))
+        let runs = get(striper, AccessKind::Read)?.read_runs(soid.text()?, off, len as u64).wait()?;
+        Ok(c_len(buf.fill_runs(len, &runs)?))
     }
 
     /// Removes the object.
-    fn rados_striper_remove(striper: Handle, soid: CText) -> c_int {
-        get(striper, Access::Write)?.remove(soid.text()?).wait()?;
+    fn rados_striper_remove(striper: Handle, soid: CStrPtr) -> c_int {
+        get(striper, AccessKind::Write)?.remove(soid.text()?).wait()?;
         Ok(0)
     }
 
     /// Sets the object's size.
-    fn rados_striper_trunc(striper: Handle, soid: CText, size: u64) -> c_int {
-        get(striper, Access::Write)?.truncate(soid.text()?, size).wait()?;
+    fn rados_striper_trunc(striper: Handle, soid: CStrPtr, size: u64) -> c_int {
+        get(striper, AccessKind::Write)?.truncate(soid.text()?, size).wait()?;
         Ok(0)
     }
 
     /// An attribute's value. Returns its length. ERANGE if the buffer is too small, ENODATA if the attribute does not exist.
-    fn rados_striper_getxattr(striper: Handle, oid: CText, name: CText, buf: OutBuf, len: usize) -> c_int {
-        let value = get(striper, Access::Read)?.get_xattr(oid.text()?, name.text()?).wait()?;
-        Ok(length(buf.fill(len, &value)?))
+    fn rados_striper_getxattr(striper: Handle, oid: CStrPtr, name: CStrPtr, buf: OutBuf, len: usize) -> c_int {
+        let value = get(striper, AccessKind::Read)?.get_xattr(oid.text()?, name.text()?).wait()?;
+        Ok(c_len(buf.fill(len, &value)?))
     }
 
     /// Sets an attribute.
-    fn rados_striper_setxattr(striper: Handle, oid: CText, name: CText, buf: InBuf, len: usize) -> c_int {
-        get(striper, Access::Write)?.set_xattr(oid.text()?, name.text()?, buf.copy(len)?).wait()?;
+    fn rados_striper_setxattr(striper: Handle, oid: CStrPtr, name: CStrPtr, buf: InBuf, len: usize) -> c_int {
+        get(striper, AccessKind::Write)?.set_xattr(oid.text()?, name.text()?, buf.copy(len)?).wait()?;
         Ok(0)
     }
 
     /// Removes an attribute.
-    fn rados_striper_rmxattr(striper: Handle, oid: CText, name: CText) -> c_int {
-        get(striper, Access::Write)?.rm_xattr(oid.text()?, name.text()?).wait()?;
+    fn rados_striper_rmxattr(striper: Handle, oid: CStrPtr, name: CStrPtr) -> c_int {
+        get(striper, AccessKind::Write)?.rm_xattr(oid.text()?, name.text()?).wait()?;
         Ok(0)
     }
 
     /// All attributes except the striper's own.
-    fn rados_striper_getxattrs(striper: Handle, oid: CText, iter: Out<Handle>) -> c_int {
+    fn rados_striper_getxattrs(striper: Handle, oid: CStrPtr, iter: OutPtr<Handle>) -> c_int {
         let iter = iter.required()?;
-        let attrs = get(striper, Access::Read)?.get_xattrs(oid.text()?).wait()?;
-        let entries = Entries::create();
-        Entries::store(entries, attrs);
+        let attrs = get(striper, AccessKind::Read)?.get_xattrs(oid.text()?).wait()?;
+        let entries = KeyValueIter::create();
+        KeyValueIter::store(entries, attrs);
         iter.set(entries);
         Ok(0)
     }
@@ -165,9 +165,9 @@ exports! {
     /// The next attribute, or a null name at the end.
     fn rados_striper_getxattrs_next(
         iter: Handle,
-        name: Out<crate::abi::Lent>,
-        val: Out<crate::abi::Lent>,
-        len: Out<usize>,
+        name: OutPtr<crate::abi::BorrowedPtr>,
+        val: OutPtr<crate::abi::BorrowedPtr>,
+        len: OutPtr<usize>,
     ) -> c_int {
         crate::iterators::next_xattr(iter, name, val, len)
     }
@@ -178,18 +178,18 @@ exports! {
     }
 
     /// Size and modification time in seconds.
-    fn rados_striper_stat(striper: Handle, soid: CText, psize: Out<u64>, pmtime: Out<time_t>) -> c_int {
-        let stat = get(striper, Access::Read)?.stat(soid.text()?).wait()?;
+    fn rados_striper_stat(striper: Handle, soid: CStrPtr, psize: OutPtr<u64>, pmtime: OutPtr<time_t>) -> c_int {
+        let stat = get(striper, AccessKind::Read)?.stat(soid.text()?).wait()?;
         psize.set(stat.size);
-        pmtime.set(crate::sync_io::seconds(&stat_reply(&stat)));
+        pmtime.set(crate::sync_io::mtime_secs(&stat_reply(&stat)));
         Ok(0)
     }
 
     /// Size and modification time.
-    fn rados_striper_stat2(striper: Handle, soid: CText, psize: Out<u64>, pmtime: Out<timespec>) -> c_int {
-        let stat = get(striper, Access::Read)?.stat(soid.text()?).wait()?;
+    fn rados_striper_stat2(striper: Handle, soid: CStrPtr, psize: OutPtr<u64>, pmtime: OutPtr<timespec>) -> c_int {
+        let stat = get(striper, AccessKind::Read)?.stat(soid.text()?).wait()?;
         psize.set(stat.size);
-        pmtime.set(crate::sync_io::time(&stat_reply(&stat)));
+        pmtime.set(crate::sync_io::mtime_timespec(&stat_reply(&stat)));
         Ok(0)
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! The first use of each is logged.
 
-use crate::guard::Failure;
+use crate::guard::ApiError;
 use nacre_types::errno::Errno;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 
 /// Logs, once for each function, that `what` is not available. Returns the failure.
-pub(crate) fn refuse(what: &'static str) -> Failure {
+pub(crate) fn not_supported(what: &'static str) -> ApiError {
     static LOGGED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     if LOGGED.lock().insert(what) {
         tracing::warn!("{what} is not supported by this release");
@@ -25,7 +25,7 @@ macro_rules! unsupported {
             #[doc = concat!("Part of ", $what, ": EOPNOTSUPP.")]
             #[unsafe(no_mangle)]
             extern "C" fn $name() -> c_int {
-                $crate::guard::call(stringify!($name), || Err(refuse(stringify!($name))))
+                $crate::guard::run_entry_point(stringify!($name), || Err(not_supported(stringify!($name))))
             }
         )*)*
 
@@ -45,17 +45,17 @@ unsupported! {
 
 /// Functions of the same capabilities that return nothing.
 mod without_result {
-    use super::refuse;
+    use super::not_supported;
     use crate::abi::Handle;
     use crate::completion::COMPLETIONS;
-    use crate::guard::{Outcome, exports};
-    use crate::ioctx::POOLS;
+    use crate::guard::{ApiResult, exports};
+    use crate::ioctx::IOCTXS;
 
     /// Completes with EOPNOTSUPP.
-    fn complete(io: Handle, completion: Handle, what: &'static str) -> Outcome<()> {
-        let (io, completion) = (POOLS.get(io)?, COMPLETIONS.get(completion)?);
+    fn complete(io: Handle, completion: Handle, what: &'static str) -> ApiResult<()> {
+        let (io, completion) = (IOCTXS.get(io)?, COMPLETIONS.get(completion)?);
         completion.begin()?;
-        completion.finish(&io.client, || (refuse(what).code(), 0));
+        completion.finish(&io.client, || (not_supported(what).code(), 0));
         Ok(())
     }
 

@@ -3,23 +3,23 @@
 //! Rust can't name a symbol's version, so each version is a jump to a function here. Later programs request
 //! `NAME@LIBRADOS_14.2.0`; earlier ones request `NAME` without a version, which resolves to `LIBRADOS_BASE`.
 
-use crate::abi::{Handle, Out, PoolStat, PoolStatBase};
-use crate::guard::call;
+use crate::abi::{Handle, OutPtr, PoolStat, PoolStatBase};
+use crate::guard::run_entry_point;
 use crate::ioctx::pool_stat;
-use crate::unsupported::refuse;
+use crate::unsupported::not_supported;
 use std::ffi::c_int;
 
 /// Statistics of the context's pool.
-extern "C" fn ioctx_pool_stat(io: Handle, stats: Out<PoolStat>) -> c_int {
-    call("rados_ioctx_pool_stat", || {
+extern "C" fn ioctx_pool_stat(io: Handle, stats: OutPtr<PoolStat>) -> c_int {
+    run_entry_point("rados_ioctx_pool_stat", || {
         stats.required()?.set(pool_stat(io)?);
         Ok(0)
     })
 }
 
 /// The same with the fields that existed before Ceph 14.2.
-extern "C" fn ioctx_pool_stat_base(io: Handle, stats: Out<PoolStatBase>) -> c_int {
-    call("rados_ioctx_pool_stat", || {
+extern "C" fn ioctx_pool_stat_base(io: Handle, stats: OutPtr<PoolStatBase>) -> c_int {
+    run_entry_point("rados_ioctx_pool_stat", || {
         stats.required()?.set(pool_stat(io)?.base);
         Ok(0)
     })
@@ -27,7 +27,7 @@ extern "C" fn ioctx_pool_stat_base(io: Handle, stats: Out<PoolStatBase>) -> c_in
 
 /// Ceph itself removed trivial maps long ago. Only their names remain.
 extern "C" fn tmap() -> c_int {
-    call("rados_tmap", || Err(refuse("trivial maps (rados_tmap_*)")))
+    run_entry_point("rados_tmap", || Err(not_supported("trivial maps (rados_tmap_*)")))
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -5,13 +5,13 @@
 //! the client's cookies.
 
 use crate::abi::{
-    CArg, CText, Given, GivenArray, Handle, InBuf, Lent, NotifyAck, NotifyTimeout, Out, WatchCallback,
-    WatchCallback2, WatchErrorCallback, length,
+    BorrowedPtr, CStrPtr, CallbackArg, Handle, InBuf, MallocArray, MallocBuf, NotifyAck, NotifyTimeout,
+    OutPtr, WatchCallback, WatchCallback2, WatchErrorCallback, c_len,
 };
 use crate::client::{CLIENTS, Client};
 use crate::completion::{COMPLETIONS, Completion};
-use crate::guard::{Failure, Outcome, exports};
-use crate::ioctx::{POOLS, PoolIo};
+use crate::guard::{ApiError, ApiResult, exports};
+use crate::ioctx::{IOCTXS, IoCtxState};
 use bytes::Bytes;
 use nacre_client::{Error, IoCtx, Notification, NotifyOutcome, WatchHandler};
 use nacre_types::errno::Errno;
@@ -39,12 +39,12 @@ struct Watcher {
     /// Weak, because the client holds the handlers of its watches as long as its session exists.
     client: Weak<Client>,
     callbacks: Callbacks,
-    arg: CArg,
+    arg: CallbackArg,
     queued: Arc<AtomicUsize>,
 }
 
 impl Watcher {
-    fn create(io: &PoolIo, callbacks: Callbacks, arg: CArg) -> Arc<dyn WatchHandler> {
+    fn create(io: &IoCtxState, callbacks: Callbacks, arg: CallbackArg) -> Arc<dyn WatchHandler> {
         let client = Arc::downgrade(&io.client);
         Arc::new(Watcher { client, callbacks, arg, queued: Arc::default() })
     }
@@ -62,7 +62,7 @@ impl WatchHandler for Watcher {
             return;
         }
         let (callbacks, arg, queued) = (self.callbacks.clone(), self.arg, self.queued.clone());
-        client.finisher.post(Box::new(move || {
+        client.finisher.queue(Box::new(move || {
             let Notification { cookie, notify_id, notifier, payload } = notification;
             match callbacks {
                 Callbacks::Old { notified, io, oid } => {
@@ -70,7 +70,7 @@ impl WatchHandler for Watcher {
                     io.notify_ack(&oid, notify_id, cookie, Bytes::new());
                 }
                 Callbacks::New { notified, .. } => {
-                    notified(arg, notify_id, cookie, notifier, Lent::data(&payload), payload.len());
+                    notified(arg, notify_id, cookie, notifier, BorrowedPtr::data(&payload), payload.len());
                 }
             }
             queued.fetch_sub(1, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl WatchHandler for Watcher {
             return;
         };
         let (lost, arg) = (*lost, self.arg);
-        client.finisher.post(Box::new(move || lost(arg, cookie, error.errno().negated())));
+        client.finisher.queue(Box::new(move || lost(arg, cookie, error.errno().negated())));
     }
 }
 
@@ -98,23 +98,23 @@ fn whole_seconds(timeout_ms: u64) -> Option<Duration> {
 }
 
 /// The payload of a notify or an answer, which may be absent.
-fn payload(buf: InBuf, len: c_int) -> Outcome<Bytes> {
+fn payload(buf: InBuf, len: c_int) -> ApiResult<Bytes> {
     buf.copy(usize::try_from(len).map_err(|_| Errno::EINVAL)?)
 }
 
-fn place(io: &PoolIo) -> IoCtx {
-    io.place.read().clone()
+fn place(io: &IoCtxState) -> IoCtx {
+    io.ioctx.read().clone()
 }
 
 fn watch(
     io: Handle,
-    o: CText,
-    cookie: Out<u64>,
+    o: CStrPtr,
+    cookie: OutPtr<u64>,
     timeout: u32,
-    arg: CArg,
-    callbacks: impl FnOnce(IoCtx, &str) -> Outcome<Callbacks>,
-) -> Outcome<c_int> {
-    let (io, cookie, oid) = (POOLS.get(io)?, cookie.required()?, o.text()?);
+    arg: CallbackArg,
+    callbacks: impl FnOnce(IoCtx, &str) -> ApiResult<Callbacks>,
+) -> ApiResult<c_int> {
+    let (io, cookie, oid) = (IOCTXS.get(io)?, cookie.required()?, o.text()?);
     let place = place(&io);
     let watcher = Watcher::create(&io, callbacks(place.clone(), oid)?, arg);
     let (number, outcome) = place.watch(oid, seconds(timeout), watcher);
@@ -124,7 +124,7 @@ fn watch(
     Ok(0)
 }
 
-fn new_callbacks(notified: Option<WatchCallback2>, lost: Option<WatchErrorCallback>) -> Outcome<Callbacks> {
+fn new_callbacks(notified: Option<WatchCallback2>, lost: Option<WatchErrorCallback>) -> ApiResult<Callbacks> {
     Ok(Callbacks::New { notified: notified.ok_or(Errno::EINVAL)?, lost })
 }
 
@@ -137,14 +137,14 @@ struct Watching {
 
 fn aio_watch(
     io: Handle,
-    o: CText,
+    o: CStrPtr,
     completion: Handle,
-    handle: Out<u64>,
+    handle: OutPtr<u64>,
     callbacks: Callbacks,
     timeout: u32,
-    arg: CArg,
-) -> Outcome<c_int> {
-    let (io, completion, handle) = (POOLS.get(io)?, COMPLETIONS.get(completion)?, handle.required()?);
+    arg: CallbackArg,
+) -> ApiResult<c_int> {
+    let (io, completion, handle) = (IOCTXS.get(io)?, COMPLETIONS.get(completion)?, handle.required()?);
     let oid = o.text()?;
     let watcher = Watcher::create(&io, callbacks, arg);
     completion.begin()?;
@@ -163,7 +163,7 @@ fn aio_watch(
 }
 
 /// Completes the completion once both are known.
-fn end_watching(watching: &mut Watching, client: &Client, completion: &Arc<Completion>, handle: Out<u64>) {
+fn end_watching(watching: &mut Watching, client: &Client, completion: &Arc<Completion>, handle: OutPtr<u64>) {
     let (Some(number), Some(_)) = (watching.number, &watching.outcome) else { return };
     let outcome = watching.outcome.take();
     completion.finish(client, || {
@@ -173,19 +173,19 @@ fn end_watching(watching: &mut Watching, client: &Client, completion: &Arc<Compl
 }
 
 fn code(outcome: nacre_client::Result<()>) -> c_int {
-    outcome.map_or_else(|error| Failure::from(error).code(), |()| 0)
+    outcome.map_or_else(|error| ApiError::from(error).code(), |()| 0)
 }
 
 /// Stores the watchers' answers, if the caller wants them. A notify that timed out has answers, too.
 fn told(
     outcome: nacre_client::Result<NotifyOutcome>,
-    reply_buffer: Out<Given>,
-    reply_buffer_len: Out<usize>,
-) -> Outcome<c_int> {
+    reply_buffer: OutPtr<MallocBuf>,
+    reply_buffer_len: OutPtr<usize>,
+) -> ApiResult<c_int> {
     let NotifyOutcome { timed_out, reply } = outcome?;
     let reply = reply.encode();
     if let Ok(place) = reply_buffer.required() {
-        place.set(Given::data(&reply)?);
+        place.set(MallocBuf::data(&reply)?);
     }
     reply_buffer_len.set(reply.len());
     Ok(if timed_out { Errno::ETIMEDOUT.negated() } else { 0 })
@@ -195,11 +195,11 @@ exports! {
     /// Watches an object. The callback only learns that there was a notify. The library answers it.
     fn rados_watch(
         io: Handle,
-        o: CText,
+        o: CStrPtr,
         _ver: u64,
-        cookie: Out<u64>,
+        cookie: OutPtr<u64>,
         watchcb: Option<WatchCallback>,
-        arg: CArg,
+        arg: CallbackArg,
     ) -> c_int {
         watch(io, o, cookie, 0, arg, |io, oid| {
             let notified = watchcb.ok_or(Errno::EINVAL)?;
@@ -210,11 +210,11 @@ exports! {
     /// Watches an object. The caller answers each notify with `rados_notify_ack`.
     fn rados_watch2(
         io: Handle,
-        o: CText,
-        cookie: Out<u64>,
+        o: CStrPtr,
+        cookie: OutPtr<u64>,
         watchcb: Option<WatchCallback2>,
         watcherrcb: Option<WatchErrorCallback>,
-        arg: CArg,
+        arg: CallbackArg,
     ) -> c_int {
         watch(io, o, cookie, 0, arg, |_, _| new_callbacks(watchcb, watcherrcb))
     }
@@ -222,12 +222,12 @@ exports! {
     /// Like `rados_watch2`, with the seconds without contact after which it expires, 0 for the cluster's default.
     fn rados_watch3(
         io: Handle,
-        o: CText,
-        cookie: Out<u64>,
+        o: CStrPtr,
+        cookie: OutPtr<u64>,
         watchcb: Option<WatchCallback2>,
         watcherrcb: Option<WatchErrorCallback>,
         timeout: u32,
-        arg: CArg,
+        arg: CallbackArg,
     ) -> c_int {
         watch(io, o, cookie, timeout, arg, |_, _| new_callbacks(watchcb, watcherrcb))
     }
@@ -235,12 +235,12 @@ exports! {
     /// Like `rados_watch2`, with a completion for the outcome.
     fn rados_aio_watch(
         io: Handle,
-        o: CText,
+        o: CStrPtr,
         completion: Handle,
-        handle: Out<u64>,
+        handle: OutPtr<u64>,
         watchcb: Option<WatchCallback2>,
         watcherrcb: Option<WatchErrorCallback>,
-        arg: CArg,
+        arg: CallbackArg,
     ) -> c_int {
         aio_watch(io, o, completion, handle, new_callbacks(watchcb, watcherrcb)?, 0, arg)
     }
@@ -248,13 +248,13 @@ exports! {
     /// Like `rados_watch3`, with a completion for the outcome.
     fn rados_aio_watch2(
         io: Handle,
-        o: CText,
+        o: CStrPtr,
         completion: Handle,
-        handle: Out<u64>,
+        handle: OutPtr<u64>,
         watchcb: Option<WatchCallback2>,
         watcherrcb: Option<WatchErrorCallback>,
         timeout: u32,
-        arg: CArg,
+        arg: CallbackArg,
     ) -> c_int {
         aio_watch(io, o, completion, handle, new_callbacks(watchcb, watcherrcb)?, timeout, arg)
     }
@@ -262,25 +262,25 @@ exports! {
     /// Milliseconds since the watch was last confirmed, plus one. The watch's error if it is lost, ENOTCONN if it does not
     /// exist.
     fn rados_watch_check(io: Handle, cookie: u64) -> c_int {
-        let age = place(&*POOLS.get(io)?).watch_check(cookie)?;
-        Ok(length(usize::try_from(age.as_millis()).unwrap_or(usize::MAX).saturating_add(1)))
+        let age = place(&*IOCTXS.get(io)?).watch_check(cookie)?;
+        Ok(c_len(usize::try_from(age.as_millis()).unwrap_or(usize::MAX).saturating_add(1)))
     }
 
     /// Removes a watch. Ignores the object's name.
-    fn rados_unwatch(io: Handle, _o: CText, cookie: u64) -> c_int {
-        place(&*POOLS.get(io)?).unwatch(cookie).wait()?;
+    fn rados_unwatch(io: Handle, _o: CStrPtr, cookie: u64) -> c_int {
+        place(&*IOCTXS.get(io)?).unwatch(cookie).wait()?;
         Ok(0)
     }
 
     /// Removes a watch, even if it is lost.
     fn rados_unwatch2(io: Handle, cookie: u64) -> c_int {
-        place(&*POOLS.get(io)?).unwatch(cookie).wait()?;
+        place(&*IOCTXS.get(io)?).unwatch(cookie).wait()?;
         Ok(0)
     }
 
     /// Like `rados_unwatch2`, with a completion for the outcome.
     fn rados_aio_unwatch(io: Handle, cookie: u64, completion: Handle) -> c_int {
-        let (io, completion) = (POOLS.get(io)?, COMPLETIONS.get(completion)?);
+        let (io, completion) = (IOCTXS.get(io)?, COMPLETIONS.get(completion)?);
         completion.begin()?;
         let owner = io.clone();
         place(&io).aio_unwatch(cookie, Box::new(move |outcome| {
@@ -290,8 +290,8 @@ exports! {
     }
 
     /// Notifies an object's watchers and waits for their answers. ETIMEDOUT if some did not answer.
-    fn rados_notify(io: Handle, o: CText, _ver: u64, buf: InBuf, buf_len: c_int) -> c_int {
-        let (io, payload) = (POOLS.get(io)?, payload(buf, buf_len)?);
+    fn rados_notify(io: Handle, o: CStrPtr, _ver: u64, buf: InBuf, buf_len: c_int) -> c_int {
+        let (io, payload) = (IOCTXS.get(io)?, payload(buf, buf_len)?);
         let NotifyOutcome { timed_out, .. } = place(&io).notify(o.text()?, payload, None).wait()?;
         Ok(if timed_out { Errno::ETIMEDOUT.negated() } else { 0 })
     }
@@ -299,15 +299,15 @@ exports! {
     /// Like `rados_notify`, but returns the answers (see `rados_decode_notify_response`), including those before a timeout.
     fn rados_notify2(
         io: Handle,
-        o: CText,
+        o: CStrPtr,
         buf: InBuf,
         buf_len: c_int,
         timeout_ms: u64,
-        reply_buffer: Out<Given>,
-        reply_buffer_len: Out<usize>,
+        reply_buffer: OutPtr<MallocBuf>,
+        reply_buffer_len: OutPtr<usize>,
     ) -> c_int {
-        let (io, payload) = (POOLS.get(io)?, payload(buf, buf_len)?);
-        reply_buffer.set(Given::NULL);
+        let (io, payload) = (IOCTXS.get(io)?, payload(buf, buf_len)?);
+        reply_buffer.set(MallocBuf::NULL);
         reply_buffer_len.set(0);
         let outcome = place(&io).notify(o.text()?, payload, whole_seconds(timeout_ms)).wait();
         told(outcome, reply_buffer, reply_buffer_len)
@@ -316,31 +316,31 @@ exports! {
     /// Like `rados_notify2`, with a completion for the outcome.
     fn rados_aio_notify(
         io: Handle,
-        o: CText,
+        o: CStrPtr,
         completion: Handle,
         buf: InBuf,
         buf_len: c_int,
         timeout_ms: u64,
-        reply_buffer: Out<Given>,
-        reply_buffer_len: Out<usize>,
+        reply_buffer: OutPtr<MallocBuf>,
+        reply_buffer_len: OutPtr<usize>,
     ) -> c_int {
-        let (io, completion) = (POOLS.get(io)?, COMPLETIONS.get(completion)?);
+        let (io, completion) = (IOCTXS.get(io)?, COMPLETIONS.get(completion)?);
         let (oid, payload) = (o.text()?, payload(buf, buf_len)?);
         completion.begin()?;
-        reply_buffer.set(Given::NULL);
+        reply_buffer.set(MallocBuf::NULL);
         reply_buffer_len.set(0);
         let owner = io.clone();
         place(&io).aio_notify(oid, payload, whole_seconds(timeout_ms), move |outcome| {
             completion.finish(&owner.client, || {
-                (told(outcome, reply_buffer, reply_buffer_len).unwrap_or_else(Failure::code), 0)
+                (told(outcome, reply_buffer, reply_buffer_len).unwrap_or_else(ApiError::code), 0)
             });
         });
         Ok(0)
     }
 
     /// Answers a notify that was passed to a callback.
-    fn rados_notify_ack(io: Handle, o: CText, notify_id: u64, cookie: u64, buf: InBuf, buf_len: c_int) -> c_int {
-        let (io, answer) = (POOLS.get(io)?, if buf.is_null() { Bytes::new() } else { payload(buf, buf_len)? });
+    fn rados_notify_ack(io: Handle, o: CStrPtr, notify_id: u64, cookie: u64, buf: InBuf, buf_len: c_int) -> c_int {
+        let (io, answer) = (IOCTXS.get(io)?, if buf.is_null() { Bytes::new() } else { payload(buf, buf_len)? });
         place(&io).notify_ack(o.text()?, notify_id, cookie, answer);
         Ok(0)
     }
@@ -349,10 +349,10 @@ exports! {
     fn rados_decode_notify_response(
         reply_buffer: InBuf,
         reply_buffer_len: usize,
-        acks: Out<GivenArray<NotifyAck>>,
-        nr_acks: Out<usize>,
-        timeouts: Out<GivenArray<NotifyTimeout>>,
-        nr_timeouts: Out<usize>,
+        acks: OutPtr<MallocArray<NotifyAck>>,
+        nr_acks: OutPtr<usize>,
+        timeouts: OutPtr<MallocArray<NotifyTimeout>>,
+        nr_timeouts: OutPtr<usize>,
     ) -> c_int {
         if reply_buffer_len == 0 {
             return Err(Errno::EINVAL.into());
@@ -360,11 +360,11 @@ exports! {
         let (acks, timeouts) = (acks.required()?, timeouts.required()?);
         let (nr_acks, nr_timeouts) = (nr_acks.required()?, nr_timeouts.required()?);
         let reply = NotifyReply::decode(0, &reply_buffer.copy(reply_buffer_len)?).map_err(|_| Errno::EINVAL)?;
-        let answered: Outcome<Vec<NotifyAck>> = reply
+        let answered: ApiResult<Vec<NotifyAck>> = reply
             .acks
             .iter()
             .map(|(notifier_id, cookie, answer)| {
-                let (payload, payload_len) = (Given::data(answer)?, answer.len() as u64);
+                let (payload, payload_len) = (MallocBuf::data(answer)?, answer.len() as u64);
                 Ok(NotifyAck { notifier_id: *notifier_id, cookie: *cookie, payload, payload_len })
             })
             .collect();
@@ -373,18 +373,18 @@ exports! {
         let missed: Vec<NotifyTimeout> = missed
             .map(|(notifier_id, cookie)| NotifyTimeout { notifier_id: *notifier_id, cookie: *cookie })
             .collect();
-        acks.set(GivenArray::of(&answered)?);
+        acks.set(MallocArray::of(&answered)?);
         nr_acks.set(answered.len());
-        timeouts.set(GivenArray::of(&missed)?);
+        timeouts.set(MallocArray::of(&missed)?);
         nr_timeouts.set(missed.len());
         Ok(0)
     }
 
     /// Frees the result of `rados_decode_notify_response`.
     fn rados_free_notify_response(
-        acks: GivenArray<NotifyAck>,
+        acks: MallocArray<NotifyAck>,
         nr_acks: usize,
-        timeouts: GivenArray<NotifyTimeout>,
+        timeouts: MallocArray<NotifyTimeout>,
     ) {
         acks.load(nr_acks)?.into_iter().for_each(|ack| ack.payload.free());
         acks.free();
@@ -407,11 +407,11 @@ exports! {
         let cluster = client.cluster()?;
         completion.begin()?;
         let owner = client.clone();
-        client.finisher.post(Box::new(move || {
+        client.finisher.queue(Box::new(move || {
             // The session's thread must post its pending callbacks before this posts.
             let heard = cluster.watch_flush().wait();
             let last = owner.clone();
-            owner.finisher.post(Box::new(move || {
+            owner.finisher.queue(Box::new(move || {
                 completion.finish(&last, || (code(heard), 0));
             }));
         }));

@@ -5,8 +5,8 @@ use crate::sessions::Sessions;
 use nacre_common::config::Config;
 use nacre_common::metrics::{Exposition, Metric, Perf};
 use nacre_mon::logic::{MapState, Now};
-use nacre_runtime::admin::socket::Run;
-use nacre_runtime::admin::{self, Refused, Reply};
+use nacre_runtime::admin::socket::CommandHandler;
+use nacre_runtime::admin::{self, AdminReply, CommandFailure};
 use nacre_types::command::mon_daemon_commands;
 use nacre_types::errno::Errno;
 use parking_lot::Mutex;
@@ -19,13 +19,13 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Executes commands of the admin socket on the authority's thread.
-pub(super) fn on_socket(inputs: &Sender<Input>) -> Run {
+pub(super) fn socket_handler(inputs: &Sender<Input>) -> CommandHandler {
     let inputs = inputs.clone();
     Arc::new(move |json| {
         let (answer, answered) = channel();
         let sent = inputs.send(Input::Admin(json.to_owned(), answer)).is_ok();
         let reply = if sent { answered.recv_timeout(PATIENCE).ok() } else { None };
-        reply.unwrap_or_else(|| Refused(Errno::ESHUTDOWN, "the daemon is going".into()).into())
+        reply.unwrap_or_else(|| CommandFailure(Errno::ESHUTDOWN, "the daemon is going".into()).into())
     })
 }
 
@@ -45,22 +45,22 @@ impl MonMetrics {
 }
 
 /// The daemon's own commands and counters.
-pub(super) struct Admin {
-    pub(super) common: admin::Admin,
+pub(super) struct MonAdmin {
+    pub(super) common: admin::DaemonCommands,
     /// Counters of the map, as of the last command.
     counters: Arc<Mutex<Vec<Metric>>>,
 }
 
-impl Admin {
-    pub(super) fn new(config: Config, perf: Perf) -> Admin {
+impl MonAdmin {
+    pub(super) fn new(config: Config, perf: Perf) -> MonAdmin {
         let counters: Arc<Mutex<Vec<Metric>>> = Arc::default();
         let shown = Arc::clone(&counters);
         perf.add(move |out| out.extend(shown.lock().iter().copied()));
-        Admin { common: admin::Admin { config, perf, table: mon_daemon_commands() }, counters }
+        MonAdmin { common: admin::DaemonCommands { config, perf, table: mon_daemon_commands() }, counters }
     }
 
     /// Executes a command.
-    pub(super) fn run(&self, state: &MapState, sessions: &Sessions, now: Now, json: &str) -> Reply {
+    pub(super) fn run(&self, state: &MapState, sessions: &Sessions, now: Now, json: &str) -> AdminReply {
         self.refresh(state, sessions);
         self.common.run(json, |call| match call.prefix() {
             "mon_status" => Ok(state.mon_status_at(now).into()),
@@ -68,7 +68,7 @@ impl Admin {
             "sessions" => Ok(sessions.dump().into()),
             // Requests are executed as they are read, so none is ever waiting.
             "ops" => Ok(json!({ "ops": [], "num_ops": 0 }).into()),
-            other => Err(Refused(Errno::EINVAL, format!("command not known: {other}"))),
+            other => Err(CommandFailure(Errno::EINVAL, format!("command not known: {other}"))),
         })
     }
 

@@ -1,11 +1,11 @@
 //! The thread that owns the map: applies inputs, commits the changes, answers and publishes.
 
-use crate::admin::Admin;
+use crate::admin::MonAdmin;
 use crate::cluster_log::ClusterLogFile;
 use crate::error::MonError;
 use crate::persist::Persistence;
-use crate::sessions::{Sessions, Use};
-use crate::{SharedKeys, now};
+use crate::sessions::{ConnUsage, Sessions};
+use crate::{EntityKeys, now};
 use nacre_common::auth::{
     AuthTicketReply, AuthTicketRequest, Key, Peer, RotatingKeys, ServiceKeyring, SessionKey, TicketBody,
     TicketGrant,
@@ -15,7 +15,7 @@ use nacre_common::config::Config;
 use nacre_common::metrics::Exposition;
 use nacre_mon::CommandRequest;
 use nacre_mon::logic::{Effect, Event, LogLevel, MapState, Now, Origin, Tuning};
-use nacre_runtime::admin::{Refused, Reply};
+use nacre_runtime::admin::{AdminReply, CommandFailure};
 use nacre_runtime::msgr::{Conn, Frame};
 use nacre_types::caps::mon::{MonAccess, MonCaps, Perm};
 use nacre_types::errno::Errno;
@@ -34,9 +34,9 @@ use std::time::Duration;
 pub(super) enum Input {
     Message(Conn, Frame),
     /// A connection has ended.
-    Gone(u64),
+    Disconnected(u64),
     /// A command on the admin socket.
-    Admin(String, Sender<Reply>),
+    Admin(String, Sender<AdminReply>),
     /// A request for the metrics.
     Metrics(Sender<(Exposition, Vec<String>)>),
     Stop,
@@ -54,7 +54,7 @@ pub(super) struct Authority {
     state: MapState,
     persistence: Persistence,
     service_keys: ServiceKeyring,
-    shared_keys: Arc<SharedKeys>,
+    shared_keys: Arc<EntityKeys>,
     clock: Arc<dyn Clock>,
     inputs: Receiver<Input>,
     sessions: Sessions,
@@ -64,8 +64,8 @@ pub(super) struct Authority {
     next_commit: Duration,
     ticks: u64,
     log_file: ClusterLogFile,
-    held: Vec<Frame>,
-    admin: Admin,
+    uncommitted_frames: Vec<Frame>,
+    admin: MonAdmin,
 }
 
 impl Authority {
@@ -75,10 +75,10 @@ impl Authority {
         state: MapState,
         persistence: Persistence,
         service_keys: ServiceKeyring,
-        shared_keys: Arc<SharedKeys>,
+        shared_keys: Arc<EntityKeys>,
         clock: Arc<dyn Clock>,
         inputs: Receiver<Input>,
-        admin: Admin,
+        admin: MonAdmin,
     ) -> Authority {
         let sessions = Sessions::default();
         Authority {
@@ -95,14 +95,14 @@ impl Authority {
             next_commit: Duration::ZERO,
             ticks: 0,
             log_file: ClusterLogFile::default(),
-            held: Vec::new(),
+            uncommitted_frames: Vec::new(),
             admin,
         }
     }
 
     /// Serves until it is stopped.
     pub(super) fn run(&mut self) -> Result<(), MonError> {
-        self.take_configuration();
+        self.apply_own_config();
         loop {
             let mut stop = false;
             match self.inputs.recv_timeout(self.due().saturating_sub(self.clock.monotonic())) {
@@ -110,7 +110,7 @@ impl Authority {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            while self.held.len() < BATCH && !stop {
+            while self.uncommitted_frames.len() < BATCH && !stop {
                 match self.inputs.try_recv() {
                     Ok(input) => stop |= self.take(input)?,
                     Err(_) => break,
@@ -119,10 +119,10 @@ impl Authority {
             if self.clock.monotonic() >= self.next_tick {
                 self.tick()?;
             }
-            if stop || self.held.len() >= BATCH || self.clock.monotonic() >= self.next_commit {
+            if stop || self.uncommitted_frames.len() >= BATCH || self.clock.monotonic() >= self.next_commit {
                 self.commit()?;
                 // The messages release their share of the throttle only now.
-                self.held.clear();
+                self.uncommitted_frames.clear();
             }
             if stop {
                 return self.flush_log();
@@ -132,7 +132,7 @@ impl Authority {
 
     /// The time of the next work if nothing arrives.
     fn due(&self) -> Duration {
-        if self.state.has_changes() || !self.held.is_empty() {
+        if self.state.has_changes() || !self.uncommitted_frames.is_empty() {
             self.next_tick.min(self.next_commit)
         } else {
             self.next_tick
@@ -146,7 +146,7 @@ impl Authority {
     fn take(&mut self, input: Input) -> Result<bool, MonError> {
         match input {
             Input::Stop => return Ok(true),
-            Input::Gone(id) => self.sessions.remove(id),
+            Input::Disconnected(id) => self.sessions.remove(id),
             Input::Admin(json, answer) => {
                 let reply = self.admin.run(&self.state, &self.sessions, self.now(), &json);
                 // The requester may have given up waiting; likewise below.
@@ -157,13 +157,13 @@ impl Authority {
                 let _ = answer.send((metrics, self.state.metrics_targets()));
             }
             // Nothing would remove the state of such a message: no reset follows when this side ends a connection.
-            Input::Message(conn, _) if Sessions::was_ended(&conn) => {}
+            Input::Message(conn, _) if Sessions::is_ended(&conn) => {}
             Input::Message(conn, frame) => {
                 if let Err(error) = self.message(&conn, &frame)? {
                     tracing::warn!(peer = %conn.peer_addr(), kind = frame.kind(), %error, "message can't be read");
                     self.sessions.end(&conn);
                 }
-                self.held.push(frame);
+                self.uncommitted_frames.push(frame);
             }
         }
         Ok(false)
@@ -229,7 +229,7 @@ impl Authority {
                     OsdAlive::KIND => Event::Alive { osd, alive: decode!() },
                     OsdMarkMeDown::KIND => Event::MarkMeDown { osd, request: decode!() },
                     PgCas::KIND => {
-                        self.sessions.expect_answer(conn);
+                        self.sessions.register_waiter(conn);
                         Event::Cas { origin: Origin(conn.id()), osd, cas: decode!() }
                     }
                     _ => Event::Stats { osd, report: decode!() },
@@ -255,7 +255,7 @@ impl Authority {
                 return;
             }
         };
-        self.sessions.expect_answer(conn);
+        self.sessions.register_waiter(conn);
         let request = CommandRequest {
             origin: Origin(conn.id()),
             entity: entity.clone(),
@@ -283,7 +283,7 @@ impl Authority {
             tracing::warn!(%entity, "the cluster log is refused: no capability to read");
             return;
         }
-        self.sessions.follow_log(conn, wanted, &self.state);
+        self.sessions.subscribe_log(conn, wanted, &self.state);
     }
 
     /// `tell mon.a …`: requires the caps for everything.
@@ -299,9 +299,9 @@ impl Authority {
         let reply = if caps.allows(&wanted) {
             self.admin.run(&self.state, &self.sessions, self.now(), &command.cmd)
         } else {
-            Refused(Errno::EACCES, "access denied".into()).into()
+            CommandFailure(Errno::EACCES, "access denied".into()).into()
         };
-        let Reply { code, status, output } = reply;
+        let AdminReply { code, status, output } = reply;
         self.sessions
             .send(conn, &DaemonCommandReply { tid: command.tid, code, status, output: output.into() });
     }
@@ -323,7 +323,7 @@ impl Authority {
             .and_then(|body| body.client);
         let client = match renewed {
             Some(client) => client,
-            None => ClientId(self.persistence.next_client()?),
+            None => ClientId(self.persistence.allocate_client_id()?),
         };
         let record = self.state.auth().get(entity);
         let caps_of = record.map(|r| r.caps.clone()).unwrap_or_default();
@@ -364,7 +364,7 @@ impl Authority {
             },
         };
         if speaks_as_osd(caps, entity, addr) {
-            self.sessions.keep_keys_fresh(conn);
+            self.sessions.subscribe_service_keys(conn);
         }
         self.sessions.send(conn, &reply);
         Ok(())
@@ -379,7 +379,7 @@ impl Authority {
             self.next_commit = self.clock.monotonic() + self.config.snapshot().mon.mon_propose_interval;
             if proposal.keys.keys().any(|key| key.starts_with(nacre_mon::keys::AUTH)) {
                 self.shared_keys.replace(self.state.auth());
-                self.shut_out();
+                self.end_unauthorized();
             }
             self.sessions.publish_log(&lines);
             let effects = self.state.committed(proposal.number);
@@ -388,7 +388,7 @@ impl Authority {
             }
             self.carry_out(effects);
             if self.state.config_version() != self.config_version {
-                self.take_configuration();
+                self.apply_own_config();
             }
         }
         self.sessions.publish_config(&self.state);
@@ -403,8 +403,8 @@ impl Authority {
 
     /// Ends the connections of entities that were removed or got another key, and of subscribers whose capabilities no
     /// longer allow what they receive. Needed because they only receive: requests are checked one by one.
-    fn shut_out(&mut self) {
-        let denied = |(conn, usage): &(&Conn, Use)| {
+    fn end_unauthorized(&mut self) {
+        let denied = |(conn, usage): &(&Conn, ConnUsage)| {
             conn.peer().is_some_and(|peer| !self.is_current(&peer) || !self.may(&peer.entity, conn, *usage))
         };
         let gone: Vec<Conn> =
@@ -416,14 +416,14 @@ impl Authority {
     }
 
     /// Whether an entity's capabilities allow this use of its connection.
-    fn may(&self, entity: &EntityName, conn: &Conn, usage: Use) -> bool {
+    fn may(&self, entity: &EntityName, conn: &Conn, usage: ConnUsage) -> bool {
         let addr = conn.peer_addr().ip();
         let caps = self.state.auth().caps(entity).unwrap_or_default();
         match usage {
-            Use::Answers => true,
-            Use::Maps => may_subscribe(&caps, entity, addr),
-            Use::ServiceKeys => speaks_as_osd(&caps, entity, addr),
-            Use::Log => may_follow_log(&caps, entity, addr),
+            ConnUsage::Answers => true,
+            ConnUsage::Maps => may_subscribe(&caps, entity, addr),
+            ConnUsage::ServiceKeys => speaks_as_osd(&caps, entity, addr),
+            ConnUsage::Log => may_follow_log(&caps, entity, addr),
         }
     }
 
@@ -451,7 +451,7 @@ impl Authority {
         self.state.set_tuning(Tuning::from_options(&self.config.snapshot()));
         self.apply(Event::Tick);
         let now = self.now();
-        self.state.set_client_sessions(self.sessions.clients());
+        self.state.set_client_sessions(self.sessions.client_count());
         self.state.update_mutes(now);
         let tick_s = self.config.get().mon.mon_tick_interval.as_secs().max(1);
         if self.ticks.is_multiple_of(tick_s) {
@@ -460,7 +460,7 @@ impl Authority {
         self.ticks += 1;
         self.flush_log()?;
         let log_from = self.state.log().trim_below();
-        self.persistence.tidy(self.state.map(), log_from)?;
+        self.persistence.trim(self.state.map(), log_from)?;
         self.rotate_keys()
     }
 
@@ -498,7 +498,7 @@ impl Authority {
     }
 
     /// Applies the configuration database to the authority itself.
-    fn take_configuration(&mut self) {
+    fn apply_own_config(&mut self) {
         self.config_version = self.state.config_version();
         let own = self.state.config_of(self.config.entity());
         let values = own.iter().map(|(name, value)| (name.as_str(), value.as_str()));

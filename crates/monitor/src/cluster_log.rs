@@ -13,13 +13,13 @@ use std::io::Write as _;
 pub(super) struct ClusterLogFile {
     path: String,
     file: Option<File>,
-    /// When it was opened, as a value of [`nacre_runtime::log::reopened`].
+    /// When it was opened, as a value of [`nacre_runtime::log::reopen_count`].
     opened: u64,
 }
 
 impl ClusterLogFile {
     pub(super) fn append(&mut self, options: &Options, lines: &[LogEntry]) {
-        if options.mon.mon_cluster_log_to_journald && nacre_runtime::log::is_journal() {
+        if options.mon.mon_cluster_log_to_journald && nacre_runtime::log::logs_to_journal() {
             lines.iter().for_each(to_journal);
             return;
         }
@@ -27,7 +27,7 @@ impl ClusterLogFile {
             return;
         }
         let path = &options.mon.mon_cluster_log_file;
-        let reopened = nacre_runtime::log::reopened();
+        let reopened = nacre_runtime::log::reopen_count();
         if *path != self.path || self.opened != reopened {
             self.path.clone_from(path);
             self.opened = reopened;

@@ -1,6 +1,6 @@
 //! The crate's errors, by what a caller can do about them.
 
-use crate::mapstore::StoreError;
+use crate::mapstore::MapStoreError;
 use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;
 
@@ -9,7 +9,7 @@ use nacre_types::errno::Errno;
 pub enum MonError {
     /// The store failed, is in use by another process or is corrupt.
     #[error("map store: {0}")]
-    Store(#[from] StoreError),
+    Store(#[from] MapStoreError),
     /// Another map authority took over. This one must stop at once, because its state is stale.
     #[error("fenced: another map authority has taken over the store")]
     Fenced,

@@ -17,7 +17,7 @@ mod sessions;
 
 use crate::mapstore::{LocalStore, MapStore};
 use crate::persist::Persistence;
-use admin::Admin;
+use admin::MonAdmin;
 pub use admin::MonMetrics;
 use authority::{Authority, Input};
 pub use error::MonError;
@@ -64,13 +64,13 @@ pub fn mkfs(config: &Config, data_dir: &Path, fsid: Uuid, keyring: &Keyring) -> 
 }
 
 /// The id of the cluster in `data_dir`, if there is one.
-pub fn cluster_of(data_dir: &Path) -> Result<Option<Uuid>, MonError> {
+pub fn stored_fsid(data_dir: &Path) -> Result<Option<Uuid>, MonError> {
     if !data_dir.join(STORE_DIR).exists() {
         return Ok(None);
     }
     let store = open_store(data_dir)?;
     let Some(entry) = store.get(nacre_mon::keys::CLUSTER)? else { return Ok(None) };
-    Ok(Some(nacre_types::encoding::decode::<persist::Cluster>(&entry.value)?.fsid))
+    Ok(Some(nacre_types::encoding::decode::<persist::ClusterRecord>(&entry.value)?.fsid))
 }
 
 /// Declares that the map store in `data_dir` was restored from an old copy (rule R7): its history continues in a new
@@ -81,7 +81,7 @@ pub fn mint_generation(data_dir: &Path, osds: &[OsdId]) -> Result<u64, MonError>
     if !data_dir.join(STORE_DIR).is_dir() {
         return Err(MonError::NotInitialised(data_dir.display().to_string()));
     }
-    let store = Arc::new(LocalStore::open_despite_loss(&store_dir(data_dir)?)?);
+    let store = Arc::new(LocalStore::open_allowing_loss(&store_dir(data_dir)?)?);
     let generation = persist::mint_generation(store.clone(), SystemClock.wall_ns(), osds)?;
     store.accept_loss()?;
     Ok(generation)
@@ -139,7 +139,7 @@ impl MonServer {
         let fsid = loaded.map.fsid;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let now = now(clock.as_ref());
-        let keys = Arc::new(SharedKeys::default());
+        let keys = Arc::new(EntityKeys::default());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("mon-net")
@@ -147,7 +147,7 @@ impl MonServer {
             .build()
             .map_err(|e| MonError::Network(e.to_string()))?;
         let (inputs, received) = channel();
-        let door = Arc::new(Door { inputs: inputs.clone() });
+        let door = Arc::new(MonDispatcher { inputs: inputs.clone() });
         let messenger = Messenger::builder(config)
             .lane(runtime.handle().clone(), door)
             .verifier(Verifier::new().with_keys(keys.clone()))
@@ -171,8 +171,8 @@ impl MonServer {
         databases.mon_addr = Some(addr);
         databases.mon_metadata = nacre_runtime::host::metadata(config);
         let perf = Perf::new(format!("mon.{name}"));
-        perf.add(msgr::metrics::source(std::slice::from_ref(&messenger)));
-        let admin = Admin::new(config.clone(), perf.clone());
+        perf.add(msgr::metrics::collector(std::slice::from_ref(&messenger)));
+        let admin = MonAdmin::new(config.clone(), perf.clone());
         let state =
             MapState::with_databases(loaded.map, Tuning::from_options(&config.snapshot()), now, databases);
         let (failed, failure) = watch::channel(None);
@@ -187,7 +187,7 @@ impl MonServer {
                 }
             })
             .map_err(|e| MonError::Invalid(e.to_string()))?;
-        let admin_socket = AdminSocket::start(config, admin::on_socket(&inputs));
+        let admin_socket = AdminSocket::start(config, admin::socket_handler(&inputs));
         // From here on, options that apply at start keep their values.
         config.mark_started();
         tracing::info!(%addr, %fsid, "map authority serves");
@@ -270,35 +270,35 @@ fn now(clock: &dyn Clock) -> Now {
 }
 
 /// Forwards all connection events to the authority's thread.
-struct Door {
+struct MonDispatcher {
     inputs: Sender<Input>,
 }
 
-impl Dispatcher for Door {
+impl Dispatcher for MonDispatcher {
     fn on_message(&self, conn: &Conn, frame: Frame) {
         // The authority has ended, so the connection will end too.
         let _ = self.inputs.send(Input::Message(conn.clone(), frame));
     }
 
     fn on_reset(&self, conn: &Conn, _reset: Reset) {
-        let _ = self.inputs.send(Input::Gone(conn.id()));
+        let _ = self.inputs.send(Input::Disconnected(conn.id()));
     }
 }
 
 /// The entities' keys, for lookups by handshakes.
 #[derive(Default)]
-struct SharedKeys {
+struct EntityKeys {
     records: RwLock<BTreeMap<EntityName, KeyRecord>>,
 }
 
-impl SharedKeys {
+impl EntityKeys {
     fn replace(&self, auth: &nacre_mon::auth_db::AuthDb) {
         let records = auth.iter().map(|(entity, record)| (entity.clone(), record.clone())).collect();
         *self.records.write() = records;
     }
 }
 
-impl KeyServer for SharedKeys {
+impl KeyServer for EntityKeys {
     fn lookup(&self, entity: &EntityName) -> Option<KeyRecord> {
         self.records.read().get(entity).cloned()
     }

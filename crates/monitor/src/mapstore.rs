@@ -25,7 +25,7 @@ pub const MAX_PAGE: usize = 1000;
 
 /// Why a call of the store failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StoreError {
+pub enum MapStoreError {
     /// Another process uses the store.
     #[error("{0} is in use by another process")]
     Locked(String),
@@ -59,16 +59,16 @@ pub enum StoreError {
     Corrupt(String),
 }
 
-impl StoreError {
+impl MapStoreError {
     /// The error number for callers that need one.
     pub fn errno(&self) -> Errno {
         match self {
-            StoreError::Locked(_) => Errno::EBUSY,
-            StoreError::TooLarge { .. } => Errno::E2BIG,
-            StoreError::Malformed(_) => Errno::EINVAL,
-            StoreError::NoLease(_) => Errno::ENOENT,
-            StoreError::Compacted { .. } => Errno::ESTALE,
-            StoreError::Io(_) | StoreError::Corrupt(_) => Errno::EIO,
+            MapStoreError::Locked(_) => Errno::EBUSY,
+            MapStoreError::TooLarge { .. } => Errno::E2BIG,
+            MapStoreError::Malformed(_) => Errno::EINVAL,
+            MapStoreError::NoLease(_) => Errno::ENOENT,
+            MapStoreError::Compacted { .. } => Errno::ESTALE,
+            MapStoreError::Io(_) | MapStoreError::Corrupt(_) => Errno::EIO,
         }
     }
 }
@@ -187,18 +187,18 @@ impl Txn {
     }
 
     /// Refuses transactions that etcd would refuse. Every implementation calls this first.
-    pub fn check(&self) -> Result<(), StoreError> {
+    pub fn check(&self) -> Result<(), MapStoreError> {
         let ops = self.ops.len().max(self.compares.len());
         let bytes = self.bytes();
         if ops > MAX_TXN_OPS || bytes > MAX_TXN_BYTES {
-            return Err(StoreError::TooLarge { ops, bytes });
+            return Err(MapStoreError::TooLarge { ops, bytes });
         }
         if self.ops.iter().map(Op::key).chain(self.compares.iter().map(Compare::key)).any(<[u8]>::is_empty) {
-            return Err(StoreError::Malformed("empty key"));
+            return Err(MapStoreError::Malformed("empty key"));
         }
         let mut keys = BTreeSet::new();
         if !self.ops.iter().all(|op| keys.insert(op.key())) {
-            return Err(StoreError::Malformed("key given twice"));
+            return Err(MapStoreError::Malformed("key given twice"));
         }
         Ok(())
     }
@@ -206,7 +206,7 @@ impl Txn {
 
 /// The outcome of a transaction. Returned when it is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TxnOutcome {
     /// Everything took effect, in this revision.
     Committed {
         /// The store's revision after it.
@@ -221,7 +221,7 @@ pub enum Outcome {
 
 /// A key with its value and history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct StoredEntry {
     /// The key.
     pub key: Vec<u8>,
     /// Its value.
@@ -236,9 +236,9 @@ pub struct Entry {
 
 /// One page of a range read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
+pub struct RangePage {
     /// Entries in ascending order of keys.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<StoredEntry>,
     /// Whether the range contains more: continue after the last key.
     pub more: bool,
     /// The store's revision at the read. A watch from the next one misses nothing.
@@ -247,7 +247,7 @@ pub struct Page {
 
 /// One change reported to a watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct WatchEvent {
     /// The revision that made it.
     pub revision: u64,
     /// The key.
@@ -259,32 +259,32 @@ pub struct Change {
 /// A running watch. Dropping it ends it.
 pub trait Watch: Send {
     /// Returns the next change, in order of revisions. Waits at most `timeout`, then returns `None`. A watcher that falls
-    /// too far behind gets [`StoreError::Compacted`].
-    fn next(&mut self, timeout: Duration) -> Result<Option<Change>, StoreError>;
+    /// too far behind gets [`MapStoreError::Compacted`].
+    fn next(&mut self, timeout: Duration) -> Result<Option<WatchEvent>, MapStoreError>;
 }
 
 /// An ordered key-value store with compare-and-swap transactions, leases and watches.
 pub trait MapStore: Send + Sync {
     /// Executes `txn` if its conditions hold. Durable on return. After an I/O error the outcome is unknown.
-    fn transact(&self, txn: &Txn) -> Result<Outcome, StoreError>;
+    fn transact(&self, txn: &Txn) -> Result<TxnOutcome, MapStoreError>;
 
     /// Reads one key.
-    fn get(&self, key: &[u8]) -> Result<Option<Entry>, StoreError>;
+    fn get(&self, key: &[u8]) -> Result<Option<StoredEntry>, MapStoreError>;
 
     /// Reads keys in `start..end`: at most `limit` and [`MAX_PAGE`] entries, and about 1 MiB.
-    fn range(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Page, StoreError>;
+    fn range(&self, start: &[u8], end: &[u8], limit: usize) -> Result<RangePage, MapStoreError>;
 
     /// Grants a lease that expires unless it is renewed within each `ttl`. Its keys are removed with it.
-    fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
+    fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, MapStoreError>;
 
     /// Restarts a lease's time.
-    fn keep_alive(&self, lease: LeaseId) -> Result<(), StoreError>;
+    fn keep_alive(&self, lease: LeaseId) -> Result<(), MapStoreError>;
 
     /// Ends a lease now and removes its keys.
-    fn revoke_lease(&self, lease: LeaseId) -> Result<(), StoreError>;
+    fn revoke_lease(&self, lease: LeaseId) -> Result<(), MapStoreError>;
 
     /// Watches changes to keys in `start..end` from `revision` on, past changes first.
-    fn watch(&self, start: &[u8], end: &[u8], revision: u64) -> Result<Box<dyn Watch>, StoreError>;
+    fn watch(&self, start: &[u8], end: &[u8], revision: u64) -> Result<Box<dyn Watch>, MapStoreError>;
 }
 
 /// The end of the range of all keys with `prefix`: the smallest key that is greater than all of them.
@@ -301,7 +301,7 @@ pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
 }
 
 /// All entries whose keys start with `prefix`. Read page by page, not at one point in time.
-pub fn read_prefix(store: &dyn MapStore, prefix: &[u8]) -> Result<Vec<Entry>, StoreError> {
+pub fn read_prefix(store: &dyn MapStore, prefix: &[u8]) -> Result<Vec<StoredEntry>, MapStoreError> {
     let end = prefix_end(prefix);
     let mut start = prefix.to_vec();
     let mut entries = Vec::new();

@@ -10,7 +10,7 @@
 
 use crate::error::MonError;
 use crate::mapstore::{
-    Compare, MAX_TXN_BYTES, MAX_TXN_OPS, MapStore, Op, Outcome, Txn, prefix_end, read_prefix,
+    Compare, MAX_TXN_BYTES, MAX_TXN_OPS, MapStore, Op, Txn, TxnOutcome, prefix_end, read_prefix,
 };
 use bytes::Bytes;
 use nacre_common::auth::{KeyRecord, Keyring, ServiceKey, ServiceKeyring};
@@ -45,7 +45,7 @@ const KEPT_INCREMENTALS: u32 = 500;
 const CACHED_INCREMENTALS: usize = 1_000;
 const CACHED_BYTES: usize = 32 << 20;
 /// Maximum number of log lines in one proposal.
-const LOG_LINES: usize = 32;
+const MAX_LOG_LINES: usize = 32;
 /// Transactions per round that delete old log lines, besides those for as many lines as were stored since the last round.
 const LOG_TRIMS: usize = 4;
 /// Number of client ids reserved at a time.
@@ -61,27 +61,27 @@ const RESTORED_ID_GAP: u64 = 1 << IDS_PER_GENERATION_BITS;
 
 /// The identity of the cluster that a map store belongs to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterRecord {
     pub(crate) fsid: Uuid,
     /// Identity of this store; random.
     store_id: Uuid,
     created_ns: u64,
 }
 
-impl Versioned for Cluster {
+impl Versioned for ClusterRecord {
     const NAME: &'static str = "mon::Cluster";
 }
 
 /// The head of a stored map: the map itself if it is small, otherwise the number of its chunks.
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct MapHead {
     chunks: u32,
     bytes: u64,
     crc: u32,
     inline: Vec<u8>,
 }
 
-impl Versioned for Head {
+impl Versioned for MapHead {
     const NAME: &'static str = "mon::Head";
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Persistence {
 }
 
 /// The contents of the store.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedState {
     pub(crate) map: OsdMap,
     pub(crate) databases: Databases,
     pub(crate) service_keys: Option<ServiceKeyring>,
@@ -109,7 +109,7 @@ pub(crate) struct Loaded {
 
 /// Creates a cluster in an empty store.
 pub(crate) fn mkfs(store: &dyn MapStore, map: &OsdMap, keyring: &Keyring) -> Result<(), MonError> {
-    let cluster = Cluster { fsid: map.fsid, store_id: Uuid::new_v4(), created_ns: map.created_ns };
+    let cluster = ClusterRecord { fsid: map.fsid, store_id: Uuid::new_v4(), created_ns: map.created_ns };
     let entities: Vec<KeyValue> = keyring
         .iter()
         .map(|(entity, e)| {
@@ -201,10 +201,13 @@ fn restored_service_keys(old: &ServiceKeyring, generation: u64, now_ns: u64) -> 
 
 impl Persistence {
     /// Takes over the store, fences off its previous owner, and reads everything.
-    pub(crate) fn open(store: Arc<dyn MapStore>, mon_name: &str) -> Result<(Persistence, Loaded), MonError> {
+    pub(crate) fn open(
+        store: Arc<dyn MapStore>,
+        mon_name: &str,
+    ) -> Result<(Persistence, LoadedState), MonError> {
         let cluster = store.get(keys::CLUSTER)?;
         let cluster = cluster.ok_or_else(|| MonError::NotInitialised("the map store".into()))?;
-        let fsid = encoding::decode::<Cluster>(&cluster.value)?.fsid;
+        let fsid = encoding::decode::<ClusterRecord>(&cluster.value)?.fsid;
         let fence = Uuid::new_v4().as_bytes().to_vec();
         let take = Txn::default()
             .when(Compare::Value { key: keys::CLUSTER.to_vec(), value: cluster.value })
@@ -248,7 +251,7 @@ impl Persistence {
                 Some(decoded.map_err(|e| corrupt(keys::SERVICE_KEYS, &e.to_string()))?)
             }
         };
-        Ok((persistence, Loaded { map, databases, service_keys }))
+        Ok((persistence, LoadedState { map, databases, service_keys }))
     }
 
     fn read_databases(&mut self, mon_name: &str) -> Result<Databases, MonError> {
@@ -340,7 +343,7 @@ impl Persistence {
         }
         let count = batches.len();
         for (at, mut ops) in batches.into_iter().enumerate() {
-            let mut compares = vec![self.fenced()];
+            let mut compares = vec![self.fence_compare()];
             if at + 1 == count {
                 ops.append(&mut last_ops);
                 compares.push(Compare::Value {
@@ -359,21 +362,21 @@ impl Persistence {
     }
 
     /// Maximum number of log lines in the next proposal.
-    pub(crate) const LOG_LINES: usize = LOG_LINES;
+    pub(crate) const LOG_LINES: usize = MAX_LOG_LINES;
 
     /// Writes the full map if it is due, and deletes obsolete entries, a few at a time.
-    pub(crate) fn tidy(&mut self, map: &OsdMap, log_from: u64) -> Result<(), MonError> {
+    pub(crate) fn trim(&mut self, map: &OsdMap, log_from: u64) -> Result<(), MonError> {
         if map.epoch.0.saturating_sub(self.last_full.0) >= FULL_EVERY {
             let before = self.last_full;
             self.write_full(map, |txn| txn)?;
             let end = head_key(keys::FULLS, Epoch(before.0 + 1));
-            self.delete_some(keys::FULLS, &end, None)?;
+            self.delete_range_chunk(keys::FULLS, &end, None)?;
         }
         let keep_from = self.last.0.saturating_sub(KEPT_INCREMENTALS).min(self.last_full.0) + 1;
         if self.first_incremental.0 + FULL_EVERY <= keep_from {
             let end = head_key(keys::INCREMENTALS, Epoch(keep_from));
             let first = (keys::FIRST_INCREMENTAL, u64::from(keep_from));
-            if self.delete_some(keys::INCREMENTALS, &end, Some(first))? {
+            if self.delete_range_chunk(keys::INCREMENTALS, &end, Some(first))? {
                 self.first_incremental = Epoch(keep_from);
             }
         }
@@ -387,7 +390,7 @@ impl Persistence {
             if from < self.trimmed_log + OPS_PER_TXN as u64 {
                 break;
             }
-            if self.delete_some(keys::LOG, &keys::log(from), None)? {
+            if self.delete_range_chunk(keys::LOG, &keys::log(from), None)? {
                 self.trimmed_log = from;
             }
         }
@@ -395,10 +398,15 @@ impl Persistence {
     }
 
     /// Deletes keys from `prefix` to `end`, as many as fit into a transaction. Returns true if none is left.
-    fn delete_some(&self, prefix: &[u8], end: &[u8], then: Option<(&[u8], u64)>) -> Result<bool, MonError> {
+    fn delete_range_chunk(
+        &self,
+        prefix: &[u8],
+        end: &[u8],
+        then: Option<(&[u8], u64)>,
+    ) -> Result<bool, MonError> {
         debug_assert!(end <= prefix_end(prefix).as_slice(), "invariant: the range stays within its prefix");
         let page = self.store.range(prefix, end, OPS_PER_TXN)?;
-        let mut txn = Txn { compares: vec![self.fenced()], ops: Vec::new() };
+        let mut txn = Txn { compares: vec![self.fence_compare()], ops: Vec::new() };
         txn.ops.extend(page.entries.into_iter().map(|e| Op::Delete { key: e.key }));
         if let (false, Some((key, value))) = (page.more, then) {
             txn = txn.put(key, number(value));
@@ -412,9 +420,9 @@ impl Persistence {
     fn write_full(&mut self, map: &OsdMap, and: impl FnOnce(Txn) -> Txn) -> Result<(), MonError> {
         let (head, chunks) = split(keys::FULLS, map.epoch, &encoding::encode(map));
         for ops in batch(chunks.into_iter().map(|(key, value)| put(key, value)).collect()) {
-            self.run(&Txn { compares: vec![self.fenced()], ops })?;
+            self.run(&Txn { compares: vec![self.fence_compare()], ops })?;
         }
-        let txn = Txn { compares: vec![self.fenced()], ops: Vec::new() }
+        let txn = Txn { compares: vec![self.fence_compare()], ops: Vec::new() }
             .put(head_key(keys::FULLS, map.epoch), head)
             .put(keys::LAST_FULL, number(u64::from(map.epoch.0)));
         self.run(&and(txn))?;
@@ -426,15 +434,18 @@ impl Persistence {
     pub(crate) fn put_service_keys(&self, service_keys: &ServiceKeyring) -> Result<(), MonError> {
         let value = postcard::to_extend(service_keys, Vec::new())
             .expect("invariant: a plain structure always encodes");
-        self.run(&Txn { compares: vec![self.fenced()], ops: vec![put(keys::SERVICE_KEYS.to_vec(), value)] })
+        self.run(&Txn {
+            compares: vec![self.fence_compare()],
+            ops: vec![put(keys::SERVICE_KEYS.to_vec(), value)],
+        })
     }
 
     /// Returns a client id that was never assigned before.
-    pub(crate) fn next_client(&mut self) -> Result<u64, MonError> {
+    pub(crate) fn allocate_client_id(&mut self) -> Result<u64, MonError> {
         if self.clients.is_empty() {
             let next = read_number(self.store.as_ref(), keys::NEXT_CLIENT)?
                 .ok_or_else(|| missing(keys::NEXT_CLIENT))?;
-            let txn = Txn { compares: vec![self.fenced()], ops: Vec::new() }
+            let txn = Txn { compares: vec![self.fence_compare()], ops: Vec::new() }
                 .when(Compare::Value { key: keys::NEXT_CLIENT.to_vec(), value: number(next) })
                 .put(keys::NEXT_CLIENT, number(next + CLIENT_BLOCK));
             self.run(&txn)?;
@@ -487,7 +498,7 @@ impl Persistence {
         bytes.ok_or_else(|| corrupt(&key, "its checksum does not match"))
     }
 
-    fn fenced(&self) -> Compare {
+    fn fence_compare(&self) -> Compare {
         Compare::Value { key: keys::FENCE.to_vec(), value: self.fence.clone() }
     }
 
@@ -499,8 +510,8 @@ impl Persistence {
 /// Runs a transaction. A failed condition means that another owner has changed keys of this authority.
 fn run(store: &dyn MapStore, txn: &Txn) -> Result<(), MonError> {
     match store.transact(txn)? {
-        Outcome::Committed { .. } => Ok(()),
-        Outcome::Conflict { .. } => Err(MonError::Fenced),
+        TxnOutcome::Committed { .. } => Ok(()),
+        TxnOutcome::Conflict { .. } => Err(MonError::Fenced),
     }
 }
 
@@ -512,7 +523,7 @@ fn split(prefix: &[u8], epoch: Epoch, bytes: &[u8]) -> (Vec<u8>, Vec<KeyValue>) 
     let crc = crc32c(bytes);
     let length = bytes.len() as u64;
     if bytes.len() <= CHUNK_BYTES {
-        let head = Head { chunks: 0, bytes: length, crc, inline: bytes.to_vec() };
+        let head = MapHead { chunks: 0, bytes: length, crc, inline: bytes.to_vec() };
         return (encoding::encode(&head), Vec::new());
     }
     let chunks: Vec<_> = bytes
@@ -520,7 +531,7 @@ fn split(prefix: &[u8], epoch: Epoch, bytes: &[u8]) -> (Vec<u8>, Vec<KeyValue>) 
         .enumerate()
         .map(|(at, chunk)| (keys::chunk(prefix, epoch, at as u32), chunk.to_vec()))
         .collect();
-    let head = Head { chunks: chunks.len() as u32, bytes: length, crc, inline: Vec::new() };
+    let head = MapHead { chunks: chunks.len() as u32, bytes: length, crc, inline: Vec::new() };
     (encoding::encode(&head), chunks)
 }
 
@@ -529,7 +540,7 @@ fn join(
     head: &[u8],
     mut chunk: impl FnMut(u32) -> Result<Vec<u8>, MonError>,
 ) -> Result<Option<Vec<u8>>, MonError> {
-    let head: Head = encoding::decode(head)?;
+    let head: MapHead = encoding::decode(head)?;
     let mut bytes = head.inline;
     for at in 0..head.chunks {
         bytes.extend(chunk(at)?);

@@ -35,7 +35,7 @@ pub(super) struct Sessions {
 
 /// What is sent on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum ConnUsage {
     /// Answers to what its peer sent.
     Answers,
     /// Maps and configuration.
@@ -47,7 +47,7 @@ pub(super) enum Use {
 }
 
 /// Marks connections that this side has ended.
-struct Ended;
+struct LocallyEnded;
 
 struct Subscriber {
     conn: Conn,
@@ -60,7 +60,7 @@ struct Subscriber {
 
 impl Subscriber {
     /// Sends its configuration unless it has it. Returns false if its connection must be ended.
-    fn tell_config(&mut self, state: &MapState) -> bool {
+    fn send_config_if_changed(&mut self, state: &MapState) -> bool {
         let values = Some(state.config_of(&self.entity));
         if self.config.as_ref() == Some(&values) {
             return true;
@@ -78,14 +78,14 @@ impl Subscriber {
 impl Sessions {
     /// Ends a connection and removes its sessions. The messenger reports no reset for connections that this side ends.
     pub(super) fn end(&mut self, conn: &Conn) {
-        conn.set_context(Arc::new(Ended));
+        conn.set_context(Arc::new(LocallyEnded));
         conn.abort();
         self.remove(conn.id());
     }
 
     /// Whether this side has ended a connection. Messages that were received before may still arrive.
-    pub(super) fn was_ended(conn: &Conn) -> bool {
-        conn.context::<Ended>().is_some()
+    pub(super) fn is_ended(conn: &Conn) -> bool {
+        conn.context::<LocallyEnded>().is_some()
     }
 
     /// Removes a connection that has ended.
@@ -102,7 +102,7 @@ impl Sessions {
     }
 
     /// Number of connected clients.
-    pub(super) fn clients(&self) -> usize {
+    pub(super) fn client_count(&self) -> usize {
         self.subscribers.values().filter(|s| s.entity.kind == EntityKind::Client).count()
     }
 
@@ -134,10 +134,10 @@ impl Sessions {
     }
 
     /// Sends lines of the log that the follower missed, and subscribes it to later ones.
-    pub(super) fn follow_log(&mut self, conn: &Conn, wanted: LogSubscribe, state: &MapState) {
+    pub(super) fn subscribe_log(&mut self, conn: &Conn, wanted: LogSubscribe, state: &MapState) {
         if let Some(after) = wanted.after {
             let missed: Vec<LogEntry> = state.log().stored_after(after).cloned().collect();
-            if !tell_log(conn, &wanted, &missed) {
+            if !send_log_lines(conn, &wanted, &missed) {
                 self.end(conn);
                 return;
             }
@@ -147,23 +147,24 @@ impl Sessions {
 
     /// Sends lines that are now durable to the followers of the log.
     pub(super) fn publish_log(&mut self, lines: &[LogEntry]) {
-        let missed = |(_, (conn, wanted)): &(&u64, &(Conn, LogSubscribe))| !tell_log(conn, wanted, lines);
+        let missed =
+            |(_, (conn, wanted)): &(&u64, &(Conn, LogSubscribe))| !send_log_lines(conn, wanted, lines);
         let gone: Vec<Conn> =
             self.followers.iter().filter(missed).map(|(_, (conn, _))| conn.clone()).collect();
         gone.iter().for_each(|conn| self.end(conn));
     }
 
     /// All connections, once for each use.
-    pub(super) fn connections(&self) -> impl Iterator<Item = (&Conn, Use)> {
-        let waiting = self.waiting.values().map(|conn| (conn, Use::Answers));
-        let subscribers = self.subscribers.values().map(|subscriber| (&subscriber.conn, Use::Maps));
-        let keyholders = self.keyholders.values().map(|conn| (conn, Use::ServiceKeys));
-        let followers = self.followers.values().map(|(conn, _)| (conn, Use::Log));
+    pub(super) fn connections(&self) -> impl Iterator<Item = (&Conn, ConnUsage)> {
+        let waiting = self.waiting.values().map(|conn| (conn, ConnUsage::Answers));
+        let subscribers = self.subscribers.values().map(|subscriber| (&subscriber.conn, ConnUsage::Maps));
+        let keyholders = self.keyholders.values().map(|conn| (conn, ConnUsage::ServiceKeys));
+        let followers = self.followers.values().map(|(conn, _)| (conn, ConnUsage::Log));
         waiting.chain(subscribers).chain(keyholders).chain(followers)
     }
 
     /// Registers a connection for an answer.
-    pub(super) fn expect_answer(&mut self, conn: &Conn) {
+    pub(super) fn register_waiter(&mut self, conn: &Conn) {
         self.waiting.entry(conn.id()).or_insert_with(|| conn.clone());
     }
 
@@ -173,7 +174,7 @@ impl Sessions {
         }
     }
 
-    pub(super) fn keep_keys_fresh(&mut self, conn: &Conn) {
+    pub(super) fn subscribe_service_keys(&mut self, conn: &Conn) {
         self.keyholders.insert(conn.id(), conn.clone());
     }
 
@@ -223,7 +224,7 @@ impl Sessions {
         }
         if state.has_changes() {
             self.config_is_due = true;
-        } else if !subscriber.tell_config(state) {
+        } else if !subscriber.send_config_if_changed(state) {
             self.end(conn);
         }
     }
@@ -240,7 +241,7 @@ impl Sessions {
         let mut gone = Vec::new();
         for subscriber in self.subscribers.values_mut() {
             let Some(sent) = &subscriber.config else { continue };
-            if (has_changed || sent.is_none()) && !subscriber.tell_config(state) {
+            if (has_changed || sent.is_none()) && !subscriber.send_config_if_changed(state) {
                 gone.push(subscriber.conn.clone());
             }
         }
@@ -278,7 +279,7 @@ impl Sessions {
 
 /// Sends the part of `lines` that a follower subscribed to. Returns false if its connection must be ended; it asks for the
 /// missed lines on its next one.
-fn tell_log(conn: &Conn, wanted: &LogSubscribe, lines: &[LogEntry]) -> bool {
+fn send_log_lines(conn: &Conn, wanted: &LogSubscribe, lines: &[LogEntry]) -> bool {
     let least = LogLevel::parse(&wanted.level);
     let fits = |line: &&LogEntry| line.level >= least && line.channel.matches(&wanted.channel);
     let lines: Vec<_> = lines.iter().filter(fits).map(LogEntry::to_line).collect();
@@ -333,15 +334,15 @@ mod tests {
     use nacre_mon::Who;
     use nacre_mon::logic::{Event, Tuning};
     use nacre_mon::testing::{at, boot_of};
-    use nacre_runtime::msgr::{Dispatcher, Frame, Messenger, Policy, Reset, Target};
+    use nacre_runtime::msgr::{ConnectTarget, Dispatcher, Frame, Messenger, Policy, Reset};
     use nacre_types::crush::CrushMap;
     use nacre_types::msg::DaemonCommandReply;
     use nacre_types::osdmap::OsdMap;
     use uuid::Uuid;
 
-    struct Deaf;
+    struct NullDispatcher;
 
-    impl Dispatcher for Deaf {
+    impl Dispatcher for NullDispatcher {
         fn on_message(&self, _conn: &Conn, _frame: Frame) {}
         fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
     }
@@ -351,13 +352,13 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let entity = EntityName::mon();
         let config = ConfigBuilder::new(entity.clone()).set("ms_out_queue_bytes", "64Ki").build().unwrap();
-        let lane = Messenger::builder(&config).lane(runtime.handle().clone(), Arc::new(Deaf));
+        let lane = Messenger::builder(&config).lane(runtime.handle().clone(), Arc::new(NullDispatcher));
         let messenger = lane.build().unwrap();
         let guard = runtime.enter();
         let conns = std::array::from_fn(|at| {
             let key = Key::generate().unwrap();
             messenger
-                .connect(Target {
+                .connect(ConnectTarget {
                     addr: format!("127.0.0.1:{}", at + 1).parse().unwrap(),
                     entity: None,
                     policy: Policy::Lossy,
@@ -374,16 +375,16 @@ mod tests {
     fn a_peer_that_reads_nothing_is_forgotten_and_what_it_sent_is_ignored() {
         let (_runtime, _messenger, [conn]) = idle_connections();
         let mut sessions = Sessions::default();
-        sessions.expect_answer(&conn);
-        sessions.keep_keys_fresh(&conn);
+        sessions.register_waiter(&conn);
+        sessions.subscribe_service_keys(&conn);
         let output = Bytes::from(vec![0; 40 << 10]);
         let reply = DaemonCommandReply { tid: 1, code: 0, status: String::new(), output };
         sessions.send(&conn, &reply);
         assert_eq!(sessions.connections().count(), 2);
-        assert!(!Sessions::was_ended(&conn));
+        assert!(!Sessions::is_ended(&conn));
         sessions.send(&conn, &reply);
         assert_eq!(sessions.connections().count(), 0);
-        assert!(Sessions::was_ended(&conn));
+        assert!(Sessions::is_ended(&conn));
     }
 
     fn subscribe(sessions: &mut Sessions, conn: &Conn, osd: u32, state: &MapState) {

@@ -5,8 +5,8 @@
 use bytes::Bytes;
 use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, Caps, Credential, Key, Keyring, ServiceKeys};
 use nacre_common::config::{Config, ConfigBuilder};
-use nacre_monitor::{MonError, MonServer, cluster_of, mint_generation, mkfs};
-use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Policy, Reset, Target};
+use nacre_monitor::{MonError, MonServer, mint_generation, mkfs, stored_fsid};
+use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, Reset};
 use nacre_types::encoding;
 use nacre_types::ids::{EntityKind, EntityName, Epoch, Incarnation, Interval, OsdId, PgId, PoolId};
 use nacre_types::msg::{
@@ -117,7 +117,7 @@ impl Session {
         let messenger =
             Messenger::builder(&config).lane(runtime.handle().clone(), Arc::new(Ear(ear))).build().unwrap();
         let guard = runtime.enter();
-        let target = Target {
+        let target = ConnectTarget {
             addr: mon.addr(),
             entity: None,
             policy: Policy::Lossy,
@@ -565,9 +565,9 @@ fn a_directory_has_one_cluster_and_one_user() {
         mkfs(&mon_config(), site.data(), site.fsid, &site.keyring),
         Err(MonError::AlreadyInitialised(_))
     ));
-    assert_eq!(cluster_of(site.data()).unwrap(), Some(site.fsid));
+    assert_eq!(stored_fsid(site.data()).unwrap(), Some(site.fsid));
     let empty = tempfile::tempdir().unwrap();
-    assert_eq!(cluster_of(empty.path()).unwrap(), None);
+    assert_eq!(stored_fsid(empty.path()).unwrap(), None);
     let listen = "127.0.0.1:0".parse().unwrap();
     assert!(matches!(
         MonServer::start(&mon_config(), empty.path(), listen),

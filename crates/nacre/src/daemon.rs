@@ -2,7 +2,9 @@
 
 mod gateway;
 
-pub(crate) use gateway::{Frontends, Threads, gateway, idle_delivery, rgw_config, start_gateway, urls_of};
+pub(crate) use gateway::{
+    Frontends, GatewayRuntime, gateway, passive_delivery, rgw_config, server_urls, start_gateway,
+};
 
 use crate::layout;
 use anyhow::{Context, Result, bail, ensure};
@@ -10,9 +12,9 @@ use nacre_common::auth::Keyring;
 use nacre_common::config::{Config, Invocation, Program, parse_argv};
 use nacre_common::metrics::Perf;
 use nacre_monitor::MonServer;
-use nacre_runtime::exporter::{self, Exporter, Pages};
+use nacre_runtime::exporter::{self, Exporter, PageHandler};
 use nacre_runtime::service_manager;
-use nacre_runtime::signal::{self, Stop};
+use nacre_runtime::signal::{self, ShutdownSignal};
 use nacre_types::command::mon_commands;
 use nacre_types::ids::{EntityKind, EntityName, OsdId};
 use std::path::{Path, PathBuf};
@@ -92,7 +94,7 @@ pub(crate) fn mon(args: &[String]) -> Result<()> {
 /// `nacre osd --id N`.
 pub(crate) fn osd(args: &[String]) -> Result<()> {
     let Some((config, verbs)) = configure(EntityKind::Osd, args, OSD_USAGE)? else { return Ok(()) };
-    let id = layout::osd_of(&config)?;
+    let id = layout::osd_id(&config)?;
     if verbs.mkfs {
         return nacre_osd::mkfs(&config, verbs.force)
             .with_context(|| format!("can't make the store of {id}"));
@@ -131,7 +133,7 @@ fn mon_mkfs(config: &Config) -> Result<()> {
 }
 
 #[derive(Default)]
-struct Verbs {
+struct DaemonArgs {
     mkfs: bool,
     force: bool,
     mint_generation: bool,
@@ -139,7 +141,7 @@ struct Verbs {
     osds: Vec<OsdId>,
 }
 
-fn configure(kind: EntityKind, args: &[String], usage: &str) -> Result<Option<(Config, Verbs)>> {
+fn configure(kind: EntityKind, args: &[String], usage: &str) -> Result<Option<(Config, DaemonArgs)>> {
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
         print!("{usage}");
         return Ok(None);
@@ -151,7 +153,7 @@ fn configure(kind: EntityKind, args: &[String], usage: &str) -> Result<Option<(C
         ensure!(id.is_empty() || id == "a", "there is no mon.{id}: a cluster has one map authority, mon.a");
         invocation.entity = EntityName::mon();
     }
-    let mut verbs = Verbs::default();
+    let mut verbs = DaemonArgs::default();
     for word in &invocation.rest {
         match word.as_str() {
             "--mkfs" => verbs.mkfs = true,
@@ -183,7 +185,7 @@ pub(crate) enum Daemon {
     /// An OSD.
     Osd(nacre_osd::Osd),
     /// An S3 gateway, its connection to the cluster, and its threads.
-    Gateway(nacre_rgw::server::Server, nacre_client::Cluster, Threads),
+    Gateway(nacre_rgw::server::Server, nacre_client::Cluster, GatewayRuntime),
 }
 
 impl Daemon {
@@ -211,7 +213,7 @@ impl Daemon {
     }
 
     /// Waits until the daemon has stopped on its own, for example because of a failed store. Returns the reason.
-    pub(crate) async fn failed(&self) -> String {
+    pub(crate) async fn wait_failed(&self) -> String {
         match self {
             Daemon::Mon(mon) => {
                 let mut failure = mon.failure();
@@ -231,7 +233,7 @@ impl Daemon {
 }
 
 /// Raises the soft limit of open files to the hard one: every connection needs a file, and the soft limit is often 1024.
-pub(crate) fn raise_open_files() {
+pub(crate) fn raise_nofile_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum
@@ -242,12 +244,12 @@ pub(crate) fn raise_open_files() {
 }
 
 /// Starts logging, the runtime and the daemon. Stops the daemon at a signal or when it fails.
-fn run<F>(config: Config, start: impl FnOnce(Config, Stop) -> F) -> Result<()>
+fn run<F>(config: Config, start: impl FnOnce(Config, ShutdownSignal) -> F) -> Result<()>
 where
     F: Future<Output = Result<Daemon>>,
 {
     nacre_runtime::log::start(&config, true)?;
-    raise_open_files();
+    raise_nofile_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async move {
         let stop = install_signals()?;
@@ -255,17 +257,17 @@ where
         let endpoint = Exporter::bind(&config).await?;
         let daemons = vec![start(config, stop.clone()).await?];
         if let Some(endpoint) = endpoint {
-            endpoint.serve(pages(&daemons));
+            endpoint.serve(exporter_pages(&daemons));
         }
         if !stop.is_requested() {
             service_manager::ready("running");
         }
-        until_stopped(&stop, daemons).await
+        run_until_stopped(&stop, daemons).await
     })
 }
 
 /// The pages of the metrics endpoint of a process with these daemons.
-pub(crate) fn pages(daemons: &[Daemon]) -> Pages {
+pub(crate) fn exporter_pages(daemons: &[Daemon]) -> PageHandler {
     let mon = daemons.iter().find_map(|daemon| match daemon {
         Daemon::Mon(mon) => Some(mon.metrics()),
         Daemon::Osd(_) | Daemon::Gateway(..) => None,
@@ -274,7 +276,7 @@ pub(crate) fn pages(daemons: &[Daemon]) -> Pages {
     let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_)));
     let perfs: Vec<Perf> = osds.filter_map(Daemon::perf).collect();
     let gateways = daemons.iter().filter_map(|daemon| match daemon {
-        Daemon::Gateway(server, ..) => Some((gateway::name_of(server), Arc::clone(server.metrics()))),
+        Daemon::Gateway(server, ..) => Some((gateway::server_name(server), Arc::clone(server.metrics()))),
         Daemon::Mon(_) | Daemon::Osd(_) => None,
     });
     let gateways: Vec<_> = gateways.collect();
@@ -283,7 +285,7 @@ pub(crate) fn pages(daemons: &[Daemon]) -> Pages {
             let mut out = mon.as_ref().map(|mon| mon.collect().0).unwrap_or_default();
             perfs.iter().for_each(|perf| perf.expose(&mut out));
             gateways.iter().for_each(|(name, metrics)| metrics.expose(name, &mut out));
-            Some((exporter::METRICS_TYPE, out.render()))
+            Some((exporter::METRICS_CONTENT_TYPE, out.render()))
         }
         "/sd" => mon.as_ref().map(|mon| {
             let targets = mon.collect().1;
@@ -321,21 +323,21 @@ impl Drop for PidFile {
 }
 
 /// SIGHUP reopens the logs; the first SIGINT or SIGTERM stops in order, the second at once.
-pub(crate) fn install_signals() -> Result<Stop> {
+pub(crate) fn install_signals() -> Result<ShutdownSignal> {
     Ok(signal::install(nacre_runtime::log::reopen)?)
 }
 
 /// Waits until one of the daemons has stopped on its own. Returns the reason.
-pub(crate) async fn first_failure(daemons: &[Daemon]) -> String {
-    let watches = daemons.iter().map(|daemon| Box::pin(daemon.failed()));
+pub(crate) async fn wait_first_failure(daemons: &[Daemon]) -> String {
+    let watches = daemons.iter().map(|daemon| Box::pin(daemon.wait_failed()));
     futures::future::select_all(watches).await.0
 }
 
 /// Waits for a signal or a failed daemon, then stops all daemons in reverse order of their start.
-pub(crate) async fn until_stopped(stop: &Stop, mut daemons: Vec<Daemon>) -> Result<()> {
+pub(crate) async fn run_until_stopped(stop: &ShutdownSignal, mut daemons: Vec<Daemon>) -> Result<()> {
     let failed = tokio::select! {
-        () = stop.requested() => None,
-        why = first_failure(&daemons) => Some(why),
+        () = stop.wait() => None,
+        why = wait_first_failure(&daemons) => Some(why),
     };
     service_manager::stopping();
     let mut outcome = Ok(());

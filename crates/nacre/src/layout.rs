@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 /// The parameters of a new cluster.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
+pub(crate) struct ClusterSpec {
     /// Number of OSDs.
     pub(crate) osds: u32,
     /// `osd_objectstore`: one for all OSDs, or one for each.
@@ -47,16 +47,16 @@ pub(crate) struct BlockDevice {
 
 /// A cluster's folder.
 #[derive(Debug, Clone)]
-pub(crate) struct Layout {
+pub(crate) struct ClusterDir {
     root: PathBuf,
 }
 
-impl Layout {
+impl ClusterDir {
     /// The folder `root`, which must exist or be creatable.
-    pub(crate) fn at(root: &Path) -> Result<Layout> {
+    pub(crate) fn open(root: &Path) -> Result<ClusterDir> {
         fs::create_dir_all(root).with_context(|| format!("can't create {}", root.display()))?;
         let root = root.canonicalize().with_context(|| format!("can't resolve {}", root.display()))?;
-        Ok(Layout { root })
+        Ok(ClusterDir { root })
     }
 
     /// The configuration file.
@@ -113,7 +113,7 @@ impl Layout {
 
     /// Creates a cluster: configuration, keys and empty stores. Writes the configuration file last, so that an interrupted
     /// attempt is not taken for a cluster and can be repeated. `progress` counts stores.
-    pub(crate) fn create(&self, plan: &Plan, progress: &Progress) -> Result<()> {
+    pub(crate) fn create(&self, plan: &ClusterSpec, progress: &Progress) -> Result<()> {
         ensure!(!self.exists(), "{} holds a cluster already", self.root.display());
         ensure!(plan.osds > 0, "a cluster needs at least one OSD");
         for folder in [self.mon_data(), self.root.join("osd"), self.root.join("log"), self.root.join("run")] {
@@ -167,13 +167,13 @@ impl Layout {
         Ok(all)
     }
 
-    fn conf_text(&self, fsid: Uuid, plan: &Plan) -> String {
+    fn conf_text(&self, fsid: Uuid, plan: &ClusterSpec) -> String {
         let Self { root } = self;
         let (root, size) = (root.display(), plan.osds.min(3));
         let min_size = size - size / 2;
         // A request for one OSD implies that one copy suffices.
         let alone = if size == 1 { "mon_allow_pool_size_one = true\n" } else { "" };
-        let Plan { objectstores, listen, .. } = plan;
+        let ClusterSpec { objectstores, listen, .. } = plan;
         let first = objectstores.first().map_or("bluestore", String::as_str);
         let own: String = (0..plan.osds as usize).map(|osd| own_section(plan, osd)).collect();
         let ip = listen.ip();
@@ -233,7 +233,7 @@ impl Layout {
 }
 
 /// The section of an OSD with its own options.
-fn own_section(plan: &Plan, osd: usize) -> String {
+fn own_section(plan: &ClusterSpec, osd: usize) -> String {
     let mut lines = String::new();
     if let Some(kind) = plan.objectstores.get(osd).filter(|kind| Some(*kind) != plan.objectstores.first()) {
         lines += &format!("osd_objectstore = {kind}\n");
@@ -249,7 +249,7 @@ fn own_section(plan: &Plan, osd: usize) -> String {
 }
 
 /// The OSD that a configuration is for.
-pub(crate) fn osd_of(config: &Config) -> Result<OsdId> {
+pub(crate) fn osd_id(config: &Config) -> Result<OsdId> {
     match config.entity() {
         entity if entity.kind == EntityKind::Osd => {
             entity.osd_id().with_context(|| format!("'{entity}' does not name an OSD: give --id N"))

@@ -71,7 +71,7 @@ impl Progress {
     }
 
     /// Prints while the bar is hidden.
-    pub(crate) fn aside(&self, print: impl FnOnce()) {
+    pub(crate) fn suspend(&self, print: impl FnOnce()) {
         match &self.inner.bar {
             Some(bar) => bar.suspend(print),
             None => print(),

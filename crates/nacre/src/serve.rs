@@ -7,14 +7,14 @@ mod place;
 mod ports;
 
 use crate::daemon::{self, Daemon, Frontends};
-use crate::layout::{Layout, Plan};
+use crate::layout::{ClusterDir, ClusterSpec};
 use crate::progress::{Progress, Unit};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::{CommandFactory, Parser};
 use nacre_common::config::Source;
 use nacre_common::options;
 use nacre_runtime::exporter::Exporter;
-use nacre_runtime::signal::Stop;
+use nacre_runtime::signal::ShutdownSignal;
 use nacre_runtime::{log, service_manager};
 use nacre_types::ids::EntityName;
 use std::net::SocketAddr;
@@ -83,12 +83,12 @@ struct Args {
 impl Args {
     /// The endpoints and settings of S3. Without endpoints it is not served. --s3 and --s3-tls replace the endpoints of
     /// `rgw_frontends`, and keep its other words.
-    fn frontends(&self, layout: &Layout) -> Result<Frontends> {
+    fn frontends(&self, layout: &ClusterDir) -> Result<Frontends> {
         let words = match &self.rgw_frontends {
             Some(words) => Some(words.clone()),
             None => self.configured_frontends(layout)?,
         };
-        let mut found = Frontends::words(&words.unwrap_or_default())?;
+        let mut found = Frontends::parse_words(&words.unwrap_or_default())?;
         if self.s3.is_some() || self.s3_tls.is_some() {
             found.plain.clear();
             found.tls = self.s3_tls.into_iter().collect();
@@ -98,7 +98,7 @@ impl Args {
         match self.s3 {
             Some(S3Address(addr)) => found.plain.extend(addr),
             None if self.s3_tls.is_some() || (found.plain.is_empty() && found.tls.is_empty()) => {
-                found.plain.push(ports::for_s3()?);
+                found.plain.push(ports::s3_addr()?);
             }
             None => {}
         }
@@ -113,7 +113,7 @@ impl Args {
     }
 
     /// `rgw_frontends`, if it is set: by --option for a new cluster, otherwise in its ceph.conf.
-    fn configured_frontends(&self, layout: &Layout) -> Result<Option<String>> {
+    fn configured_frontends(&self, layout: &ClusterDir) -> Result<Option<String>> {
         const NAME: &str = "rgw_frontends";
         if layout.exists() {
             let mut shown = layout.config(EntityName::client("admin"))?.show().into_iter();
@@ -150,7 +150,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         Err(error) => error.exit(),
     };
     let began = Instant::now();
-    let layout = Layout::at(&args.data)?;
+    let layout = ClusterDir::open(&args.data)?;
     if layout.exists() && !args.mkfs_only {
         place::check_rights(&layout)?;
         ports::check_stopped(&layout, &args.data)?;
@@ -165,7 +165,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let admin = layout.config(EntityName::client("admin"))?;
     let mon = layout.config(EntityName::mon())?;
     log::start(&mon, true)?;
-    daemon::raise_open_files();
+    daemon::raise_nofile_limit();
     // The daemons have their own threads.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let outcome = runtime.block_on(async move {
@@ -177,8 +177,8 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         let ready = match started {
             Ok(()) => tokio::select! {
                 ready = wait_until_up(&admin, daemons.len() - 1) => ready,
-                why = daemon::first_failure(&daemons) => Err(anyhow!("the start failed: {why}")),
-                () = stop.requested() => Ok(()),
+                why = daemon::wait_first_failure(&daemons) => Err(anyhow!("the start failed: {why}")),
+                () = stop.wait() => Ok(()),
             },
             Err(error) => Err(error),
         };
@@ -195,7 +195,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         if is_served && !stop.is_requested() {
             let started = tokio::select! {
                 started = gateway::start(&layout, args.s3_name.as_ref(), &frontends, &mut daemons) => started.map(Some),
-                () = stop.requested() => Ok(None),
+                () = stop.wait() => Ok(None),
             };
             match started {
                 Ok(found) => s3 = found,
@@ -208,38 +208,38 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         }
         let metrics = endpoint.as_ref().map(Exporter::addr);
         if let Some(endpoint) = endpoint {
-            endpoint.serve(daemon::pages(&daemons));
+            endpoint.serve(daemon::exporter_pages(&daemons));
         }
         if !stop.is_requested() {
-            if log::is_journal() {
-                greeting::announce(&daemons, s3.as_ref(), began.elapsed());
+            if log::logs_to_journal() {
+                greeting::log_ready(&daemons, s3.as_ref(), began.elapsed());
             } else {
-                greeting::greet(&layout, &daemons, metrics, s3.as_ref(), began.elapsed());
+                greeting::print_banner(&layout, &daemons, metrics, s3.as_ref(), began.elapsed());
             }
-            service_manager::ready(&greeting::state(&daemons, s3.as_ref()));
+            service_manager::ready(&greeting::status_line(&daemons, s3.as_ref()));
         }
-        daemon::until_stopped(&stop, daemons).await
+        daemon::run_until_stopped(&stop, daemons).await
     });
-    if outcome.is_ok() && !log::is_journal() {
-        greeting::farewell(&args.data);
+    if outcome.is_ok() && !log::logs_to_journal() {
+        greeting::print_stopped(&args.data);
     }
     outcome
 }
 
 /// Creates the cluster if there is none, and checks the arguments against an existing one.
-fn prepare(layout: &Layout, args: &Args) -> Result<()> {
+fn prepare(layout: &ClusterDir, args: &Args) -> Result<()> {
     // Clients find the cluster by the port in ceph.conf.
     ensure!(args.listen.is_none_or(|addr| addr.port() != 0), "--listen needs a port other than 0");
     if !layout.exists() {
         let given = args.objectstore.len();
         let osds = args.osds.unwrap_or(if given > 1 { given as u32 } else { 3 });
         let objectstores = objectstores(&args.objectstore, args.osds)?;
-        let listen = ports::for_new_mon(args.listen)?;
+        let listen = ports::mon_addr(args.listen)?;
         let options = args.options.iter().map(|text| checked_option(text)).collect::<Result<_>>()?;
         check_devices(args.bluestore_devs.len(), osds, &objectstores)?;
         // Last, because everything else must be valid before devices are cleared.
-        let devices = devices::prepare(&args.bluestore_devs, args.wipe_devs)?;
-        let plan = Plan { osds, objectstores, listen, options, devices };
+        let devices = devices::prepare_devices(&args.bluestore_devs, args.wipe_devs)?;
+        let plan = ClusterSpec { osds, objectstores, listen, options, devices };
         place::check_space(&args.data, &plan)?;
         println!("making a cluster of {} OSDs in {}", plan.osds, args.data.display());
         let progress = Progress::start("making the stores", Unit::Items("OSDs"), Some(plan.osds.into()));
@@ -305,7 +305,7 @@ fn checked_option(text: &str) -> Result<(String, String)> {
     Ok((options::normalize_name(name), value))
 }
 
-async fn start(layout: &Layout, stop: &Stop, daemons: &mut Vec<Daemon>) -> Result<()> {
+async fn start(layout: &ClusterDir, stop: &ShutdownSignal, daemons: &mut Vec<Daemon>) -> Result<()> {
     let config = layout.config(EntityName::mon())?;
     let osds = layout.osds()?;
     println!("starting the map authority and {} OSDs", osds.len());
@@ -351,7 +351,7 @@ mod tests {
 
     fn frontends(data: &Path, words: &[&str]) -> Result<Frontends> {
         let args = Args::try_parse_from(std::iter::once("nacre serve").chain(words.iter().copied()))?;
-        args.frontends(&Layout::at(data)?)
+        args.frontends(&ClusterDir::open(data)?)
     }
 
     /// An address that no program listens on.

@@ -6,7 +6,7 @@ use crate::metrics::add;
 use crate::mover::event_id;
 use crate::owner::locate;
 use crate::topic_store::StoredTopic;
-use nacre_queues::admission::{Admission, Decision};
+use nacre_queues::admission::{Admission, AdmitDecision};
 use nacre_queues::op::ObjectRead;
 use nacre_queues::record::EventId;
 use nacre_task::{Env, Instant};
@@ -18,15 +18,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The time for which a reading of a queue's size is used.
-const FRESH: Duration = Duration::from_secs(1);
+const SIZE_TTL: Duration = Duration::from_secs(1);
 /// The time after which admitted events count as enqueued, because another gateway must have moved them.
-const MOVED_BY_OTHERS: Duration = Duration::from_secs(30);
+const FOREIGN_ENQUEUE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most readings for one decision.
-const READINGS: usize = 2;
+const MAX_SIZE_READS: usize = 2;
 
 /// The topics that refuse operations, as known to this gateway.
 #[derive(Default)]
-pub(crate) struct Admissions {
+pub(crate) struct TopicAdmissions {
     topics: Mutex<BTreeMap<TopicId, Arc<TopicAdmission>>>,
 }
 
@@ -43,9 +43,9 @@ struct State {
     committed: BTreeMap<EventId, (u64, Instant)>,
 }
 
-/// An admitted event of an operation. If this is dropped without [`Admitted::commit`], the operation has no event.
+/// An admitted event of an operation. If this is dropped without [`QueueReservation::commit`], the operation has no event.
 #[must_use = "dropped, it gives the admission back"]
-pub struct Admitted {
+pub struct QueueReservation {
     place: Option<Place>,
 }
 
@@ -56,9 +56,9 @@ struct Place {
     env: Env,
 }
 
-impl Admitted {
-    pub(crate) fn freely() -> Admitted {
-        Admitted { place: None }
+impl QueueReservation {
+    pub(crate) fn unlimited() -> QueueReservation {
+        QueueReservation { place: None }
     }
 
     /// The bytes with which the event was admitted; 0 if the topic has no limit.
@@ -72,16 +72,16 @@ impl Admitted {
         let Ok(id) = event_id(change, ordinal) else { return };
         if let Some(place) = self.place.take() {
             let mut state = place.topic.state.lock();
-            state.admission.resized(place.bytes, bytes);
+            state.admission.adjust(place.bytes, bytes);
             state.committed.insert(id, (bytes, place.env.now()));
         }
     }
 }
 
-impl Drop for Admitted {
+impl Drop for QueueReservation {
     fn drop(&mut self) {
         if let Some(Place { topic, bytes, .. }) = self.place.take() {
-            topic.state.lock().admission.given_up(bytes);
+            topic.state.lock().admission.release(bytes);
         }
     }
 }
@@ -91,13 +91,13 @@ impl State {
     fn enqueued<'a>(&mut self, ids: impl IntoIterator<Item = &'a EventId>) {
         for id in ids {
             if let Some((bytes, _)) = self.committed.remove(id) {
-                self.admission.enqueued(bytes);
+                self.admission.commit(bytes);
             }
         }
     }
 }
 
-impl Admissions {
+impl TopicAdmissions {
     /// Events of a topic were enqueued.
     pub(crate) fn moved(&self, topic: TopicId, ids: &BTreeSet<EventId>) {
         let Some(topic) = self.topics.lock().get(&topic).cloned() else { return };
@@ -123,30 +123,30 @@ impl Admissions {
 }
 
 /// Decides whether an operation that may have an event of `bytes` bytes for a topic may start; `None` means SlowDown.
-pub(crate) async fn admit(core: &Core, stored: &StoredTopic, bytes: u64) -> Result<Option<Admitted>> {
+pub(crate) async fn admit(core: &Core, stored: &StoredTopic, bytes: u64) -> Result<Option<QueueReservation>> {
     let topic = &stored.record.topic;
     let now = core.env.now();
     let limit = match core.queue_limit_bytes(topic) {
         Some(limit) if topic.attributes.full_queue_policy() == FullQueuePolicy::Refuse => limit,
-        _ => return Ok(Some(Admitted::freely())),
+        _ => return Ok(Some(QueueReservation::unlimited())),
     };
     let known = core.admissions.of(topic.id, limit, core.settings.allowance_bytes);
-    for reading in 0..=READINGS {
+    for reading in 0..=MAX_SIZE_READS {
         let decision = {
             let mut state = known.state.lock();
-            if state.read_at.is_none_or(|read_at| now - read_at > FRESH) {
+            if state.read_at.is_none_or(|read_at| now - read_at > SIZE_TTL) {
                 state.admission.expire();
             }
             state.admission.admit(bytes)
         };
         match decision {
-            Decision::Admitted => {
+            AdmitDecision::Admitted => {
                 let place = Place { topic: known, bytes, env: core.env.clone() };
-                return Ok(Some(Admitted { place: Some(place) }));
+                return Ok(Some(QueueReservation { place: Some(place) }));
             }
-            Decision::Full => break,
-            Decision::ReadFirst if reading == READINGS => break,
-            Decision::ReadFirst => read(core, stored, &known).await?,
+            AdmitDecision::Full => break,
+            AdmitDecision::NeedsSize if reading == MAX_SIZE_READS => break,
+            AdmitDecision::NeedsSize => read(core, stored, &known).await?,
         }
     }
     add(&core.metrics.refused_full, 1);
@@ -160,13 +160,13 @@ async fn read(core: &Core, stored: &StoredTopic, known: &TopicAdmission) -> Resu
     let now = core.env.now();
     {
         let mut state = known.state.lock();
-        if state.read_at.is_some_and(|read_at| read_at > called_at) && !state.admission.needs_reading() {
+        if state.read_at.is_some_and(|read_at| read_at > called_at) && !state.admission.needs_size_read() {
             return Ok(());
         }
-        let old = state.committed.iter().filter(|(_, (_, since))| now - *since > MOVED_BY_OTHERS);
+        let old = state.committed.iter().filter(|(_, (_, since))| now - *since > FOREIGN_ENQUEUE_TIMEOUT);
         let old: Vec<EventId> = old.map(|(id, _)| id.clone()).collect();
         state.enqueued(&old);
-        state.admission.reading_begins();
+        state.admission.begin_size_read();
     }
     let mut bytes = 0;
     let topic = &stored.record.topic;
@@ -180,7 +180,7 @@ async fn read(core: &Core, stored: &StoredTopic, known: &TopicAdmission) -> Resu
         }
     }
     let mut state = known.state.lock();
-    state.admission.reading_ended(bytes);
+    state.admission.end_size_read(bytes);
     state.read_at = Some(core.env.now());
     Ok(())
 }

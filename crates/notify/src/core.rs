@@ -1,9 +1,9 @@
 //! The state that all parts of delivery share: the environment, RADOS, topics, metrics, and tasks that end together.
 
-use crate::admission::Admissions;
-use crate::endpoints::Endpoints;
+use crate::admission::TopicAdmissions;
+use crate::endpoints::EndpointTable;
 use crate::error::{Error, Result};
-use crate::lane::Lane;
+use crate::lane::ShardProducer;
 use crate::metrics::Metrics;
 use crate::mover::Mover;
 use crate::outboxes::Outboxes;
@@ -14,11 +14,11 @@ use crate::rados::Rados;
 use crate::settings::Settings;
 use crate::topic_cache::TopicCache;
 use crate::topic_store::StoredTopic;
-use nacre_queues::clock::{Moment, SteadyClock};
+use nacre_queues::clock::{ClockSample, SteadyClock};
 use nacre_queues::enqueue::ShardLimit;
 use nacre_queues::layout::{self, Generation};
 use nacre_queues::name as queue_name;
-use nacre_queues::window::Times;
+use nacre_queues::window::WindowTime;
 use nacre_task::Env;
 use nacre_topics::attributes::FullQueuePolicy;
 use nacre_topics::topic::{Topic, TopicId};
@@ -60,10 +60,10 @@ pub(crate) struct Core {
     pub(crate) session: u64,
     pub(crate) mover: Mover,
     pub(crate) owners: Owners,
-    pub(crate) endpoints: Endpoints,
+    pub(crate) endpoints: EndpointTable,
     pub(crate) progress: ProgressCache,
-    pub(crate) admissions: Admissions,
-    lanes: Mutex<BTreeMap<ShardKey, Arc<Lane>>>,
+    pub(crate) admissions: TopicAdmissions,
+    lanes: Mutex<BTreeMap<ShardKey, Arc<ShardProducer>>>,
     epochs: AtomicU64,
     clock: Mutex<SteadyClock>,
     gateways: Mutex<Gateways>,
@@ -89,7 +89,7 @@ const CHANGE_RETRY: Duration = Duration::from_secs(2);
 const MAX_ENDED: usize = 1024;
 
 /// The parts of [`Core`] that the caller provides.
-pub(crate) struct Parts {
+pub(crate) struct CoreParts {
     pub(crate) env: Env,
     pub(crate) rados: Rados,
     pub(crate) topics: TopicCache,
@@ -100,15 +100,15 @@ pub(crate) struct Parts {
 }
 
 impl Core {
-    pub(crate) fn new(parts: Parts) -> Core {
-        let Parts { env, rados, topics, pusher, outboxes, settings, session } = parts;
+    pub(crate) fn new(parts: CoreParts) -> Core {
+        let CoreParts { env, rados, topics, pusher, outboxes, settings, session } = parts;
         let clock = Mutex::new(SteadyClock::new(moment(&env)));
         Core {
             owners: Owners::new(settings.active_shards),
             mover: Mover::new(settings.active_buckets),
-            endpoints: Endpoints::default(),
+            endpoints: EndpointTable::default(),
             progress: ProgressCache::default(),
-            admissions: Admissions::default(),
+            admissions: TopicAdmissions::default(),
             env,
             rados,
             topics,
@@ -134,9 +134,9 @@ impl Core {
     }
 
     /// The current time on the clocks that windows use.
-    pub(crate) fn times(&self) -> Times {
+    pub(crate) fn times(&self) -> WindowTime {
         let now = moment(&self.env);
-        Times { steady_ns: self.clock.lock().now_ns(now), mono_ns: now.mono_ns }
+        WindowTime { steady_ns: self.clock.lock().now_ns(now), mono_ns: now.mono_ns }
     }
 
     /// The monotonic clock, in nanoseconds.
@@ -184,7 +184,7 @@ impl Core {
     }
 
     /// Waits for `wait`; returns `false` if delivery is stopped.
-    pub(crate) async fn pause(&self, wait: Duration) -> bool {
+    pub(crate) async fn sleep_unless_stopped(&self, wait: Duration) -> bool {
         let stopped = self.stopping.notified();
         if self.is_stopped() {
             return false;
@@ -199,7 +199,7 @@ impl Core {
     }
 
     /// The lane for a shard of the current generation of a topic.
-    pub(crate) fn lane(&self, topic: &Topic, generation: Generation, shard: u32) -> Arc<Lane> {
+    pub(crate) fn lane(&self, topic: &Topic, generation: Generation, shard: u32) -> Arc<ShardProducer> {
         let key = ShardKey { topic: topic.id, generation: generation.number, shard };
         let limit = self.shard_limit(topic, generation.shards);
         let mut lanes = self.lanes.lock();
@@ -210,9 +210,10 @@ impl Core {
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
         }
         let id = queue_id(topic.id);
-        let (visible, hidden) = layout::places(&topic.arn.tenant, &topic.arn.name, &id, generation, shard);
+        let (visible, hidden) =
+            layout::candidate_objects(&topic.arn.tenant, &topic.arn.name, &id, generation, shard);
         let identity = generation.identity(&id, shard);
-        let lane = Arc::new(Lane::new(key, visible.unwrap_or(hidden), identity, limit));
+        let lane = Arc::new(ShardProducer::new(key, visible.unwrap_or(hidden), identity, limit));
         lanes.insert(key, Arc::clone(&lane));
         lane
     }
@@ -293,26 +294,26 @@ impl Core {
 
     /// Starts the changes of a topic's queue that its record requires, including changes that other gateways left
     /// incomplete.
-    pub(crate) fn change_soon(self: &Arc<Self>, stored: &StoredTopic) {
+    pub(crate) fn schedule_change(self: &Arc<Self>, stored: &StoredTopic) {
         let arn = stored.record.topic.arn.clone();
         if !self.mover.queue_change(&arn) {
             return;
         }
         let core = Arc::clone(self);
         self.spawn(async move {
-            if let Err(error) = crate::generations::complete(&core, &arn).await {
+            if let Err(error) = crate::generations::reconcile(&core, &arn).await {
                 tracing::warn!(topic = %arn, %error, "notifications: the change of a topic's queues is tried again later");
                 // Owners and movers call this several times a second.
-                core.pause(CHANGE_RETRY).await;
+                core.sleep_unless_stopped(CHANGE_RETRY).await;
             }
             core.mover.unqueue_change(&arn);
         });
     }
 }
 
-fn moment(env: &Env) -> Moment {
+fn moment(env: &Env) -> ClockSample {
     let mono_ns = u64::try_from(env.now().since_origin().as_nanos()).unwrap_or(u64::MAX);
-    Moment { wall_ns: env.wall_ns(), mono_ns }
+    ClockSample { wall_ns: env.wall_ns(), mono_ns }
 }
 
 /// Counts a task until it ends or is dropped.

@@ -5,7 +5,7 @@
 
 use crate::core::{Core, ShardKey};
 use crate::metrics::add;
-use crate::push::{Connection, Failure, Message, Target};
+use crate::push::{Connection, PushFailure, PushMessage, PushTarget};
 use crate::topic_store::StoredTopic;
 use nacre_queues::retry::{Breaker, BreakerState};
 use nacre_topics::endpoint::Endpoint;
@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 
 /// The endpoints of all topics.
 #[derive(Default)]
-pub(crate) struct Endpoints {
+pub(crate) struct EndpointTable {
     of_topics: Mutex<BTreeMap<TopicId, Arc<TopicEndpoint>>>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct TopicEndpoint {
     last_probe: Mutex<Option<ShardKey>>,
 }
 
-impl Endpoints {
+impl EndpointTable {
     /// The endpoint of a topic according to this record; `None` if it has none. A new endpoint has a closed breaker.
     pub(crate) fn get(&self, core: &Core, stored: &StoredTopic) -> Option<Arc<TopicEndpoint>> {
         let topic = &stored.record.topic;
@@ -97,12 +97,12 @@ impl Endpoints {
 
 impl TopicEndpoint {
     /// The connection that shards of the topic share.
-    pub(crate) fn connection(&self, core: &Core) -> Result<Arc<dyn Connection>, Failure> {
+    pub(crate) fn connection(&self, core: &Core) -> Result<Arc<dyn Connection>, PushFailure> {
         let mut connection = self.connection.lock();
         if let Some(connection) = &*connection {
             return Ok(Arc::clone(connection));
         }
-        let target = Target { endpoint: self.endpoint.clone(), topic: self.topic, queue: None };
+        let target = PushTarget { endpoint: self.endpoint.clone(), topic: self.topic, queue: None };
         let made = core.pusher.open(&target)?;
         *connection = Some(Arc::clone(&made));
         Ok(made)
@@ -206,10 +206,10 @@ impl TopicEndpoint {
 /// Pushes messages; returns an outcome for each of them.
 pub(crate) async fn push(
     connection: Arc<dyn Connection>,
-    messages: Vec<Message>,
-) -> Vec<Result<(), Failure>> {
+    messages: Vec<PushMessage>,
+) -> Vec<Result<(), PushFailure>> {
     let count = messages.len();
     let mut outcomes = connection.push(messages).await;
-    outcomes.resize(count, Err(Failure::Unavailable("the outcome is missing".to_owned())));
+    outcomes.resize(count, Err(PushFailure::Unavailable("the outcome is missing".to_owned())));
     outcomes
 }

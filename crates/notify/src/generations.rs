@@ -5,32 +5,32 @@ use crate::core::{Core, ShardKey, queue_id};
 use crate::error::{Error, Result};
 use crate::mover::forget_receipts;
 use crate::owner::{locate, read_shard};
-use crate::rados::Written;
+use crate::rados::WriteOutcome;
 use crate::topic_store::StoredTopic;
 use bytes::Bytes;
-use nacre_queues::dead;
-use nacre_queues::layout::{Begin, Generation};
+use nacre_queues::dead_letters;
+use nacre_queues::layout::{BeginResult, Generation};
 use nacre_queues::name::{self, SourceId};
 use nacre_queues::op::{ObjectKey, ObjectRead};
 use nacre_queues::reshard::{self, BeginCopy, ShardStep};
-use nacre_queues::shard::{self, Found, Shard};
+use nacre_queues::shard::{self, ObjectContent, Shard};
 use nacre_topics::arn::TopicArn;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The duration of the lock on a change if it is not renewed.
-const LOCK: Duration = Duration::from_secs(10);
+const CHANGE_LOCK_DURATION: Duration = Duration::from_secs(10);
 /// The delay between two attempts to get the lock, or to take the lease of a shard.
-const WAIT: Duration = Duration::from_millis(100);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// The number of attempts before an owner's lease is broken.
-const PATIENCE: usize = 15;
+const LEASE_BREAK_ATTEMPTS: usize = 15;
 /// The most attempts of a step that fails because of concurrent changes.
 const ATTEMPTS: usize = 100;
 /// The number of entries in a page of a shard that is copied: about 4 MiB with batches of 64 KiB.
-const COPIED: u64 = 64;
+const COPY_PAGE_ENTRIES: u64 = 64;
 
 /// Adapts the queues of a topic to its attributes. Returns when this is done.
-pub(crate) async fn complete(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
+pub(crate) async fn reconcile(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
     for _ in 0..ATTEMPTS {
         core.check_running()?;
         let Some(stored) = core.topics.store.get(arn).await? else { return Ok(()) };
@@ -38,10 +38,10 @@ pub(crate) async fn complete(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
         if stored.record.layout.next.is_none() {
             let mut record = stored.record.clone();
             match record.begin_change()? {
-                Begin::Unchanged | Begin::Deleted => return Ok(()),
-                Begin::TooMany => return Err(Error::TooManyGenerations(arn.clone())),
-                Begin::Busy => {}
-                Begin::Started => {
+                BeginResult::Unchanged | BeginResult::Deleted => return Ok(()),
+                BeginResult::TooMany => return Err(Error::TooManyGenerations(arn.clone())),
+                BeginResult::Busy => {}
+                BeginResult::Started => {
                     if let Some(stored) = core.topics.store.update(&stored, &record).await? {
                         core.topics.put(stored);
                     }
@@ -50,19 +50,21 @@ pub(crate) async fn complete(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
             continue;
         }
         // The lock excludes other gateways, but not another task of this gateway.
-        let Some(_alone) = Alone::new(core, &stored.record.topic.arn) else {
-            core.pause(WAIT).await;
+        let Some(_alone) = ChangeGuard::new(core, &stored.record.topic.arn) else {
+            core.sleep_unless_stopped(RETRY_DELAY).await;
             continue;
         };
-        if !core.topics.store.lock_change(&stored.record.topic, LOCK).await? {
-            core.pause(WAIT).await;
+        if !core.topics.store.lock_change(&stored.record.topic, CHANGE_LOCK_DURATION).await? {
+            core.sleep_unless_stopped(RETRY_DELAY).await;
             continue;
         }
         let changed = change(core, &stored).await;
         core.topics.store.unlock_change(&stored.record.topic).await?;
         match changed {
             Ok(()) => {}
-            Err(Error::Changed(_) | Error::Contended(_)) => drop(core.pause(WAIT).await),
+            Err(Error::Changed(_) | Error::Contended(_)) => {
+                drop(core.sleep_unless_stopped(RETRY_DELAY).await)
+            }
             Err(error) => return Err(error),
         }
     }
@@ -70,18 +72,18 @@ pub(crate) async fn complete(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
 }
 
 /// Guard: no other task of this gateway changes the queues of the topic.
-struct Alone<'a> {
+struct ChangeGuard<'a> {
     core: &'a Core,
     arn: &'a TopicArn,
 }
 
-impl<'a> Alone<'a> {
-    fn new(core: &'a Core, arn: &'a TopicArn) -> Option<Alone<'a>> {
-        core.mover.begin_change(arn).then_some(Alone { core, arn })
+impl<'a> ChangeGuard<'a> {
+    fn new(core: &'a Core, arn: &'a TopicArn) -> Option<ChangeGuard<'a>> {
+        core.mover.begin_change(arn).then_some(ChangeGuard { core, arn })
     }
 }
 
-impl Drop for Alone<'_> {
+impl Drop for ChangeGuard<'_> {
     fn drop(&mut self) {
         self.core.mover.end_change(self.arn);
     }
@@ -93,10 +95,12 @@ async fn change(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
     let Some(next) = layout.next else { return Ok(()) };
     let topic = &stored.record.topic;
     let id = queue_id(topic.id);
-    for index in reshard::indices(layout.current, next) {
+    for index in reshard::affected_indices(layout.current, next) {
         let object = name::queue_object(&topic.arn.tenant, &topic.arn.name, index);
-        repeat(core, stored, &object, index, |found| reshard::step(&id, layout.current, next, index, found))
-            .await?;
+        repeat(core, stored, &object, index, |found| {
+            reshard::next_step(&id, layout.current, next, index, found)
+        })
+        .await?;
     }
     if let Some(hidden) = layout.current.filter(|current| !current.is_visible) {
         for index in 0..hidden.shards {
@@ -121,7 +125,7 @@ async fn change(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
     for older in &stored.record.layout.older {
         for shard in 0..older.shards {
             let key = ShardKey { topic: stored.record.topic.id, generation: older.number, shard };
-            crate::owner::has_events(core, key);
+            crate::owner::wake_shard(core, key);
         }
     }
     Ok(())
@@ -133,13 +137,13 @@ async fn repeat(
     stored: &StoredTopic,
     object: &ObjectKey,
     index: u32,
-    step: impl Fn(Option<&Found>) -> ShardStep,
+    step: impl Fn(Option<&ObjectContent>) -> ShardStep,
 ) -> Result<()> {
     for _ in 0..ATTEMPTS {
         core.check_running()?;
         let found = match core.rados.read(&ObjectRead::attributes(object)).await? {
             None => None,
-            Some(reply) => Some(shard::found(object, &reply)?),
+            Some(reply) => Some(shard::classify(object, &reply)?),
         };
         let written = match step(found.as_ref()) {
             ShardStep::Done => return Ok(()),
@@ -162,20 +166,20 @@ async fn repeat(
                 };
                 let Some(shard) = close(core, stored, object, current, index).await? else { continue };
                 copy(core, &shard).await?;
-                core.topics.store.lock_change(&stored.record.topic, LOCK).await?;
-                let written = core.rados.write(reshard::switch(&shard, then.as_ref())).await?;
-                if let (Written::Done, Some(_)) = (written, &then) {
+                core.topics.store.lock_change(&stored.record.topic, CHANGE_LOCK_DURATION).await?;
+                let written = core.rados.write(reshard::switch_over(&shard, then.as_ref())).await?;
+                if let (WriteOutcome::Done, Some(_)) = (written, &then) {
                     release(core, object).await?;
                 }
                 written
             }
             ShardStep::Foreign(owner) => {
                 remove_foreign(core, stored, object, &owner).await?;
-                Written::Done
+                WriteOutcome::Done
             }
         };
         if !written.is_done() {
-            core.pause(Duration::from_millis(10)).await;
+            core.sleep_unless_stopped(Duration::from_millis(10)).await;
         }
     }
     Err(Error::Contended(object.to_string()))
@@ -228,30 +232,30 @@ async fn close(
     let key = ShardKey { topic: stored.record.topic.id, generation: generation.number, shard: index };
     core.owners.release(&key);
     let wanted = generation.identity(&queue_id(stored.record.topic.id), index);
-    let lease = u64::try_from(LOCK.as_nanos()).unwrap_or(u64::MAX);
+    let lease = u64::try_from(CHANGE_LOCK_DURATION.as_nanos()).unwrap_or(u64::MAX);
     let mut taken = None;
-    for attempt in 0..2 * PATIENCE {
+    for attempt in 0..2 * LEASE_BREAK_ATTEMPTS {
         let Some(reply) = core.rados.read(&ObjectRead::attributes(object)).await? else { return Ok(None) };
         if !shard::identity_of(object, &reply).is_ok_and(|id| id.value == wanted) {
             return Ok(None);
         }
         let shard = Shard::from_reply(object, &[], &reply)?;
-        let must_break = core.is_ended(shard.owner.value.client) || attempt >= PATIENCE;
+        let must_break = core.is_ended(shard.owner.value.client) || attempt >= LEASE_BREAK_ATTEMPTS;
         let (take, owner) = if must_break {
-            shard.take_lease_of_dead(core.session, lease)
+            shard.take_over_lease(core.session, lease)
         } else {
             shard.take_lease(core.session, lease)
         };
         let mut written = core.rados.write(take).await?;
-        if must_break && written == Written::Absent {
+        if must_break && written == WriteOutcome::Absent {
             written = core.rados.write(shard.take_lease(core.session, lease).0).await?;
         }
         if written.is_done() {
             taken = Some((shard, owner));
             break;
         }
-        core.pause(WAIT).await;
-        core.topics.store.lock_change(&stored.record.topic, LOCK).await?;
+        core.sleep_unless_stopped(RETRY_DELAY).await;
+        core.topics.store.lock_change(&stored.record.topic, CHANGE_LOCK_DURATION).await?;
     }
     let changed = |shard: &Shard| Error::Changed(shard.object.to_string());
     let Some((shard, owner)) = taken else {
@@ -270,12 +274,12 @@ async fn close(
         .ok_or_else(|| changed(&shard))?;
     let mut after = Bytes::new();
     loop {
-        let reply = core.rados.read(&reshard::read_page(&shard.object, after, COPIED)).await?;
-        let reply = reply.filter(|reply| shard.is_still(reply)).ok_or_else(|| changed(&shard))?;
-        for (source, ids) in reshard::receipts_of(&shard.object, &reply.page)? {
+        let reply = core.rados.read(&reshard::read_page(&shard.object, after, COPY_PAGE_ENTRIES)).await?;
+        let reply = reply.filter(|reply| shard.is_same_shard(reply)).ok_or_else(|| changed(&shard))?;
+        for (source, ids) in reshard::parse_receipts(&shard.object, &reply.page)? {
             if source == SourceId::replay(&shard.id.value.topic) {
-                let numbers: Vec<u64> = ids.iter().filter_map(dead::number_of).collect();
-                core.rados.write(dead::forget_replayed(&shard.id.value.topic, &numbers)).await?;
+                let numbers: Vec<u64> = ids.iter().filter_map(dead_letters::number_of).collect();
+                core.rados.write(dead_letters::forget_replayed(&shard.id.value.topic, &numbers)).await?;
             } else {
                 forget_receipts(core, &source, &ids).await?;
             }
@@ -296,8 +300,8 @@ async fn copy(core: &Core, shard: &Shard) -> Result<()> {
     }
     let mut after = Bytes::new();
     loop {
-        let page = core.rados.read(&reshard::read_page(&shard.object, after, COPIED)).await?;
-        let page = page.filter(|page| shard.is_still(page)).ok_or_else(changed)?;
+        let page = core.rados.read(&reshard::read_page(&shard.object, after, COPY_PAGE_ENTRIES)).await?;
+        let page = page.filter(|page| shard.is_same_shard(page)).ok_or_else(changed)?;
         core.rados.must_write(reshard::copy_page(shard, &page.page)).await?;
         let Some((last, _)) = page.page.last().filter(|_| page.more) else { break };
         after = last.clone();

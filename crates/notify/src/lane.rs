@@ -11,14 +11,14 @@
 use crate::core::{Core, ShardKey};
 use crate::error::{Error, Result};
 use crate::metrics::add;
-use crate::rados::Written;
+use crate::rados::WriteOutcome;
 use bytes::Bytes;
 use futures::channel::oneshot;
-use nacre_queues::enqueue::{self, Enqueue, OutboxEvent, Refusal, ShardLimit, SourcePage};
-use nacre_queues::name::{Kind, SourceId};
+use nacre_queues::enqueue::{self, EnqueueRefusal, EnqueueResult, OutboxEvent, OutboxPage, ShardLimit};
+use nacre_queues::name::{QueueRecordKind, SourceId};
 use nacre_queues::op::{ObjectKey, ObjectRead};
-use nacre_queues::record::{Event, EventId, Identity};
-use nacre_queues::settle::{self, LogMap, Oldest};
+use nacre_queues::record::{Event, EventId, ShardIdentity};
+use nacre_queues::settle::{self, DropCandidate, LogIndex};
 use nacre_queues::shard::{self, Shard};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,24 +28,24 @@ use std::sync::atomic::Ordering;
 const MAX_SOURCES: usize = 64;
 /// The number of events of a full queue that are remembered as the next to be dropped, and the number of entries of a page
 /// with them.
-const OLDEST: usize = 512;
-const OLDEST_PAGE: u64 = 64;
+const MAX_DROP_CANDIDATES: usize = 512;
+const DROP_PAGE_ENTRIES: u64 = 64;
 /// The most operations in one turn of a lane.
 const MAX_OPS: usize = 64;
 
 /// Proof that a mover knew the lane's epoch before it read an outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct EpochToken(u64);
 
 /// The reason why events were left in their outbox.
 #[derive(Clone, Debug)]
-pub(crate) enum Left {
+pub(crate) enum LeftReason {
     /// The epoch of the ticket has ended: take a new ticket and read the outbox again.
     Stale,
     /// The generation is closed, or its object is gone: read the topic again.
     Closed,
     /// The shard has too many receipts of the source: determine which records are gone.
-    Crowded,
+    TooManyReceipts,
     /// The owner must spill first.
     NotSpilled,
     /// RADOS failed; events may have been enqueued.
@@ -54,18 +54,18 @@ pub(crate) enum Left {
 
 /// The result of passing events to a lane.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct EnqueueOutcome {
     /// Events that are now in the queue, or already were.
     pub(crate) moved: BTreeSet<EventId>,
     /// The reason why the others are not.
-    pub(crate) left: Option<Left>,
+    pub(crate) left: Option<LeftReason>,
 }
 
 /// A lane into a shard of the current generation of a topic's queue.
-pub(crate) struct Lane {
+pub(crate) struct ShardProducer {
     pub(crate) key: ShardKey,
     object: ObjectKey,
-    identity: Identity,
+    identity: ShardIdentity,
     limit: Option<ShardLimit>,
     state: futures::lock::Mutex<State>,
     waiting: Mutex<Vec<Handed>>,
@@ -79,7 +79,7 @@ struct State {
     /// The most recently used sources, the latest one last.
     recent: Vec<SourceId>,
     /// Events that a full queue may drop next. Some may have been settled since they were read.
-    oldest: Vec<Oldest>,
+    oldest: Vec<DropCandidate>,
 }
 
 impl State {
@@ -99,20 +99,20 @@ struct Known {
 }
 
 struct Handed {
-    ticket: Ticket,
+    ticket: EpochToken,
     source: SourceId,
     events: Vec<OutboxEvent>,
-    reply: oneshot::Sender<Taken>,
+    reply: oneshot::Sender<EnqueueOutcome>,
 }
 
-impl Lane {
+impl ShardProducer {
     pub(crate) fn new(
         key: ShardKey,
         object: ObjectKey,
-        identity: Identity,
+        identity: ShardIdentity,
         limit: Option<ShardLimit>,
-    ) -> Lane {
-        Lane { key, object, identity, limit, state: Default::default(), waiting: Mutex::default() }
+    ) -> ShardProducer {
+        ShardProducer { key, object, identity, limit, state: Default::default(), waiting: Mutex::default() }
     }
 
     /// The limit with which the lane was created.
@@ -121,18 +121,18 @@ impl Lane {
     }
 
     /// A ticket for outbox records that are read from now on; `None` if the generation is closed or gone.
-    pub(crate) async fn ticket(&self, core: &Core, source: &SourceId) -> Result<Option<Ticket>> {
+    pub(crate) async fn epoch_token(&self, core: &Core, source: &SourceId) -> Result<Option<EpochToken>> {
         let mut state = self.state.lock().await;
         state.used(source);
         if let Some(known) = &state.known
             && known.shard.receipts.contains_key(source)
         {
-            return Ok(Some(Ticket(known.epoch)));
+            return Ok(Some(EpochToken(known.epoch)));
         }
         if !self.refresh(core, &mut state, Some(source)).await? {
             return Ok(None);
         }
-        Ok(state.known.as_ref().map(|known| Ticket(known.epoch)))
+        Ok(state.known.as_ref().map(|known| EpochToken(known.epoch)))
     }
 
     /// Reads the shard with the receipts of the known sources and of one more. The epoch continues if no other gateway
@@ -149,8 +149,8 @@ impl Lane {
         let Some(reply) = core.rados.read(&shard::read(&self.object, &sources)).await? else {
             return Ok(false);
         };
-        let fresh = match shard::found(&self.object, &reply)? {
-            shard::Found::Shard(identity) if identity == self.identity => {
+        let fresh = match shard::classify(&self.object, &reply)? {
+            shard::ObjectContent::Shard(identity) if identity == self.identity => {
                 Shard::from_reply(&self.object, &sources, &reply)?
             }
             _ => return Ok(false),
@@ -189,10 +189,10 @@ impl Lane {
     pub(crate) async fn enqueue(
         &self,
         core: &Core,
-        ticket: Ticket,
+        ticket: EpochToken,
         source: SourceId,
         events: Vec<OutboxEvent>,
-    ) -> Taken {
+    ) -> EnqueueOutcome {
         let (reply, answer) = oneshot::channel();
         self.waiting.lock().push(Handed { ticket, source, events, reply });
         {
@@ -203,9 +203,10 @@ impl Lane {
                 self.turn(core, &mut state, handed).await;
             }
         }
-        answer
-            .await
-            .unwrap_or_else(|_| Taken { moved: BTreeSet::new(), left: Some(Left::Failed(Error::Stopped)) })
+        answer.await.unwrap_or_else(|_| EnqueueOutcome {
+            moved: BTreeSet::new(),
+            left: Some(LeftReason::Failed(Error::Stopped)),
+        })
     }
 
     async fn turn(&self, core: &Core, state: &mut State, handed: Vec<Handed>) {
@@ -218,7 +219,7 @@ impl Lane {
                 state.used(&one.source);
                 valid.push(one);
             } else {
-                answer(one.reply, BTreeSet::new(), Some(Left::Stale));
+                answer(one.reply, BTreeSet::new(), Some(LeftReason::Stale));
             }
         }
         let mut by_source: BTreeMap<SourceId, Vec<OutboxEvent>> = BTreeMap::new();
@@ -227,7 +228,7 @@ impl Lane {
         }
         let mut moved: BTreeMap<SourceId, BTreeSet<EventId>> = BTreeMap::new();
         let left = self.write(core, state, by_source, &mut moved).await;
-        if !matches!(left, None | Some(Left::NotSpilled | Left::Crowded)) {
+        if !matches!(left, None | Some(LeftReason::NotSpilled | LeftReason::TooManyReceipts)) {
             state.known = None;
         }
         for one in valid {
@@ -247,28 +248,28 @@ impl Lane {
         state: &mut State,
         by_source: BTreeMap<SourceId, Vec<OutboxEvent>>,
         moved: &mut BTreeMap<SourceId, BTreeSet<EventId>>,
-    ) -> Option<Left> {
+    ) -> Option<LeftReason> {
         let mut rest: BTreeMap<SourceId, Vec<OutboxEvent>> = by_source;
         let mut is_refreshed = false;
         for _ in 0..MAX_OPS {
-            let Some(known) = state.known.as_mut() else { return Some(Left::Stale) };
-            let page = |(source, events): (&SourceId, &Vec<OutboxEvent>)| SourcePage {
+            let Some(known) = state.known.as_mut() else { return Some(LeftReason::Stale) };
+            let page = |(source, events): (&SourceId, &Vec<OutboxEvent>)| OutboxPage {
                 source: source.clone(),
                 basis: known.shard.basis(),
                 events: events.clone(),
                 gone: state.gone.get(source).cloned().unwrap_or_default(),
                 is_complete: false,
             };
-            let pages: Vec<SourcePage> = rest.iter().map(page).collect();
+            let pages: Vec<OutboxPage> = rest.iter().map(page).collect();
             let resident_bytes = core.settings.spill.resident_bytes;
             let refusal = match enqueue::plan(&known.shard, pages, self.limit, resident_bytes) {
-                Err(error) => return Some(Left::Failed(error.into())),
-                Ok(Enqueue::Nothing(had)) => {
+                Err(error) => return Some(LeftReason::Failed(error.into())),
+                Ok(EnqueueResult::Nothing(had)) => {
                     had.into_iter().for_each(|had| moved.entry(had.source).or_default().extend(had.ids));
                     return None;
                 }
-                Ok(Enqueue::Write(plan)) => match core.rados.write(plan.op).await {
-                    Ok(Written::Done) => {
+                Ok(EnqueueResult::Write(plan)) => match core.rados.write(plan.op).await {
+                    Ok(WriteOutcome::Done) => {
                         add(&core.metrics.enqueued, plan.added);
                         for source in rest.keys() {
                             state.gone.remove(source);
@@ -285,48 +286,50 @@ impl Lane {
                     }
                     Ok(_) => {
                         add(&core.metrics.enqueue_conflicts, 1);
-                        return Some(Left::Stale);
+                        return Some(LeftReason::Stale);
                     }
-                    Err(error) => return Some(Left::Failed(error)),
+                    Err(error) => return Some(LeftReason::Failed(error)),
                 },
-                Ok(Enqueue::Refused(refusal)) => refusal,
+                Ok(EnqueueResult::Refused(refusal)) => refusal,
             };
             match refusal {
-                Refusal::Closed => return Some(Left::Closed),
-                Refusal::StalePages(_) | Refusal::UnknownReceipts(_) => return Some(Left::Stale),
-                Refusal::TooManyReceipts(_) => return Some(Left::Crowded),
+                EnqueueRefusal::Closed => return Some(LeftReason::Closed),
+                EnqueueRefusal::StalePages(_) | EnqueueRefusal::UnknownReceipts(_) => {
+                    return Some(LeftReason::Stale);
+                }
+                EnqueueRefusal::TooManyReceipts(_) => return Some(LeftReason::TooManyReceipts),
                 // The owner may have made room since the lane last read the shard.
-                Refusal::NotSpilled | Refusal::NoRoom { .. } if !is_refreshed => {
+                EnqueueRefusal::NotSpilled | EnqueueRefusal::NoRoom { .. } if !is_refreshed => {
                     is_refreshed = true;
                     let epoch = known.epoch;
                     match self.refresh(core, state, None).await {
                         Ok(true) => {}
-                        Ok(false) => return Some(Left::Closed),
-                        Err(error) => return Some(Left::Failed(error)),
+                        Ok(false) => return Some(LeftReason::Closed),
+                        Err(error) => return Some(LeftReason::Failed(error)),
                     }
                     if state.known.as_ref().is_none_or(|known| known.epoch != epoch) {
-                        return Some(Left::Stale);
+                        return Some(LeftReason::Stale);
                     }
                 }
-                Refusal::NotSpilled => return Some(Left::NotSpilled),
-                Refusal::NoRoom { entries, bytes } => {
+                EnqueueRefusal::NotSpilled => return Some(LeftReason::NotSpilled),
+                EnqueueRefusal::NoRoom { entries, bytes } => {
                     is_refreshed = false;
                     match drop_oldest(core, &mut known.shard, &mut state.oldest, entries, bytes).await {
                         Ok(true) => {}
                         // Another gateway changed the head.
-                        Ok(false) => return Some(Left::NotSpilled),
-                        Err(error) => return Some(Left::Failed(error)),
+                        Ok(false) => return Some(LeftReason::NotSpilled),
+                        Err(error) => return Some(LeftReason::Failed(error)),
                     }
                 }
             }
         }
-        Some(Left::NotSpilled)
+        Some(LeftReason::NotSpilled)
     }
 }
 
-fn answer(reply: oneshot::Sender<Taken>, moved: BTreeSet<EventId>, left: Option<Left>) {
+fn answer(reply: oneshot::Sender<EnqueueOutcome>, moved: BTreeSet<EventId>, left: Option<LeftReason>) {
     // A mover that was dropped in the meantime reads its outbox again.
-    let _ = reply.send(Taken { moved, left });
+    let _ = reply.send(EnqueueOutcome { moved, left });
 }
 
 /// Drops the oldest events of a shard, based on the head that was read. Returns `false` if the head has changed or nothing
@@ -334,7 +337,7 @@ fn answer(reply: oneshot::Sender<Taken>, moved: BTreeSet<EventId>, left: Option<
 async fn drop_oldest(
     core: &Core,
     shard: &mut Shard,
-    oldest: &mut Vec<Oldest>,
+    oldest: &mut Vec<DropCandidate>,
     entries: u64,
     bytes: u64,
 ) -> Result<bool> {
@@ -356,16 +359,16 @@ async fn drop_oldest(
 ///
 /// Events that other gateways dropped remain in the object until its owner settles. So the log is read from the cursor, not
 /// from its first batch.
-async fn read_oldest(core: &Core, shard: &Shard) -> Result<Vec<Oldest>> {
+async fn read_oldest(core: &Core, shard: &Shard) -> Result<Vec<DropCandidate>> {
     let of = |events: Vec<(u64, Event)>| {
-        let oldest = |(sequence, event): (u64, Event)| Oldest { sequence, bytes: event.size_bytes() };
-        events.into_iter().take(OLDEST).map(oldest).collect()
+        let oldest = |(sequence, event): (u64, Event)| DropCandidate { sequence, bytes: event.size_bytes() };
+        events.into_iter().take(MAX_DROP_CANDIDATES).map(oldest).collect()
     };
     let cursor = shard.head.value.cursor;
-    let mut log = LogMap::default();
+    let mut log = LogIndex::default();
     let mut after = Bytes::new();
     loop {
-        let manifests = settle::read_kind(&shard.object, Kind::Segment, after, OLDEST_PAGE);
+        let manifests = settle::read_kind(&shard.object, QueueRecordKind::Segment, after, DROP_PAGE_ENTRIES);
         let Some(reply) = core.rados.read(&manifests).await? else { return Ok(Vec::new()) };
         log.add_segments(shard, &reply.page)?;
         if let Some((first, object)) = log.segment_at(shard, cursor) {
@@ -380,14 +383,18 @@ async fn read_oldest(core: &Core, shard: &Shard) -> Result<Vec<Oldest>> {
     // The batch with the cursor starts after this key.
     let mut after = cursor.checked_sub(enqueue::BATCH_EVENTS as u64);
     loop {
-        let batches = settle::read_batches(&shard.object, after, OLDEST_PAGE);
+        let batches = settle::read_batches(&shard.object, after, DROP_PAGE_ENTRIES);
         let Some(reply) = core.rados.read(&batches).await? else { return Ok(Vec::new()) };
         let fresh = Shard::from_reply(&shard.object, &[], &reply)?;
         if fresh.id != shard.id || fresh.head != shard.head {
             return Ok(Vec::new());
         }
         let events = log.add_batches(&fresh, &reply.page)?.events;
-        let last = reply.page.last().filter(|_| reply.more).and_then(|(last, _)| Kind::Batch.sequence(last));
+        let last = reply
+            .page
+            .last()
+            .filter(|_| reply.more)
+            .and_then(|(last, _)| QueueRecordKind::Batch.sequence(last));
         if !events.is_empty() || last.is_none() {
             return Ok(of(events));
         }

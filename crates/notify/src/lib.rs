@@ -39,11 +39,11 @@ mod sync_push;
 mod topic_cache;
 pub mod topic_store;
 
-pub use admission::Admitted;
+pub use admission::QueueReservation;
 pub use error::{Error, Result};
-pub use metrics::{Kind, Metric, Metrics};
+pub use metrics::{Metric, MetricKind, Metrics};
 pub use notifier::{Notifier, NotifierConfig};
-pub use operators::{Letter, Letters, QueuedEvent, TopicReport};
+pub use operators::{DeadLetterInfo, LetterSelection, QueuedEvent, TopicReport};
 pub use outboxes::{BucketOutbox, Outboxes};
 pub use settings::{Settings, TopicDefaults};
-pub use sync_push::SyncOutcome;
+pub use sync_push::SyncPushResult;

@@ -15,7 +15,7 @@ macro_rules! metrics {
             pub fn export(&self) -> Vec<Metric> {
                 vec![$(Metric {
                     name: $exported,
-                    kind: Kind::$kind,
+                    kind: MetricKind::$kind,
                     help: concat!($($help),+).trim_ascii(),
                     value: self.$name.load(Ordering::Relaxed),
                 },)+]
@@ -26,7 +26,7 @@ macro_rules! metrics {
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// It only rises.
     Counter,
     /// It rises and falls.
@@ -39,7 +39,7 @@ pub struct Metric {
     /// Its name.
     pub name: &'static str,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// Its help text.
     pub help: &'static str,
     /// Its current value.

@@ -14,9 +14,9 @@ pub(crate) use receipts::forget_receipts;
 
 use crate::core::{Core, ShardKey, queue_id};
 use crate::error::{Error, Result};
-use crate::lane::{Lane, Left, Taken, Ticket};
+use crate::lane::{EnqueueOutcome, EpochToken, LeftReason, ShardProducer};
 use crate::metrics::add;
-use crate::rados::Written;
+use crate::rados::WriteOutcome;
 use crate::topic_store::StoredTopic;
 use futures::FutureExt as _;
 use futures::future::join_all;
@@ -39,22 +39,22 @@ use tokio::sync::Semaphore;
 /// The most records in a page.
 pub(crate) const PAGE: u64 = 512;
 /// The most shards of an index in one turn.
-const SHARDS_A_TURN: usize = 64;
+const SHARDS_PER_TURN: usize = 64;
 /// The most readings in one turn: if a lane was unknown before a page was read, the page is read again.
 const ATTEMPTS: usize = 4;
 /// The most object keys that are remembered for a shard. Beyond it, its whole outbox is read.
 const MAX_KEYS: usize = 256;
-/// The most records that a turn reads from all shards together. A page has at least [`LEAST_PAGE`].
-const RECORDS_A_TURN: u64 = 2048;
-const LEAST_PAGE: u64 = 64;
-/// The most bytes of events that all current turns together read from outboxes. A page has at least [`LEAST_BYTES`]; a
+/// The most records that a turn reads from all shards together. A page has at least [`MIN_PAGE_RECORDS`].
+const RECORDS_PER_TURN: u64 = 2048;
+const MIN_PAGE_RECORDS: u64 = 64;
+/// The most bytes of events that all current turns together read from outboxes. A page has at least [`MIN_PAGE_BYTES`]; a
 /// record has an event for each topic.
-const BYTES: u64 = 16 << 20;
-const LEAST_BYTES: u64 = 16 << 10;
+const MAX_READ_BYTES: u64 = 16 << 20;
+const MIN_PAGE_BYTES: u64 = 16 << 10;
 /// The most tickets that are kept for buckets without a mover.
 const MAX_TICKETS: usize = 65_536;
 /// The most checks of the outbox of a bucket that is to be emptied.
-const DRAINS: usize = 200;
+const MAX_DRAIN_CHECKS: usize = 200;
 /// The shortest and the longest delay after a turn that moved nothing.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -64,11 +64,11 @@ pub(crate) struct Mover {
     active: Semaphore,
     most_active: usize,
     /// The tickets of movers that ended, by bucket. They save the next mover of the bucket a second read of its pages.
-    tickets: Mutex<BTreeMap<String, Tickets>>,
+    tickets: Mutex<BTreeMap<String, EpochTokens>>,
 }
 
 /// Tickets of the lanes for a bucket's events.
-type Tickets = BTreeMap<ShardKey, Ticket>;
+type EpochTokens = BTreeMap<ShardKey, EpochToken>;
 
 #[derive(Default)]
 struct Work {
@@ -83,31 +83,31 @@ struct Work {
 
 /// The part of a shard's outbox to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum OutboxPart {
     /// The records of these objects. Other records, and traces of removed records, are not read.
     Keys(BTreeSet<String>),
     /// All records.
     All,
 }
 
-impl Part {
-    fn add(&mut self, more: Part) {
+impl OutboxPart {
+    fn add(&mut self, more: OutboxPart) {
         let is_too_much = match (&mut *self, more) {
-            (Part::Keys(keys), Part::Keys(more)) => {
+            (OutboxPart::Keys(keys), OutboxPart::Keys(more)) => {
                 keys.extend(more);
                 keys.len() > MAX_KEYS
             }
             _ => true,
         };
         if is_too_much {
-            *self = Part::All;
+            *self = OutboxPart::All;
         }
     }
 }
 
 #[derive(Default)]
 struct Dirty {
-    shards: BTreeMap<String, Part>,
+    shards: BTreeMap<String, OutboxPart>,
     /// The last shard that was taken.
     last: String,
     /// Whether shards were added since the mover last checked.
@@ -135,14 +135,14 @@ impl Mover {
     /// The bytes of events that each of the current turns may read.
     fn bytes_a_turn(&self) -> u64 {
         let active = self.most_active.saturating_sub(self.active.available_permits());
-        BYTES / (active as u64).max(1)
+        MAX_READ_BYTES / (active as u64).max(1)
     }
 
-    fn take_tickets(&self, bucket: &str) -> Tickets {
+    fn take_tickets(&self, bucket: &str) -> EpochTokens {
         self.tickets.lock().remove(bucket).unwrap_or_default()
     }
 
-    fn keep_tickets(&self, bucket: &str, tickets: Tickets) {
+    fn keep_tickets(&self, bucket: &str, tickets: EpochTokens) {
         let mut kept = self.tickets.lock();
         if kept.values().map(BTreeMap::len).sum::<usize>() + tickets.len() > MAX_TICKETS {
             kept.clear();
@@ -170,7 +170,7 @@ impl Mover {
     }
 
     /// Adds shards to be processed. Returns whether the bucket had no mover.
-    fn note(&self, bucket: &str, shards: impl IntoIterator<Item = (String, Part)>) -> bool {
+    fn mark_dirty(&self, bucket: &str, shards: impl IntoIterator<Item = (String, OutboxPart)>) -> bool {
         let mut work = self.work.lock();
         let is_new = !work.buckets.contains_key(bucket);
         let dirty = work.buckets.entry(bucket.to_owned()).or_default();
@@ -185,12 +185,12 @@ impl Mover {
     }
 
     /// Takes shards to process. If there are none, the bucket's mover ends.
-    fn take(&self, bucket: &str) -> Vec<(String, Part)> {
+    fn take(&self, bucket: &str) -> Vec<(String, OutboxPart)> {
         let mut work = self.work.lock();
         let Some(dirty) = work.buckets.get_mut(bucket) else { return Vec::new() };
         let mut taken = Vec::new();
         // Shards take turns, because the first ones may always have records.
-        while taken.len() < SHARDS_A_TURN
+        while taken.len() < SHARDS_PER_TURN
             && let Some(shard) = dirty.after_last()
         {
             let Some(part) = dirty.shards.remove(&shard) else { break };
@@ -221,18 +221,18 @@ impl Mover {
 
 /// Adds shards of a bucket's index that may have outbox records.
 pub(crate) fn note(core: &Arc<Core>, bucket: &str, shards: impl IntoIterator<Item = String>) {
-    note_parts(core, bucket, shards.into_iter().map(|shard| (shard, Part::All)));
+    note_parts(core, bucket, shards.into_iter().map(|shard| (shard, OutboxPart::All)));
 }
 
 /// Adds a shard that has outbox records of these objects, or of any object if `keys` is empty.
-pub(crate) fn note_keys(core: &Arc<Core>, bucket: &str, shard: &str, keys: &[String]) {
+pub(crate) fn mark_keys_dirty(core: &Arc<Core>, bucket: &str, shard: &str, keys: &[String]) {
     let some = !keys.is_empty() && keys.len() <= MAX_KEYS;
-    let part = if some { Part::Keys(keys.iter().cloned().collect()) } else { Part::All };
+    let part = if some { OutboxPart::Keys(keys.iter().cloned().collect()) } else { OutboxPart::All };
     note_parts(core, bucket, [(shard.to_owned(), part)]);
 }
 
-fn note_parts(core: &Arc<Core>, bucket: &str, shards: impl IntoIterator<Item = (String, Part)>) {
-    if core.is_stopped() || !core.mover.note(bucket, shards) {
+fn note_parts(core: &Arc<Core>, bucket: &str, shards: impl IntoIterator<Item = (String, OutboxPart)>) {
+    if core.is_stopped() || !core.mover.mark_dirty(bucket, shards) {
         return;
     }
     let (task, bucket) = (Arc::clone(core), bucket.to_owned());
@@ -256,7 +256,7 @@ async fn run(core: Arc<Core>, bucket: String) {
     let mut wait = core.settings.linger;
     let mut is_busy = false;
     loop {
-        if !(if is_busy { gather(&core, &bucket).await } else { core.pause(wait).await }) {
+        if !(if is_busy { gather(&core, &bucket).await } else { core.sleep_unless_stopped(wait).await }) {
             return core.mover.end(&bucket);
         }
         let shards = core.mover.take(&bucket);
@@ -276,12 +276,12 @@ async fn run(core: Arc<Core>, bucket: String) {
                     Turn { is_full: true, .. } => Duration::ZERO,
                     _ => core.settings.linger,
                 };
-                core.mover.note(&bucket, turn.again.into_iter().map(|shard| (shard, Part::All)));
+                core.mover.mark_dirty(&bucket, turn.again.into_iter().map(|shard| (shard, OutboxPart::All)));
             }
             Err(error) => {
                 tracing::warn!(bucket, %error, "notifications: events are not moved; tried again later");
                 (wait, is_busy) = (next_wait(wait), false);
-                core.mover.note(&bucket, shards);
+                core.mover.mark_dirty(&bucket, shards);
             }
         }
     }
@@ -295,7 +295,7 @@ async fn gather(core: &Core, bucket: &str) -> bool {
     let mut left = core.settings.busy_linger;
     core.mover.take_news(bucket);
     loop {
-        if !core.pause(step.min(left)).await {
+        if !core.sleep_unless_stopped(step.min(left)).await {
             return false;
         }
         left = left.saturating_sub(step);
@@ -342,9 +342,9 @@ struct Move<'a> {
     core: &'a Arc<Core>,
     bucket: &'a str,
     source: SourceId,
-    tickets: Tickets,
+    tickets: EpochTokens,
     /// The lanes to which events were passed in this turn, and the events' ids.
-    handed: Vec<(Arc<Lane>, Vec<EventId>)>,
+    handed: Vec<(Arc<ShardProducer>, Vec<EventId>)>,
     /// The start of the next page of a shard, if the records before it can't be moved now.
     cursors: BTreeMap<String, Cursor>,
 }
@@ -359,7 +359,7 @@ struct Cursor {
 
 /// The destination of a topic's events.
 #[derive(Clone)]
-enum Way {
+enum Route {
     /// This generation of its queues.
     Into(Arc<StoredTopic>, Generation),
     /// Its queues do not exist yet.
@@ -367,12 +367,12 @@ enum Way {
     /// The topic no longer exists.
     Gone,
     /// The topic has no queues and never had any.
-    Unqueueable,
+    NoQueue,
 }
 
 /// Events of pages for one lane.
 struct ForLane {
-    lane: Arc<Lane>,
+    lane: Arc<ShardProducer>,
     events: Vec<OutboxEvent>,
 }
 
@@ -389,7 +389,7 @@ struct Sorted {
 }
 
 impl Move<'_> {
-    async fn turn(&mut self, shards: &[(String, Part)]) -> Result<Turn> {
+    async fn turn(&mut self, shards: &[(String, OutboxPart)]) -> Result<Turn> {
         let mut turn = Turn::default();
         for _ in 0..ATTEMPTS {
             let pages = self.read(shards, &mut turn).await?;
@@ -413,15 +413,15 @@ impl Move<'_> {
     }
 
     /// Reads a page of each shard.
-    async fn read(&self, shards: &[(String, Part)], turn: &mut Turn) -> Result<Vec<IndexPage>> {
+    async fn read(&self, shards: &[(String, OutboxPart)], turn: &mut Turn) -> Result<Vec<IndexPage>> {
         let count = (shards.len() as u64).max(1);
-        let max = (RECORDS_A_TURN / count).clamp(LEAST_PAGE, PAGE);
-        let max_bytes = (self.core.mover.bytes_a_turn() / count).max(LEAST_BYTES);
+        let max = (RECORDS_PER_TURN / count).clamp(MIN_PAGE_RECORDS, PAGE);
+        let max_bytes = (self.core.mover.bytes_a_turn() / count).max(MIN_PAGE_BYTES);
         let mut reads = Vec::new();
         for (shard, part) in shards {
             let cursor = self.cursors.get(shard).map(|cursor| cursor.name.clone());
             let keys = match part {
-                Part::Keys(keys) if cursor.is_none() => Some(keys),
+                OutboxPart::Keys(keys) if cursor.is_none() => Some(keys),
                 _ => None,
             };
             let range = page::Range { keys, after: cursor.unwrap_or_default(), max, max_bytes };
@@ -430,19 +430,19 @@ impl Move<'_> {
         let mut pages = Vec::new();
         for ((shard, _), page) in shards.iter().zip(join_all(reads).await) {
             match page? {
-                page::Read::Page(mut page) => {
+                page::PageRead::Page(mut page) => {
                     if let Some(cursor) = self.cursors.get(shard) {
-                        page.pass(&cursor.key);
+                        page.skip_key(&cursor.key);
                     }
                     pages.push(page);
                 }
-                page::Read::Frozen => {
+                page::PageRead::Frozen => {
                     self.core.outboxes.open_left(self.bucket, shard).await?;
                     turn.again.insert(shard.clone());
                     turn.is_blocked = true;
                 }
                 // The index was resharded, or the bucket no longer exists.
-                page::Read::Absent => {
+                page::PageRead::Absent => {
                     let found = self.core.outboxes.find(self.bucket).await?;
                     let shards = found.map(|found| found.shards).unwrap_or_default();
                     turn.is_blocked |= shards.contains(shard);
@@ -457,7 +457,7 @@ impl Move<'_> {
     async fn sort(&self, pages: &[IndexPage]) -> Result<Sorted> {
         let mut sorted = Sorted::default();
         // A topic is looked up once, so that all events of a key have the same destination.
-        let mut topics: BTreeMap<TopicId, Way> = BTreeMap::new();
+        let mut topics: BTreeMap<TopicId, Route> = BTreeMap::new();
         for event in pages.iter().flat_map(|page| &page.records).flat_map(|record| &record.events) {
             let way = match topics.get(&event.topic_id) {
                 Some(way) => way.clone(),
@@ -468,21 +468,21 @@ impl Move<'_> {
                 }
             };
             let (stored, generation) = match way {
-                Way::Gone => {
+                Route::Gone => {
                     sorted.gone += 1;
                     sorted.settled.insert(event.id.clone());
                     continue;
                 }
-                Way::Unqueueable => {
+                Route::NoQueue => {
                     sorted.unqueueable += 1;
                     sorted.settled.insert(event.id.clone());
                     continue;
                 }
-                Way::Blocked => {
+                Route::Blocked => {
                     sorted.is_blocked = true;
                     continue;
                 }
-                Way::Into(stored, generation) => (stored, generation),
+                Route::Into(stored, generation) => (stored, generation),
             };
             if event.event.check().is_err() {
                 tracing::error!(bucket = self.bucket, topic = %event.topic, "notifications: an event is too large and is dropped");
@@ -502,22 +502,22 @@ impl Move<'_> {
     }
 
     /// The destination of the event's topic.
-    async fn way(&self, event: &page::FoundEvent) -> Result<Way> {
+    async fn way(&self, event: &page::FoundEvent) -> Result<Route> {
         let (arn, id) = (&event.topic, event.topic_id);
-        let Some(stored) = self.core.topics.get(arn, id).await? else { return Ok(Way::Gone) };
+        let Some(stored) = self.core.topics.get(arn, id).await? else { return Ok(Route::Gone) };
         if let Some(current) = stored.record.layout.current {
-            return Ok(Way::Into(stored, current));
+            return Ok(Route::Into(stored, current));
         }
-        let Some(fresh) = self.core.topics.fresh(arn, id).await? else { return Ok(Way::Gone) };
+        let Some(fresh) = self.core.topics.fresh(arn, id).await? else { return Ok(Route::Gone) };
         let record = &fresh.record;
         if let Some(current) = record.layout.current {
-            return Ok(Way::Into(fresh, current));
+            return Ok(Route::Into(fresh, current));
         }
         if record.layout.next.is_none() && !record.topic.is_queued() {
-            return Ok(Way::Unqueueable);
+            return Ok(Route::NoQueue);
         }
-        self.core.change_soon(&fresh);
-        Ok(Way::Blocked)
+        self.core.schedule_change(&fresh);
+        Ok(Route::Blocked)
     }
 
     /// Takes tickets of the lanes for which there is none. Returns `false` if there were any: then the pages must be read
@@ -529,7 +529,7 @@ impl Move<'_> {
                 continue;
             }
             are_good = false;
-            match for_lane.lane.ticket(self.core, &self.source).await? {
+            match for_lane.lane.epoch_token(self.core, &self.source).await? {
                 Some(ticket) => drop(self.tickets.insert(*key, ticket)),
                 None => self.closed(&for_lane.lane).await?,
             }
@@ -541,7 +541,7 @@ impl Move<'_> {
     }
 
     /// Reads the topic again after a lane reported its generation as closed.
-    async fn closed(&mut self, lane: &Arc<Lane>) -> Result<()> {
+    async fn closed(&mut self, lane: &Arc<ShardProducer>) -> Result<()> {
         self.tickets.remove(&lane.key);
         self.core.forget_lane(&lane.key);
         let Some(stored) = self.core.topics.peek(lane.key.topic) else { return Ok(()) };
@@ -549,7 +549,7 @@ impl Move<'_> {
         if let Some(fresh) = self.core.topics.fresh(&arn, lane.key.topic).await?
             && fresh.record.layout.next.is_some()
         {
-            self.core.change_soon(&fresh);
+            self.core.schedule_change(&fresh);
         }
         Ok(())
     }
@@ -559,7 +559,7 @@ impl Move<'_> {
         add(&self.core.metrics.dropped_topic_gone, sorted.gone);
         add(&self.core.metrics.dropped_unqueueable, sorted.unqueueable);
         let mut moved = sorted.settled;
-        let handed: Vec<(Arc<Lane>, Ticket, Vec<OutboxEvent>)> = sorted
+        let handed: Vec<(Arc<ShardProducer>, EpochToken, Vec<OutboxEvent>)> = sorted
             .lanes
             .into_iter()
             .filter_map(|(key, for_lane)| Some((for_lane.lane, *self.tickets.get(&key)?, for_lane.events)))
@@ -568,23 +568,23 @@ impl Move<'_> {
         for (lane, ticket, events) in &handed {
             enqueues.push(lane.enqueue(self.core, *ticket, self.source.clone(), events.clone()).boxed());
         }
-        let taken: Vec<Taken> = join_all(enqueues).await;
+        let taken: Vec<EnqueueOutcome> = join_all(enqueues).await;
         let mut crowded = Vec::new();
         let mut has_progress = false;
         for ((lane, ..), taken) in handed.iter().zip(taken) {
             if !taken.moved.is_empty() {
                 has_progress = true;
                 self.core.admissions.moved(lane.key.topic, &taken.moved);
-                crate::owner::has_events(self.core, lane.key);
+                crate::owner::wake_shard(self.core, lane.key);
             }
             moved.extend(taken.moved);
             match taken.left {
                 None => {}
-                Some(Left::Stale) => drop(self.tickets.remove(&lane.key)),
-                Some(Left::Closed) => self.closed(lane).await?,
-                Some(Left::Crowded) => crowded.push(Arc::clone(lane)),
-                Some(Left::NotSpilled) => crate::owner::must_spill(self.core, lane.key),
-                Some(Left::Failed(error)) => {
+                Some(LeftReason::Stale) => drop(self.tickets.remove(&lane.key)),
+                Some(LeftReason::Closed) => self.closed(lane).await?,
+                Some(LeftReason::TooManyReceipts) => crowded.push(Arc::clone(lane)),
+                Some(LeftReason::NotSpilled) => crate::owner::request_spill(self.core, lane.key),
+                Some(LeftReason::Failed(error)) => {
                     tracing::warn!(bucket = self.bucket, %error, "notifications: events are not enqueued; tried again");
                     self.tickets.remove(&lane.key);
                 }
@@ -606,10 +606,10 @@ impl Move<'_> {
         moved: &BTreeSet<EventId>,
         turn: &mut Turn,
     ) -> Result<()> {
-        let removals: Vec<(IndexPage, Removal)> = pages
+        let removals: Vec<(IndexPage, OutboxTrim)> = pages
             .into_iter()
             .map(|page| {
-                let removal = Removal::of(&page, |id| moved.contains(id));
+                let removal = OutboxTrim::of(&page, |id| moved.contains(id));
                 (page, removal)
             })
             .collect();
@@ -653,7 +653,7 @@ impl Move<'_> {
 
 /// The changes to the records of a page.
 #[derive(Default)]
-pub(crate) struct Removal {
+pub(crate) struct OutboxTrim {
     /// Records to be removed.
     pub(crate) names: Vec<bytes::Bytes>,
     /// Records of which some events are in queues: name, old value, new value.
@@ -662,10 +662,10 @@ pub(crate) struct Removal {
     pub(crate) gone: BTreeSet<EventId>,
 }
 
-impl Removal {
+impl OutboxTrim {
     /// Computes the changes from the events that are in queues.
-    pub(crate) fn of(page: &IndexPage, is_moved: impl Fn(&EventId) -> bool) -> Removal {
-        let mut removal = Removal::default();
+    pub(crate) fn of(page: &IndexPage, is_moved: impl Fn(&EventId) -> bool) -> OutboxTrim {
+        let mut removal = OutboxTrim::default();
         for record in &page.records {
             let left: Vec<_> = record.events.iter().filter(|event| !is_moved(&event.id)).collect();
             if left.is_empty() && record.is_whole {
@@ -698,7 +698,7 @@ impl Removal {
         if self.names.is_empty() && self.updates.is_empty() {
             return Ok(true);
         }
-        let mut guards = vec![Guard::Exists, state::is_not_frozen()];
+        let mut guards = vec![Guard::Exists, state::guard_not_frozen()];
         let mut steps = vec![Step::OmapRemove(self.names.clone())];
         for (name, old, _) in &self.updates {
             guards.push(Guard::OmapEquals(name.clone(), old.clone()));
@@ -707,7 +707,7 @@ impl Removal {
         if !set.is_empty() {
             steps.push(Step::OmapSet(set));
         }
-        Ok(core.rados.write_index(shard, Write { guards, steps }).await? == Written::Done)
+        Ok(core.rados.write_index(shard, Write { guards, steps }).await? == WriteOutcome::Done)
     }
 }
 
@@ -719,7 +719,7 @@ pub(crate) fn event_id(change: &str, ordinal: u16) -> Result<EventId> {
 
 /// Moves all events out of a bucket's outbox. Fails with [`Error::Contended`] if some can't be moved now.
 pub(crate) async fn drain(core: &Arc<Core>, bucket: &str) -> Result<()> {
-    for _ in 0..DRAINS {
+    for _ in 0..MAX_DRAIN_CHECKS {
         core.check_running()?;
         let Some(found) = core.outboxes.find(bucket).await? else { return Ok(()) };
         let mut is_empty = true;
@@ -727,9 +727,9 @@ pub(crate) async fn drain(core: &Arc<Core>, bucket: &str) -> Result<()> {
             let range = page::Range { keys: None, after: Default::default(), max: 1, max_bytes: 0 };
             let page = page::read(core, &shard, range).await?;
             let has_records = match page {
-                page::Read::Page(page) => !page.records.is_empty(),
-                page::Read::Frozen => true,
-                page::Read::Absent => false,
+                page::PageRead::Page(page) => !page.records.is_empty(),
+                page::PageRead::Frozen => true,
+                page::PageRead::Absent => false,
             };
             if has_records {
                 is_empty = false;
@@ -739,7 +739,7 @@ pub(crate) async fn drain(core: &Arc<Core>, bucket: &str) -> Result<()> {
         if is_empty {
             return Ok(());
         }
-        core.pause(core.settings.linger * 2).await;
+        core.sleep_unless_stopped(core.settings.linger * 2).await;
     }
     Err(Error::Contended(format!("the outbox of bucket {bucket}")))
 }
@@ -749,7 +749,7 @@ pub(crate) async fn drain(core: &Arc<Core>, bucket: &str) -> Result<()> {
 pub(crate) async fn replay(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
     let topic = stored.record.topic.id;
     while !core.mover.work.lock().replays.insert(topic) {
-        if !core.pause(BACKOFF.0).await {
+        if !core.sleep_unless_stopped(BACKOFF.0).await {
             return Ok(());
         }
     }
@@ -776,27 +776,28 @@ mod tests {
     #[test]
     fn each_shard_of_a_large_index_has_its_turn() {
         let mover = Mover::new(1);
-        let names = || (0..100).map(|number| (format!("shard.{number:03}"), Part::All));
-        assert!(mover.note("bucket", names()));
+        let names = || (0..100).map(|number| (format!("shard.{number:03}"), OutboxPart::All));
+        assert!(mover.mark_dirty("bucket", names()));
         let first = mover.take("bucket");
-        assert!(!mover.note("bucket", names()));
+        assert!(!mover.mark_dirty("bucket", names()));
         let second = mover.take("bucket");
-        assert_eq!((first.len(), second.len()), (SHARDS_A_TURN, SHARDS_A_TURN));
+        assert_eq!((first.len(), second.len()), (SHARDS_PER_TURN, SHARDS_PER_TURN));
         let seen: BTreeSet<String> = first.into_iter().chain(second).map(|(shard, _)| shard).collect();
         assert_eq!(seen.len(), 100);
     }
 
     #[test]
     fn keys_are_remembered_as_long_as_they_are_few() {
-        let keys = |from: usize, to: usize| Part::Keys((from..to).map(|number| number.to_string()).collect());
+        let keys =
+            |from: usize, to: usize| OutboxPart::Keys((from..to).map(|number| number.to_string()).collect());
         let mover = Mover::new(1);
-        mover.note("bucket", [("shard".to_owned(), keys(0, 2))]);
-        mover.note("bucket", [("shard".to_owned(), keys(1, 3))]);
+        mover.mark_dirty("bucket", [("shard".to_owned(), keys(0, 2))]);
+        mover.mark_dirty("bucket", [("shard".to_owned(), keys(1, 3))]);
         assert_eq!(mover.take("bucket"), [("shard".to_owned(), keys(0, 3))]);
-        for more in [keys(0, MAX_KEYS + 1), Part::All] {
-            mover.note("bucket", [("shard".to_owned(), keys(0, 1))]);
-            mover.note("bucket", [("shard".to_owned(), more)]);
-            assert_eq!(mover.take("bucket"), [("shard".to_owned(), Part::All)]);
+        for more in [keys(0, MAX_KEYS + 1), OutboxPart::All] {
+            mover.mark_dirty("bucket", [("shard".to_owned(), keys(0, 1))]);
+            mover.mark_dirty("bucket", [("shard".to_owned(), more)]);
+            assert_eq!(mover.take("bucket"), [("shard".to_owned(), OutboxPart::All)]);
         }
     }
 }

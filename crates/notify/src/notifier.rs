@@ -1,21 +1,21 @@
 //! The interface of the delivery of notifications in one gateway.
 
-use crate::admission::{self, Admitted};
-use crate::core::{Core, Parts};
+use crate::admission::{self, QueueReservation};
+use crate::core::{Core, CoreParts};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::operators::{self, Disposal, Letter, Letters, QueuedEvent, TopicReport};
+use crate::operators::{self, DeadLetterInfo, LetterAction, LetterSelection, QueuedEvent, TopicReport};
 use crate::outboxes::Outboxes;
 use crate::push::Pusher;
 use crate::rados::Rados;
 use crate::settings::Settings;
-use crate::sync_push::{self, SyncOutcome};
+use crate::sync_push::{self, SyncPushResult};
 use crate::topic_cache::TopicCache;
 use crate::topic_store::{StoredTopic, TopicRecord, TopicStore};
 use crate::{generations, mover, owners, removal, scan};
 use futures::future::{Either, select};
 use nacre_engine::IoCtx;
-use nacre_queues::layout::Begin;
+use nacre_queues::layout::BeginResult;
 use nacre_queues::retry::BreakerState;
 use nacre_task::Env;
 use nacre_topics::arn::TopicArn;
@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// The most time that [`Notifier::stop`] waits.
-const STOP: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most attempts to change a record that others change concurrently.
 const ATTEMPTS: usize = 32;
 
@@ -67,7 +67,7 @@ impl Notifier {
         let NotifierConfig { env, log, index, topics, pusher, outboxes, session, settings } = config;
         let rados = Rados::new(&log, &index);
         let topics = TopicCache::new(topics, env.clone());
-        let core = Arc::new(Core::new(Parts { env, rados, topics, pusher, outboxes, settings, session }));
+        let core = Arc::new(Core::new(CoreParts { env, rados, topics, pusher, outboxes, settings, session }));
         let scan_sooner = Arc::new(Notify::new());
         core.spawn(owners::timers(Arc::clone(&core)));
         core.spawn(scan::watch(Arc::clone(&core)));
@@ -76,7 +76,7 @@ impl Notifier {
         let sweeping = Arc::clone(&core);
         core.spawn(async move {
             let spread = sweeping.env.jitter(sweeping.settings.sweep);
-            while sweeping.pause(sweeping.settings.sweep / 2 + spread).await {
+            while sweeping.sleep_unless_stopped(sweeping.settings.sweep / 2 + spread).await {
                 if let Err(error) = removal::sweep(&sweeping).await {
                     tracing::warn!(%error, "notifications: objects without an owner are not looked for");
                 }
@@ -88,7 +88,7 @@ impl Notifier {
     /// Ends delivery: owners settle acknowledged events and release their leases. Returns after a few seconds at the
     /// latest.
     pub async fn stop(&self) {
-        self.core.stop(STOP).await;
+        self.core.stop(STOP_TIMEOUT).await;
     }
 
     /// The metrics of this gateway.
@@ -110,7 +110,7 @@ impl Notifier {
     /// Reports that a finish wrote outbox records of these objects, or of any objects if `keys` is empty, into this shard
     /// of a bucket's index.
     pub fn outbox_written(&self, bucket: &str, shard: &str, keys: &[String]) {
-        mover::note_keys(&self.core, bucket, shard, keys);
+        mover::mark_keys_dirty(&self.core, bucket, shard, keys);
     }
 
     /// Reports that another gateway changed, created or deleted the topic of that name.
@@ -134,8 +134,8 @@ impl Notifier {
         self.core.set_ended(session);
         let watched = self.core.owners.watched();
         for (key, _) in watched.into_iter().filter(|(_, watched)| watched.owner.client == session) {
-            self.core.owners.note_watched(key, None);
-            owners::look(&self.core, key, false);
+            self.core.owners.update_watched(key, None);
+            owners::check_shard(&self.core, key, false);
         }
         self.scan_sooner.notify_one();
     }
@@ -161,7 +161,7 @@ impl Notifier {
             let mut record = stored.record.clone();
             change(&mut record.topic)?;
             // A change in progress is completed first; then this one is started.
-            if record.begin_change()? == Begin::TooMany {
+            if record.begin_change()? == BeginResult::TooMany {
                 return Err(Error::TooManyGenerations(arn.clone()).into());
             }
             if record == stored.record {
@@ -215,7 +215,7 @@ impl Notifier {
 
     /// Completes changes of a topic's queues, and returns its record.
     async fn complete(&self, arn: &TopicArn) -> Result<Arc<StoredTopic>> {
-        generations::complete(&self.core, arn).await?;
+        generations::reconcile(&self.core, arn).await?;
         let stored = self.core.topics.put(self.existing(arn).await?);
         self.core.owners.wake_all();
         Ok(stored)
@@ -223,15 +223,15 @@ impl Notifier {
 
     /// Whether an operation that may have an event of `bytes` bytes for a topic may start; `None` means SlowDown, because
     /// the topic refuses operations when its queue is full. Must be called before the operation starts, never later.
-    pub async fn admit(&self, arn: &TopicArn, id: TopicId, bytes: u64) -> Result<Option<Admitted>> {
+    pub async fn admit(&self, arn: &TopicArn, id: TopicId, bytes: u64) -> Result<Option<QueueReservation>> {
         let Some(stored) = self.core.topics.get(arn, id).await? else {
-            return Ok(Some(Admitted::freely()));
+            return Ok(Some(QueueReservation::unlimited()));
         };
         admission::admit(&self.core, &stored, bytes).await
     }
 
     /// Pushes events of non-persistent topics. Returns when the outcome of each is known, or after the timeout.
-    pub async fn push_now(&self, events: Vec<TopicEvent>) -> SyncOutcome {
+    pub async fn push_now(&self, events: Vec<TopicEvent>) -> SyncPushResult {
         sync_push::push_now(&self.core, events).await
     }
 
@@ -253,19 +253,19 @@ impl Notifier {
     }
 
     /// Up to `max` dead letters of a topic after a number, but not more than 256.
-    pub async fn letters(&self, arn: &TopicArn, after: Option<u64>, max: u64) -> Result<Vec<Letter>> {
+    pub async fn letters(&self, arn: &TopicArn, after: Option<u64>, max: u64) -> Result<Vec<DeadLetterInfo>> {
         operators::letters(&self.core, &self.existing(arn).await?, after, max).await
     }
 
     /// Removes dead letters permanently; returns their number.
-    pub async fn purge_letters(&self, arn: &TopicArn, which: Letters) -> Result<u64> {
-        operators::dispose(&self.core, &self.existing(arn).await?, which, Disposal::Purge).await
+    pub async fn purge_letters(&self, arn: &TopicArn, which: LetterSelection) -> Result<u64> {
+        operators::apply_to_letters(&self.core, &self.existing(arn).await?, which, LetterAction::Purge).await
     }
 
     /// Replays dead letters; returns their number.
-    pub async fn replay_letters(&self, arn: &TopicArn, which: Letters) -> Result<u64> {
+    pub async fn replay_letters(&self, arn: &TopicArn, which: LetterSelection) -> Result<u64> {
         let stored = self.core.topics.put(self.existing(arn).await?);
-        let replayed = operators::dispose(&self.core, &stored, which, Disposal::Replay).await?;
+        let replayed = operators::apply_to_letters(&self.core, &stored, which, LetterAction::Replay).await?;
         mover::replay(&self.core, &stored).await?;
         Ok(replayed)
     }
@@ -317,5 +317,5 @@ async fn refresh(core: &Arc<Core>, arn: &TopicArn, ids: Vec<TopicId>) -> Result<
     // Shards that wait for the old endpoint then check the new one.
     core.endpoints.get(core, &stored);
     core.owners.wake_all();
-    scan::look_at_topic(core, &stored).await
+    scan::check_topic_shards(core, &stored).await
 }

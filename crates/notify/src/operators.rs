@@ -10,8 +10,10 @@ use crate::error::Result;
 use crate::owner::locate;
 use crate::topic_store::StoredTopic;
 use bytes::Bytes;
-use nacre_queues::dead::{self, DeadQueue, LetterBox, LetterKind, MAX_LETTERS, NumberedLetter};
-use nacre_queues::name::Kind;
+use nacre_queues::dead_letters::{
+    self, DeadLetterCounters, DeadLetterQueue, LetterKind, MAX_LETTERS, NumberedLetter,
+};
+use nacre_queues::name::QueueRecordKind;
 use nacre_queues::op::{ObjectKey, ObjectRead};
 use nacre_queues::record::DeadLetter;
 use nacre_queues::retry::BreakerState;
@@ -38,7 +40,7 @@ pub struct TopicReport {
     /// Shards that should exist but do not, because the change that creates them is not complete.
     pub missing: Vec<(u64, u32)>,
     /// The dead-letter queue's counters.
-    pub letters: LetterBox,
+    pub letters: DeadLetterCounters,
 }
 
 impl TopicReport {
@@ -73,7 +75,7 @@ pub struct QueuedEvent {
 
 /// A dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Letter {
+pub struct DeadLetterInfo {
     /// Its number in the dead-letter queue.
     pub number: u64,
     /// The event.
@@ -84,7 +86,7 @@ pub struct Letter {
 
 /// Which dead letters are purged or replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Letters {
+pub enum LetterSelection {
     /// All letters that exist now.
     All,
     /// The letter with this number.
@@ -114,14 +116,14 @@ pub(crate) async fn report(core: &Core, stored: &Arc<StoredTopic>) -> Result<Top
     let totals = TopicStats::new(&shards, current, reservations, core.env.wall_ns());
     let letters = read_letters(core, stored, None, 1)
         .await?
-        .map_or(LetterBox::default(), |(queue, _)| queue.counters.value);
+        .map_or(DeadLetterCounters::default(), |(queue, _)| queue.counters.value);
     Ok(TopicReport { stored: Arc::clone(stored), totals, shards, missing, letters })
 }
 
 async fn figures(core: &Core, shard: &Shard) -> Result<ShardStats> {
     let mut oldest: Option<u64> = None;
     if !shard.is_empty() {
-        for kind in [Kind::Segment, Kind::Batch, Kind::Parked] {
+        for kind in [QueueRecordKind::Segment, QueueRecordKind::Batch, QueueRecordKind::Parked] {
             let read = settle::read_kind(&shard.object, kind, Bytes::new(), 4);
             if let Some(reply) = core.rados.read(&read).await? {
                 oldest = oldest.into_iter().chain(stats::oldest_ns(shard, &reply.page)?).min();
@@ -146,12 +148,13 @@ async fn read_letters(
     stored: &StoredTopic,
     after: Option<u64>,
     max: u64,
-) -> Result<Option<(DeadQueue, Vec<NumberedLetter>)>> {
+) -> Result<Option<(DeadLetterQueue, Vec<NumberedLetter>)>> {
     let id = queue_id(stored.record.topic.id);
-    let Some(reply) = core.rados.read(&dead::read_letters(&id, LetterKind::Kept, after, max)).await? else {
+    let Some(reply) = core.rados.read(&dead_letters::read_letters(&id, LetterKind::Kept, after, max)).await?
+    else {
         return Ok(None);
     };
-    let queue = DeadQueue::from_reply(&id, &[], &reply)?;
+    let queue = DeadLetterQueue::from_reply(&id, &[], &reply)?;
     let letters = queue.letters(LetterKind::Kept, &reply.page)?;
     Ok(Some((queue, letters)))
 }
@@ -162,38 +165,43 @@ pub(crate) async fn letters(
     stored: &StoredTopic,
     after: Option<u64>,
     max: u64,
-) -> Result<Vec<Letter>> {
+) -> Result<Vec<DeadLetterInfo>> {
     let Some((queue, letters)) = read_letters(core, stored, after, max.min(MAX_LETTERS as u64)).await? else {
         return Ok(Vec::new());
     };
     let shown = letters.into_iter().map(|(number, letter)| {
-        Ok(Letter { number, event: decode(&queue.object, &letter.event.payload)?, letter })
+        Ok(DeadLetterInfo { number, event: decode(&queue.object, &letter.event.payload)?, letter })
     });
     shown.collect()
 }
 
 /// The action on dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Disposal {
+pub(crate) enum LetterAction {
     Purge,
     Replay,
 }
 
 /// Purges or replays letters; returns their number.
-pub(crate) async fn dispose(core: &Core, stored: &StoredTopic, which: Letters, how: Disposal) -> Result<u64> {
+pub(crate) async fn apply_to_letters(
+    core: &Core,
+    stored: &StoredTopic,
+    which: LetterSelection,
+    how: LetterAction,
+) -> Result<u64> {
     let mut done = 0;
     let mut last = None;
     let mut failures = 0;
     loop {
         core.check_running()?;
         let (after, max) = match which {
-            Letters::All => (None, MAX_LETTERS as u64),
-            Letters::One(number) => (number.checked_sub(1), 1),
+            LetterSelection::All => (None, MAX_LETTERS as u64),
+            LetterSelection::One(number) => (number.checked_sub(1), 1),
         };
         let Some((queue, mut letters)) = read_letters(core, stored, after, max).await? else {
             return Ok(done);
         };
-        if let Letters::One(number) = which {
+        if let LetterSelection::One(number) = which {
             letters.retain(|(found, _)| *found == number);
         }
         // Letters that arrived after the first read are left.
@@ -203,12 +211,12 @@ pub(crate) async fn dispose(core: &Core, stored: &StoredTopic, which: Letters, h
             return Ok(done);
         }
         let (op, _) = match how {
-            Disposal::Purge => queue.purge(&letters),
-            Disposal::Replay => queue.replay(&letters, core.env.wall_ns()),
+            LetterAction::Purge => queue.purge(&letters),
+            LetterAction::Replay => queue.replay(&letters, core.env.wall_ns()),
         };
         if core.rados.write(op).await?.is_done() {
             done += letters.len() as u64;
-            if which != Letters::All {
+            if which != LetterSelection::All {
                 return Ok(done);
             }
         } else {

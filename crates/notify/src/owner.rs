@@ -4,40 +4,40 @@
 //! deliver the shard, or the endpoint does not answer. Its operations on the shard are sequential; pushes run concurrently,
 //! each in a task that ends with the owner.
 
+mod acquire;
 mod letters;
 mod loading;
 mod pushing;
 mod settling;
-mod taking;
 
-pub(crate) use taking::{locate, read_shard};
+pub(crate) use acquire::{locate, read_shard};
 
 use crate::core::{Core, ShardKey};
 use crate::endpoints::TopicEndpoint;
 use crate::error::{Error, Result};
 use crate::metrics::{add, subtract};
-use crate::owners::{self, Wake};
+use crate::owners::{self, ShardWaker};
 use crate::topic_store::StoredTopic;
+use acquire::LeaseOutcome;
 use futures::FutureExt as _;
 use nacre_queues::layout::Generation;
 use nacre_queues::lease::LeaseTerm;
 use nacre_queues::retry::{BreakerState, RetryPolicy};
-use nacre_queues::settle::LogMap;
+use nacre_queues::settle::LogIndex;
 use nacre_queues::shard::{self, Shard};
-use nacre_queues::window::{OlderShards, Times, Window};
-use pushing::Pushes;
+use nacre_queues::window::{OlderGenerations, Window, WindowTime};
+use pushing::InflightPushes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use taking::Taken;
 
 /// The interval at which older generations and expired events are checked.
-const LOOK: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest interval at which the owner checks whether other gateways enqueued events.
 const LONGEST_POLL: Duration = Duration::from_secs(1);
 
 /// The next step for a shard after it was checked.
-pub(crate) enum Next {
+pub(crate) enum NextCheck {
     /// Nothing: it is empty or gone. Enqueueing an event wakes it.
     Done,
     /// Another gateway should deliver it.
@@ -49,16 +49,16 @@ pub(crate) enum Next {
 }
 
 /// Reports that events were enqueued into a shard, or that it may have events.
-pub(crate) fn has_events(core: &Arc<Core>, key: ShardKey) {
+pub(crate) fn wake_shard(core: &Arc<Core>, key: ShardKey) {
     if core.owners.is_watched(&key) {
         return;
     }
     if core.owners.is_running(&key) {
-        return owners::look(core, key, false);
+        return owners::check_shard(core, key, false);
     }
     let endpoint = core.endpoints.peek(key.topic);
     let Some(endpoint) = endpoint.filter(|endpoint| endpoint.blocked_until_ns(core).is_some()) else {
-        return owners::look(core, key, false);
+        return owners::check_shard(core, key, false);
     };
     let policy = core.topics.peek(key.topic).map(|stored| policy_of(core, &stored));
     if let Some(limit_ns) = policy.and_then(|policy| policy.time_to_live_ns) {
@@ -68,8 +68,8 @@ pub(crate) fn has_events(core: &Arc<Core>, key: ShardKey) {
 }
 
 /// Reports that a shard's object is full.
-pub(crate) fn must_spill(core: &Arc<Core>, key: ShardKey) {
-    owners::look(core, key, true);
+pub(crate) fn request_spill(core: &Arc<Core>, key: ShardKey) {
+    owners::check_shard(core, key, true);
 }
 
 fn policy_of(core: &Core, stored: &StoredTopic) -> RetryPolicy {
@@ -81,45 +81,45 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 /// Delivers a shard as long as this gateway can and should do so.
-pub(crate) async fn own(core: &Arc<Core>, key: ShardKey, wake: &Wake) -> Result<Next> {
+pub(crate) async fn deliver_shard(core: &Arc<Core>, key: ShardKey, wake: &ShardWaker) -> Result<NextCheck> {
     if core.is_stopped() {
-        return Ok(Next::Done);
+        return Ok(NextCheck::Done);
     }
-    let Some(known) = core.topics.peek(key.topic) else { return Ok(Next::Done) };
+    let Some(known) = core.topics.peek(key.topic) else { return Ok(NextCheck::Done) };
     let Some(stored) = core.topics.get(&known.record.topic.arn, key.topic).await? else {
         core.forget_topic(key.topic);
-        return Ok(Next::Done);
+        return Ok(NextCheck::Done);
     };
     let layout = &stored.record.layout;
     let Some(generation) = layout.delivered().find(|one| one.number == key.generation) else {
-        return Ok(Next::Done);
+        return Ok(NextCheck::Done);
     };
     let is_current = layout.current == Some(generation);
     if is_current && layout.next.is_some() {
         // The gateway that changes the generations takes over the shards.
-        core.change_soon(&stored);
-        return Ok(Next::At(core.mono_ns() + nanos(LOOK)));
+        core.schedule_change(&stored);
+        return Ok(NextCheck::At(core.mono_ns() + nanos(CHECK_INTERVAL)));
     }
     let endpoint = core.endpoints.get(core, &stored);
     let must_spill = wake.must_spill.load(Ordering::Acquire);
     let expires = policy_of(core, &stored).time_to_live_ns.is_some();
     match &endpoint {
         _ if must_spill => {}
-        None => return Ok(Next::Done),
+        None => return Ok(NextCheck::Done),
         Some(endpoint) if !expires && endpoint.blocked_until_ns(core).is_some() => {
-            return Ok(Next::Endpoint(Arc::clone(endpoint)));
+            return Ok(NextCheck::Endpoint(Arc::clone(endpoint)));
         }
         Some(_) => {}
     }
-    let taken = taking::take(core, key, &stored, generation).await?;
+    let taken = acquire::take_lease(core, key, &stored, generation).await?;
     let (shard, term, has_letters) = match taken {
-        Taken::Owned(shard, term, has_letters) => (*shard, term, has_letters),
-        Taken::Empty => return Ok(Next::Done),
-        Taken::Gone => {
+        LeaseOutcome::Owned(shard, term, has_letters) => (*shard, term, has_letters),
+        LeaseOutcome::Empty => return Ok(NextCheck::Done),
+        LeaseOutcome::Gone => {
             crate::generations::retire(core, &stored, generation, key.shard).await?;
-            return Ok(Next::Done);
+            return Ok(NextCheck::Done);
         }
-        Taken::Elsewhere => return Ok(Next::Elsewhere),
+        LeaseOutcome::Elsewhere => return Ok(NextCheck::Elsewhere),
     };
     add(&core.metrics.leases_taken, 1);
     let mut owner = Ownership::new(core, key, wake, (stored, generation, endpoint), shard, term);
@@ -132,12 +132,12 @@ pub(crate) async fn own(core: &Arc<Core>, key: ShardKey, wake: &Wake) -> Result<
 }
 
 /// The bytes of loaded events, included in the gateway's metric.
-struct Loaded<'a> {
+struct LoadedBytesGauge<'a> {
     core: &'a Core,
     bytes: u64,
 }
 
-impl Loaded<'_> {
+impl LoadedBytesGauge<'_> {
     fn set(&mut self, bytes: u64) {
         add(&self.core.metrics.loaded_bytes, bytes);
         subtract(&self.core.metrics.loaded_bytes, self.bytes);
@@ -145,7 +145,7 @@ impl Loaded<'_> {
     }
 }
 
-impl Drop for Loaded<'_> {
+impl Drop for LoadedBytesGauge<'_> {
     fn drop(&mut self) {
         subtract(&self.core.metrics.loaded_bytes, self.bytes);
     }
@@ -155,19 +155,19 @@ impl Drop for Loaded<'_> {
 struct Ownership<'a> {
     core: &'a Arc<Core>,
     key: ShardKey,
-    wake: &'a Wake,
+    wake: &'a ShardWaker,
     stored: Arc<StoredTopic>,
     generation: Generation,
     endpoint: Option<Arc<TopicEndpoint>>,
     shard: Shard,
-    log: LogMap,
+    log: LogIndex,
     policy: RetryPolicy,
     window: Window,
     term: LeaseTerm,
-    older: OlderShards,
-    pushes: Pushes,
+    older: OlderGenerations,
+    pushes: InflightPushes,
     segment: Option<loading::LoadedSegment>,
-    loaded: Loaded<'a>,
+    loaded: LoadedBytesGauge<'a>,
     /// The average number of events in a batch of the last page.
     batch_events: u64,
     /// The number of outcomes that are not settled.
@@ -189,7 +189,7 @@ impl<'a> Ownership<'a> {
     fn new(
         core: &'a Arc<Core>,
         key: ShardKey,
-        wake: &'a Wake,
+        wake: &'a ShardWaker,
         (stored, generation, endpoint): (Arc<StoredTopic>, Generation, Option<Arc<TopicEndpoint>>),
         shard: Shard,
         term: LeaseTerm,
@@ -205,14 +205,14 @@ impl<'a> Ownership<'a> {
             generation,
             endpoint,
             shard,
-            log: LogMap::default(),
+            log: LogIndex::default(),
             policy,
             window,
             term,
-            older: OlderShards::default(),
-            pushes: Pushes::new(term),
+            older: OlderGenerations::default(),
+            pushes: InflightPushes::new(term),
             segment: None,
-            loaded: Loaded { core, bytes: 0 },
+            loaded: LoadedBytesGauge { core, bytes: 0 },
             batch_events: 0,
             unsettled: 0,
             unsettled_since_ns: None,
@@ -231,7 +231,7 @@ impl<'a> Ownership<'a> {
         nanos(self.core.settings.lease)
     }
 
-    async fn run(&mut self) -> Result<Next> {
+    async fn run(&mut self) -> Result<NextCheck> {
         self.load_beside_log().await?;
         loop {
             self.take_outcomes();
@@ -282,9 +282,9 @@ impl<'a> Ownership<'a> {
     }
 
     /// Periodic checks: expired events, older generations, the preferred gateway.
-    async fn look(&mut self, now: Times) -> Result<()> {
+    async fn look(&mut self, now: WindowTime) -> Result<()> {
         // The first check precedes the first push, because it determines which events older generations block.
-        if self.looked_at_ns.is_some_and(|looked_at_ns| now.mono_ns < looked_at_ns + nanos(LOOK)) {
+        if self.looked_at_ns.is_some_and(|looked_at_ns| now.mono_ns < looked_at_ns + nanos(CHECK_INTERVAL)) {
             return Ok(());
         }
         self.looked_at_ns = Some(now.mono_ns);
@@ -295,18 +295,18 @@ impl<'a> Ownership<'a> {
             let older = crate::progress::older_shards(self.core, &self.stored, self.generation).await?;
             if older != self.older {
                 self.older = older;
-                self.window.older_changed();
+                self.window.recheck_held();
             }
         } else if !self.older.generations.is_empty() {
-            self.older = OlderShards::default();
-            self.window.older_changed();
+            self.older = OlderGenerations::default();
+            self.window.recheck_held();
         }
         let is_wanted = self.core.is_preferred(&self.key);
         self.unwanted_since_ns = if is_wanted { None } else { self.unwanted_since_ns.or(Some(now.mono_ns)) };
         Ok(())
     }
 
-    fn note_outcomes(&mut self, more: usize, now: Times) {
+    fn note_outcomes(&mut self, more: usize, now: WindowTime) {
         if more > 0 {
             self.unsettled += more;
             self.unsettled_since_ns.get_or_insert(now.mono_ns);
@@ -333,7 +333,7 @@ impl<'a> Ownership<'a> {
 
     /// Whether all known events of the shard are loaded.
     fn is_all_loaded(&self) -> bool {
-        self.window.wants().is_some_and(|(from, _)| from >= self.shard.tail.value.next)
+        self.window.next_load().is_some_and(|(from, _)| from >= self.shard.tail.value.next)
     }
 
     /// Whether no other event of the log expires before the loaded ones.
@@ -342,55 +342,55 @@ impl<'a> Ownership<'a> {
     }
 
     /// The reason why this gateway should stop delivering the shard, if there is one.
-    fn wish(&mut self, now: Times) -> Option<Next> {
-        let later = |wait: Duration| Some(Next::At(now.mono_ns + nanos(wait)));
+    fn wish(&mut self, now: WindowTime) -> Option<NextCheck> {
+        let later = |wait: Duration| Some(NextCheck::At(now.mono_ns + nanos(wait)));
         if self.core.is_stopped() {
-            return Some(Next::Done);
+            return Some(NextCheck::Done);
         }
         if !self.term.may_send(now.mono_ns) && now.mono_ns > self.term.renew_at_ns() + self.lease_ns() {
             return later(Duration::ZERO);
         }
         if self.wake.must_release.load(Ordering::Acquire) {
-            return later(LOOK);
+            return later(CHECK_INTERVAL);
         }
         let layout = &self.stored.record.layout;
         if !layout.delivered().any(|one| one == self.generation) {
-            return Some(Next::Done);
+            return Some(NextCheck::Done);
         }
         if layout.current == Some(self.generation) && layout.next.is_some() {
-            return later(LOOK);
+            return later(CHECK_INTERVAL);
         }
         if self.must_spill() {
             return None;
         }
         if self.endpoint.is_none() {
-            return Some(Next::Done);
+            return Some(NextCheck::Done);
         }
         let is_older = layout.current != Some(self.generation);
         let is_finished = self.shard.is_drained() && self.window.is_empty();
         if is_finished && !self.has_letters && is_older {
-            return Some(Next::Done);
+            return Some(NextCheck::Done);
         }
         if let Some(endpoint) = self.blocked_endpoint().cloned() {
             let expiry = self.window.next_expiry_ns(now);
             // The next expiry is known once expired events are settled and the next ones are loaded.
             let expires = self.policy.time_to_live_ns.is_some();
             let is_known = !expires || (self.unsettled == 0 && self.is_front_loaded());
-            let is_done = is_known && expiry.is_none_or(|left| left > nanos(LOOK));
+            let is_done = is_known && expiry.is_none_or(|left| left > nanos(CHECK_INTERVAL));
             if is_done && !is_finished && !self.has_letters {
                 if let Some(left) = expiry {
                     self.core.owners.wake_at(self.key, now.mono_ns.saturating_add(left));
                 }
-                return Some(Next::Endpoint(endpoint));
+                return Some(NextCheck::Endpoint(endpoint));
             }
         }
         let held_for = now.mono_ns - self.taken_at_ns.min(now.mono_ns);
-        if self.core.owners.is_crowded() && held_for > nanos(self.core.settings.turn) {
+        if self.core.owners.has_waiting_tasks() && held_for > nanos(self.core.settings.turn) {
             return later(Duration::ZERO);
         }
         let patience = nanos(self.core.settings.scan + 2 * self.core.settings.watch);
         if self.unwanted_since_ns.is_some_and(|since| now.mono_ns - since > patience) {
-            return Some(Next::Elsewhere);
+            return Some(NextCheck::Elsewhere);
         }
         let is_quiet = self.window.in_flight() == 0
             && self.unsettled == 0
@@ -404,32 +404,34 @@ impl<'a> Ownership<'a> {
         }
         let since = *self.idle_since_ns.get_or_insert(now.mono_ns);
         // If other shards wait for their turn, a shard that needs nothing now is released immediately.
-        let patience = if self.core.owners.is_crowded() { 0 } else { nanos(self.core.settings.idle) };
+        let patience = if self.core.owners.has_waiting_tasks() { 0 } else { nanos(self.core.settings.idle) };
         // Events may expire before they are retried.
-        let expiry =
-            self.window.next_expiry_ns(now).map(|left| now.mono_ns.saturating_add(left.max(nanos(LOOK))));
+        let expiry = self
+            .window
+            .next_expiry_ns(now)
+            .map(|left| now.mono_ns.saturating_add(left.max(nanos(CHECK_INTERVAL))));
         match self.window.next_due_ns().map(|due| expiry.map_or(due, |expiry| expiry.min(due))) {
-            Some(due) if due > now.mono_ns + patience => Some(Next::At(due)),
-            None if is_finished && now.mono_ns >= since + patience => Some(Next::Done),
+            Some(due) if due > now.mono_ns + patience => Some(NextCheck::At(due)),
+            None if is_finished && now.mono_ns >= since + patience => Some(NextCheck::Done),
             _ => None,
         }
     }
 
     /// Settles all outcomes and releases the lease.
-    async fn end(&mut self, next: Next) -> Result<Next> {
+    async fn end(&mut self, next: NextCheck) -> Result<NextCheck> {
         while self.settle().await? {}
         let layout = &self.stored.record.layout;
         let is_older = layout.current != Some(self.generation);
         if is_older && self.shard.is_drained() {
             while self.has_letters && self.hand_over_letters().await? {}
-            let beside = self.core.rados.read(&shard::beside_log(&self.shard.object, 1)).await?;
-            let is_nothing_left = beside.is_some_and(|beside| shard::is_nothing_left(&beside.page));
+            let beside = self.core.rados.read(&shard::read_side_records(&self.shard.object, 1)).await?;
+            let is_nothing_left = beside.is_some_and(|beside| shard::has_only_receipts(&beside.page));
             if let Some(op) = self.shard.retire(is_nothing_left)
                 && self.core.rados.write(op).await?.is_done()
             {
                 self.core.progress.forget(&self.key);
                 crate::generations::retire(self.core, &self.stored, self.generation, self.key.shard).await?;
-                return Ok(Next::Done);
+                return Ok(NextCheck::Done);
             }
         }
         // If the lease is already lost, this does nothing.
@@ -439,8 +441,8 @@ impl<'a> Ownership<'a> {
 
     /// Waits for an outcome, a notification, or the next time at which there is something to do. An owner that is leaving
     /// neither sends nor loads: it waits for events in flight.
-    async fn wait(&mut self, now: Times, is_leaving: bool) {
-        let mut at = (now.mono_ns + nanos(LOOK)).min(self.term.renew_at_ns());
+    async fn wait(&mut self, now: WindowTime, is_leaving: bool) {
+        let mut at = (now.mono_ns + nanos(CHECK_INTERVAL)).min(self.term.renew_at_ns());
         let settle = self.unsettled_since_ns.map(|since| since + nanos(self.core.settings.settle_linger));
         at = settle.map_or(at, |settle| at.min(settle));
         if !is_leaving {

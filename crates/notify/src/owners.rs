@@ -3,7 +3,7 @@
 use crate::core::{Core, ShardKey};
 use crate::error::Error;
 use crate::metrics::{add, subtract};
-use crate::owner::{self, Next};
+use crate::owner::{self, NextCheck};
 use futures::FutureExt as _;
 use nacre_queues::record::Owner;
 use nacre_queues::retry::BreakerState;
@@ -22,7 +22,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 
 /// The notifications for the task of a shard.
 #[derive(Default)]
-pub(crate) struct Wake {
+pub(crate) struct ShardWaker {
     pub(crate) notify: Notify,
     /// Whether it was woken since its last check.
     is_woken: AtomicBool,
@@ -32,7 +32,7 @@ pub(crate) struct Wake {
     pub(crate) must_release: AtomicBool,
 }
 
-impl Wake {
+impl ShardWaker {
     fn wake(&self) {
         self.is_woken.store(true, Ordering::Release);
         self.notify.notify_one();
@@ -41,10 +41,10 @@ impl Wake {
 
 /// A watched shard, which another gateway delivers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedShard {
     pub(crate) owner: Owner,
     /// The number of checks in which no gateway had the lease.
-    pub(crate) free_looks: u32,
+    pub(crate) unowned_checks: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,8 +81,8 @@ impl Timers {
 }
 
 pub(crate) struct Owners {
-    running: Mutex<BTreeMap<ShardKey, Arc<Wake>>>,
-    watched: Mutex<BTreeMap<ShardKey, Watched>>,
+    running: Mutex<BTreeMap<ShardKey, Arc<ShardWaker>>>,
+    watched: Mutex<BTreeMap<ShardKey, WatchedShard>>,
     timers: Mutex<Timers>,
     timers_changed: Notify,
     slots: Semaphore,
@@ -124,7 +124,7 @@ impl Owners {
     }
 
     /// Whether tasks wait for a slot.
-    pub(crate) fn is_crowded(&self) -> bool {
+    pub(crate) fn has_waiting_tasks(&self) -> bool {
         self.queueing.load(Ordering::Relaxed) > 0
     }
 
@@ -174,11 +174,11 @@ impl Owners {
         }
     }
 
-    pub(crate) fn watched(&self) -> BTreeMap<ShardKey, Watched> {
+    pub(crate) fn watched(&self) -> BTreeMap<ShardKey, WatchedShard> {
         self.watched.lock().clone()
     }
 
-    pub(crate) fn note_watched(&self, key: ShardKey, watched: Option<Watched>) {
+    pub(crate) fn update_watched(&self, key: ShardKey, watched: Option<WatchedShard>) {
         match watched {
             Some(now) => drop(self.watched.lock().insert(key, now)),
             None => drop(self.watched.lock().remove(&key)),
@@ -191,7 +191,7 @@ impl Owners {
 }
 
 /// Checks a shard now: wakes its task, or starts one.
-pub(crate) fn look(core: &Arc<Core>, key: ShardKey, must_spill: bool) {
+pub(crate) fn check_shard(core: &Arc<Core>, key: ShardKey, must_spill: bool) {
     if core.is_stopped() || !core.settings.delivers() {
         return;
     }
@@ -202,7 +202,7 @@ pub(crate) fn look(core: &Arc<Core>, key: ShardKey, must_spill: bool) {
             wake.wake();
             return;
         }
-        let wake = Arc::new(Wake::default());
+        let wake = Arc::new(ShardWaker::default());
         wake.must_spill.store(must_spill, Ordering::Release);
         running.insert(key, Arc::clone(&wake));
         wake
@@ -212,13 +212,13 @@ pub(crate) fn look(core: &Arc<Core>, key: ShardKey, must_spill: bool) {
 }
 
 /// Guard: a task processes a shard. After a panic of the task, another one can process it.
-struct Looking<'a> {
+struct CheckGuard<'a> {
     core: &'a Core,
     key: ShardKey,
     is_over: bool,
 }
 
-impl Drop for Looking<'_> {
+impl Drop for CheckGuard<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             let owners = &self.core.owners;
@@ -229,15 +229,15 @@ impl Drop for Looking<'_> {
     }
 }
 
-async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<Wake>) {
-    let mut looking = Looking { core: &core, key, is_over: false };
+async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<ShardWaker>) {
+    let mut looking = CheckGuard { core: &core, key, is_over: false };
     let mut wait = BACKOFF.0;
     loop {
         let slot = core.owners.slot(&core, &key).await;
         wake.is_woken.store(false, Ordering::Release);
         add(&core.metrics.shards_owned, 1);
         // Boxed, so that tasks that wait for a slot are small.
-        let looked = owner::own(&core, key, &wake).boxed().await;
+        let looked = owner::deliver_shard(&core, key, &wake).boxed().await;
         subtract(&core.metrics.shards_owned, 1);
         drop(slot);
         let next = match looked {
@@ -256,24 +256,24 @@ async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<Wake>) {
                     }
                 }
                 wait = (wait * 2).min(BACKOFF.1);
-                Next::At(core.mono_ns() + u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
+                NextCheck::At(core.mono_ns() + u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
             }
         };
         let mut running = core.owners.running.lock();
         let is_woken = wake.is_woken.swap(false, Ordering::AcqRel);
         wake.must_release.store(false, Ordering::Release);
         // A shard that was woken in the meantime is processed again, unless it has to wait anyway.
-        if is_woken && matches!(next, Next::Done) && !core.is_stopped() {
+        if is_woken && matches!(next, NextCheck::Done) && !core.is_stopped() {
             continue;
         }
         running.remove(&key);
         looking.is_over = true;
         drop(running);
         match next {
-            Next::Done => {}
-            Next::Elsewhere => core.owners.watch(key),
-            Next::At(at_ns) => core.owners.wake_at(key, at_ns),
-            Next::Endpoint(endpoint) => match core.endpoints.peek(key.topic) {
+            NextCheck::Done => {}
+            NextCheck::Elsewhere => core.owners.watch(key),
+            NextCheck::At(at_ns) => core.owners.wake_at(key, at_ns),
+            NextCheck::Endpoint(endpoint) => match core.endpoints.peek(key.topic) {
                 Some(now) if Arc::ptr_eq(&now, &endpoint) => endpoint.wait(&core, key),
                 // The topic has another endpoint by now, which would not wake this shard.
                 Some(_) => core.owners.wake_at(key, core.mono_ns()),
@@ -299,11 +299,11 @@ pub(crate) async fn timers(core: Arc<Core>) {
         };
         for timed in due {
             match timed {
-                Timed::Shard(key) => look(&core, key, false),
+                Timed::Shard(key) => check_shard(&core, key, false),
                 Timed::Probe(topic) => {
                     let endpoint = core.endpoints.peek(topic);
                     let probe = endpoint.and_then(|endpoint| endpoint.next_probe(&core));
-                    probe.into_iter().for_each(|key| look(&core, key, false));
+                    probe.into_iter().for_each(|key| check_shard(&core, key, false));
                 }
             }
         }

@@ -9,18 +9,18 @@ use crate::owner::locate;
 use crate::topic_store::StoredTopic;
 use futures::{FutureExt as _, StreamExt as _};
 use nacre_queues::layout::Generation;
-use nacre_queues::name::Kind;
+use nacre_queues::name::QueueRecordKind;
 use nacre_queues::op::{ObjectKey, ObjectRead};
 use nacre_queues::settle;
-use nacre_queues::shard::{self, Progress};
-use nacre_queues::window::OlderShards;
+use nacre_queues::shard::{self, DrainProgress};
+use nacre_queues::window::OlderGenerations;
 use nacre_topics::topic::TopicId;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The time for which a reading is used, in nanoseconds.
-const FRESH_NS: u64 = 200_000_000;
+const PROGRESS_TTL_NS: u64 = 200_000_000;
 /// The most parked events of a shard that are read. A shard with more counts as busy.
 const MAX_PARKED: u64 = 1024;
 /// The number of shards that are read concurrently.
@@ -36,7 +36,7 @@ type SharedKnown = Arc<futures::lock::Mutex<Known>>;
 
 #[derive(Default)]
 struct Known {
-    shards: BTreeMap<u32, Progress>,
+    shards: BTreeMap<u32, DrainProgress>,
     read_at_ns: Option<u64>,
 }
 
@@ -68,17 +68,17 @@ pub(crate) async fn older_shards(
     core: &Core,
     stored: &StoredTopic,
     generation: Generation,
-) -> Result<OlderShards> {
-    let mut older = OlderShards::default();
+) -> Result<OlderGenerations> {
+    let mut older = OlderGenerations::default();
     for before in stored.record.layout.before(generation.number) {
         let known = core.progress.of(stored.record.topic.id, before.number);
         let mut known = known.lock().await;
         let now_ns = core.mono_ns();
-        if known.read_at_ns.is_none_or(|read_at_ns| now_ns > read_at_ns + FRESH_NS) {
+        if known.read_at_ns.is_none_or(|read_at_ns| now_ns > read_at_ns + PROGRESS_TTL_NS) {
             read(core, stored, before, &mut known).await?;
             known.read_at_ns = Some(now_ns);
         }
-        if !known.shards.values().all(|progress| *progress == Progress::Drained) {
+        if !known.shards.values().all(|progress| *progress == DrainProgress::Drained) {
             older.generations.push((before.shards, known.shards.clone()));
         }
     }
@@ -88,7 +88,7 @@ pub(crate) async fn older_shards(
 async fn read(core: &Core, stored: &StoredTopic, generation: Generation, known: &mut Known) -> Result<()> {
     let mut reads = Vec::new();
     for index in 0..generation.shards {
-        if known.shards.get(&index) != Some(&Progress::Drained) {
+        if known.shards.get(&index) != Some(&DrainProgress::Drained) {
             reads.push(read_one(core, stored, generation, index).boxed());
         }
     }
@@ -105,15 +105,15 @@ async fn read_one(
     stored: &StoredTopic,
     generation: Generation,
     index: u32,
-) -> Result<(u32, Progress)> {
+) -> Result<(u32, DrainProgress)> {
     let progress = match locate(core, stored, generation, index, parked).await? {
-        None => Progress::Drained,
-        Some((_, reply)) if reply.more => Progress::Busy,
-        Some((shard, reply)) => Progress::of(&shard, &shard::parked_of(&shard.object, &reply.page)?),
+        None => DrainProgress::Drained,
+        Some((_, reply)) if reply.more => DrainProgress::Busy,
+        Some((shard, reply)) => DrainProgress::of(&shard, &shard::parse_parked(&shard.object, &reply.page)?),
     };
     Ok((index, progress))
 }
 
 fn parked(object: &ObjectKey) -> ObjectRead {
-    settle::read_kind(object, Kind::Parked, Default::default(), MAX_PARKED)
+    settle::read_kind(object, QueueRecordKind::Parked, Default::default(), MAX_PARKED)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// An event to be pushed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct PushMessage {
     /// The event.
     pub event: Arc<Event>,
     /// The current `OpaqueData` of its topic.
@@ -19,7 +19,7 @@ pub struct Message {
 
 /// The reason why an event was not delivered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum PushFailure {
     /// The endpoint works but rejects this event. Other events are not affected.
     #[error("refused: {0}")]
     Refused(String),
@@ -30,7 +30,7 @@ pub enum Failure {
 
 /// The destination of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct PushTarget {
     /// The endpoint.
     pub endpoint: Endpoint,
     /// The topic.
@@ -44,7 +44,7 @@ pub struct Target {
 pub trait Pusher: Send + Sync + 'static {
     /// Returns a connection, which is established on first use. The caller keeps it as long as the endpoint stays the same.
     /// Fails if the endpoint can't be used at all, for example because a CA file is missing.
-    fn open(&self, target: &Target) -> Result<Arc<dyn Connection>, Failure>;
+    fn open(&self, target: &PushTarget) -> Result<Arc<dyn Connection>, PushFailure>;
 }
 
 /// A connection to an endpoint. Any number of pushes may run concurrently.
@@ -56,5 +56,5 @@ pub trait Connection: Send + Sync + 'static {
     /// only for its own sake. A caller that must not have a later event of a key delivered before an earlier one that fails
     /// has only one event of the key in flight. `Ok` means that the event was delivered according to the endpoint's ack
     /// level. If the future is dropped before it completes, events may have been delivered or not.
-    fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>>;
+    fn push(&self, messages: Vec<PushMessage>) -> BoxFuture<'static, Vec<Result<(), PushFailure>>>;
 }

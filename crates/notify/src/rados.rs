@@ -5,13 +5,13 @@
 use crate::error::{Error, Result};
 use nacre_engine::IoCtx;
 use nacre_index::op::{Read, ReadReply, Write};
-use nacre_queues::name::{CLOSED, DEAD, QUEUES, SPILL};
+use nacre_queues::name::{CLOSED_NAMESPACE, DEAD_LETTER_NAMESPACE, QUEUE_NAMESPACE, SPILL_NAMESPACE};
 use nacre_queues::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply};
 use nacre_types::errno::Errno;
 
 /// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Written {
+pub(crate) enum WriteOutcome {
     /// It was applied and is durable.
     Done,
     /// A guard did not hold, because the object was changed.
@@ -24,10 +24,10 @@ pub(crate) enum Written {
     Busy,
 }
 
-impl Written {
+impl WriteOutcome {
     /// Whether it was applied.
     pub(crate) fn is_done(self) -> bool {
-        self == Written::Done
+        self == WriteOutcome::Done
     }
 }
 
@@ -44,10 +44,10 @@ impl Rados {
     /// `log` is the pool of queues, `index` is the pool of bucket indexes.
     pub(crate) fn new(log: &IoCtx, index: &IoCtx) -> Rados {
         Rados {
-            queues: log.with_namespace(QUEUES),
-            closed: log.with_namespace(CLOSED),
-            spill: log.with_namespace(SPILL),
-            dead: log.with_namespace(DEAD),
+            queues: log.with_namespace(QUEUE_NAMESPACE),
+            closed: log.with_namespace(CLOSED_NAMESPACE),
+            spill: log.with_namespace(SPILL_NAMESPACE),
+            dead: log.with_namespace(DEAD_LETTER_NAMESPACE),
             index: index.clone(),
         }
     }
@@ -55,9 +55,9 @@ impl Rados {
     /// The context of a namespace of queues.
     pub(crate) fn namespace(&self, namespace: &str) -> &IoCtx {
         match namespace {
-            QUEUES => &self.queues,
-            CLOSED => &self.closed,
-            SPILL => &self.spill,
+            QUEUE_NAMESPACE => &self.queues,
+            CLOSED_NAMESPACE => &self.closed,
+            SPILL_NAMESPACE => &self.spill,
             _ => &self.dead,
         }
     }
@@ -67,7 +67,7 @@ impl Rados {
     }
 
     /// Executes a write.
-    pub(crate) async fn write(&self, op: ObjectOp) -> Result<Written> {
+    pub(crate) async fn write(&self, op: ObjectOp) -> Result<WriteOutcome> {
         let ObjectOp { object, write } = op;
         written(self.of(&object).execute(&object.name, write).await)
     }
@@ -85,7 +85,7 @@ impl Rados {
     }
 
     /// Executes a write on a shard of a bucket index.
-    pub(crate) async fn write_index(&self, object: &str, write: Write) -> Result<Written> {
+    pub(crate) async fn write_index(&self, object: &str, write: Write) -> Result<WriteOutcome> {
         written(self.index.execute(object, write).await)
     }
 
@@ -95,14 +95,14 @@ impl Rados {
     }
 }
 
-fn written(done: nacre_engine::Result<u64>) -> Result<Written> {
+fn written(done: nacre_engine::Result<u64>) -> Result<WriteOutcome> {
     match done {
-        Ok(_) => Ok(Written::Done),
+        Ok(_) => Ok(WriteOutcome::Done),
         Err(error) => match error.errno() {
-            Errno::ECANCELED => Ok(Written::Changed),
-            Errno::ENOENT => Ok(Written::Absent),
-            Errno::EEXIST => Ok(Written::Exists),
-            Errno::EBUSY => Ok(Written::Busy),
+            Errno::ECANCELED => Ok(WriteOutcome::Changed),
+            Errno::ENOENT => Ok(WriteOutcome::Absent),
+            Errno::EEXIST => Ok(WriteOutcome::Exists),
+            Errno::EBUSY => Ok(WriteOutcome::Busy),
             _ => Err(error.into()),
         },
     }

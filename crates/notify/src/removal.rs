@@ -3,14 +3,16 @@
 use crate::core::{Core, queue_id};
 use crate::error::{Error, Result};
 use crate::metrics::add;
-use crate::rados::Written;
+use crate::rados::WriteOutcome;
 use crate::topic_store::{MAX_PAGE, StoredTopic};
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
-use nacre_queues::name::{self, CLOSED, DEAD, Kind, QUEUES, SPILL, TopicId};
+use nacre_queues::name::{
+    self, CLOSED_NAMESPACE, DEAD_LETTER_NAMESPACE, QUEUE_NAMESPACE, QueueRecordKind, SPILL_NAMESPACE, TopicId,
+};
 use nacre_queues::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
 use nacre_queues::record::{COPY, RESERVED};
-use nacre_queues::shard::{self, Found, Shard};
+use nacre_queues::shard::{self, ObjectContent, Shard};
 use nacre_queues::{settle, spill};
 use nacre_topics::names::QueueName;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +48,9 @@ pub(crate) async fn remove_shard(core: &Core, object: &ObjectKey, topic: &TopicI
     for _ in 0..16 {
         let Some(reply) = core.rados.read(&ObjectRead::attributes(object)).await? else { return Ok(()) };
         let op = match what_is(object, &reply)? {
-            What::Reserved(token) if object.namespace == CLOSED => shard::remove_reserved(object, &token),
+            What::Reserved(token) if object.namespace == CLOSED_NAMESPACE => {
+                shard::remove_reserved(object, &token)
+            }
             // A visible object may be reserved for another topic that has the name now.
             What::Reserved(_) => return Ok(()),
             What::Copy(state) => ObjectOp::on(object).if_xattr(COPY, &state).then(Step::Remove),
@@ -57,7 +61,7 @@ pub(crate) async fn remove_shard(core: &Core, object: &ObjectKey, topic: &TopicI
             What::Shard(_) => return Ok(()),
         };
         match core.rados.write(op).await? {
-            Written::Done | Written::Absent => return Ok(()),
+            WriteOutcome::Done | WriteOutcome::Absent => return Ok(()),
             _ => {}
         }
     }
@@ -76,18 +80,18 @@ fn what_is(object: &ObjectKey, reply: &ObjectReply) -> Result<What> {
     if !is_reserved && !reply.xattrs.contains_key(nacre_queues::record::ID) {
         return Ok(What::Copy(reply.xattrs.get(COPY).cloned().unwrap_or_default()));
     }
-    Ok(match shard::found(object, reply)? {
-        Found::Reserved(token) => What::Reserved(token),
-        Found::Shard(_) => What::Shard(Box::new(Shard::from_reply(object, &[], reply)?)),
+    Ok(match shard::classify(object, reply)? {
+        ObjectContent::Reserved(token) => What::Reserved(token),
+        ObjectContent::Shard(_) => What::Shard(Box::new(Shard::from_reply(object, &[], reply)?)),
     })
 }
 
 async fn remove_segments(core: &Core, shard: &Shard) -> Result<()> {
     let mut after = Bytes::new();
     loop {
-        let read = settle::read_kind(&shard.object, Kind::Segment, after, MANIFESTS);
+        let read = settle::read_kind(&shard.object, QueueRecordKind::Segment, after, MANIFESTS);
         let Some(reply) = core.rados.read(&read).await? else { return Ok(()) };
-        for object in spill::segments_of(shard, &reply.page)? {
+        for object in spill::parse_segments(shard, &reply.page)? {
             core.rados.write(ObjectOp::on(&object).then(Step::Remove)).await?;
         }
         let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { return Ok(()) };
@@ -98,7 +102,7 @@ async fn remove_segments(core: &Core, shard: &Shard) -> Result<()> {
 /// Removes objects that belong to no topic: leftovers of dead gateways, and objects created by late operations.
 pub(crate) async fn sweep(core: &Arc<Core>) -> Result<u64> {
     let mut objects = Vec::new();
-    for namespace in [CLOSED, SPILL, DEAD, QUEUES] {
+    for namespace in [CLOSED_NAMESPACE, SPILL_NAMESPACE, DEAD_LETTER_NAMESPACE, QUEUE_NAMESPACE] {
         let mut lister = core.rados.namespace(namespace).list();
         while let Some(object) = lister.next().await? {
             objects.push(ObjectKey { namespace, name: object.name().to_owned() });
@@ -134,7 +138,7 @@ pub(crate) async fn sweep(core: &Arc<Core>) -> Result<u64> {
     let mut removed = 0;
     for object in objects {
         core.check_running()?;
-        let is_removed = if object.namespace == QUEUES {
+        let is_removed = if object.namespace == QUEUE_NAMESPACE {
             sweep_visible(core, &object, &topics, &names).await?
         } else {
             match name::topic_of(&object) {
@@ -176,11 +180,11 @@ async fn sweep_hidden(
     let number = object.name.split('.').nth(1).and_then(|number| number.parse::<u64>().ok());
     let (Some(generations), Some(number)) = (generations, number) else { return Ok(false) };
     match object.namespace {
-        CLOSED if !generations.contains(&number) => {
+        CLOSED_NAMESPACE if !generations.contains(&number) => {
             remove_shard(core, object, topic).await?;
             Ok(true)
         }
-        SPILL => sweep_segment(core, object).await,
+        SPILL_NAMESPACE => sweep_segment(core, object).await,
         _ => Ok(false),
     }
 }
@@ -195,13 +199,13 @@ async fn sweep_visible(
     let Some(parsed) = QueueName::parse(&object.name) else { return Ok(false) };
     let Some(reply) = core.rados.read(&ObjectRead::attributes(object)).await? else { return Ok(false) };
     // Queues of other programs are not touched.
-    let Ok(found) = shard::found(object, &reply) else { return Ok(false) };
+    let Ok(found) = shard::classify(object, &reply) else { return Ok(false) };
     match found {
-        Found::Shard(identity) if !topics.contains_key(&identity.topic) => {
+        ObjectContent::Shard(identity) if !topics.contains_key(&identity.topic) => {
             remove_shard(core, object, &identity.topic).await?;
             Ok(true)
         }
-        Found::Reserved(token) if !names.contains(&(parsed.tenant, parsed.topic)) => {
+        ObjectContent::Reserved(token) if !names.contains(&(parsed.tenant, parsed.topic)) => {
             Ok(core.rados.write(shard::remove_reserved(object, &token)).await?.is_done())
         }
         _ => Ok(false),
@@ -222,14 +226,14 @@ async fn sweep_segment(core: &Core, object: &ObjectKey) -> Result<bool> {
     let is_used = match generation_of {
         None => false,
         Some(generation) => {
-            let key = Kind::Segment.key(first);
+            let key = QueueRecordKind::Segment.key(first);
             let read = |object: &ObjectKey| ObjectRead::keys(object, vec![key.clone()]);
             match crate::owner::locate(core, &stored, generation, shard, read).await? {
                 None => false,
                 Some((shard, reply)) => {
                     let is_named = match reply.values.get(&key) {
                         Some(value) => {
-                            spill::segments_of(&shard, &[(key.clone(), value.clone())])?.contains(object)
+                            spill::parse_segments(&shard, &[(key.clone(), value.clone())])?.contains(object)
                         }
                         None => false,
                     };

@@ -5,7 +5,7 @@ use crate::core::{Core, ShardKey};
 use crate::error::Result;
 use crate::mover;
 use crate::owner::{self, locate};
-use crate::owners::{self, Watched};
+use crate::owners::{self, WatchedShard};
 use crate::topic_store::{MAX_PAGE, StoredTopic};
 use futures::future::{Either, select};
 use nacre_queues::layout::Generation;
@@ -18,9 +18,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// The number of checks without an owner after which a gateway takes a shard that prefers another gateway.
-const FREE_LOOKS: u32 = 3;
+const MAX_UNOWNED_CHECKS: u32 = 3;
 /// The number of reads without a pause.
-const BURST: u32 = 50;
+const UNPACED_READS: u32 = 50;
 
 /// Limits the rate of reads.
 struct Pace<'a> {
@@ -32,11 +32,11 @@ impl Pace<'_> {
     /// Called before each read; returns `false` once delivery is stopped.
     async fn next(&mut self) -> bool {
         self.done += 1;
-        if !self.done.is_multiple_of(BURST) {
+        if !self.done.is_multiple_of(UNPACED_READS) {
             return !self.core.is_stopped();
         }
         let rate = f64::from(self.core.settings.scan_rate.max(1));
-        self.core.pause(Duration::from_secs_f64(f64::from(BURST) / rate)).await
+        self.core.sleep_unless_stopped(Duration::from_secs_f64(f64::from(UNPACED_READS) / rate)).await
     }
 }
 
@@ -57,7 +57,7 @@ fn is_held(core: &Core, shard: &Shard, reply: &ObjectReply) -> bool {
 
 /// The task that watches other gateways and their shards.
 pub(crate) async fn watch(core: Arc<Core>) {
-    while core.pause(core.settings.watch).await {
+    while core.sleep_unless_stopped(core.settings.watch).await {
         // The clock for the ages of events follows slow corrections only if it is read regularly.
         core.times();
         match core.outboxes.gateways().await {
@@ -76,18 +76,18 @@ pub(crate) async fn watch(core: Arc<Core>) {
     }
 }
 
-async fn look_at_watched(core: &Arc<Core>, key: ShardKey, watched: Watched) -> Result<()> {
+async fn look_at_watched(core: &Arc<Core>, key: ShardKey, watched: WatchedShard) -> Result<()> {
     let take = || {
-        core.owners.note_watched(key, None);
-        owners::look(core, key, false);
+        core.owners.update_watched(key, None);
+        owners::check_shard(core, key, false);
     };
     let Some(known) = core.topics.peek(key.topic) else {
-        core.owners.note_watched(key, None);
+        core.owners.update_watched(key, None);
         return Ok(());
     };
     let generation = known.record.layout.delivered().find(|one| one.number == key.generation);
     let Some(generation) = generation else {
-        core.owners.note_watched(key, None);
+        core.owners.update_watched(key, None);
         return Ok(());
     };
     let Some((shard, reply)) = locate(core, &known, generation, key.shard, figures).await? else {
@@ -98,15 +98,15 @@ async fn look_at_watched(core: &Arc<Core>, key: ShardKey, watched: Watched) -> R
     if core.is_ended(owner.client) {
         take();
     } else if !is_busy(&shard, &reply) && known.record.layout.current == Some(generation) {
-        core.owners.note_watched(key, None);
+        core.owners.update_watched(key, None);
     } else if is_held(core, &shard, &reply) {
-        core.owners.note_watched(key, Some(Watched { owner, free_looks: 0 }));
+        core.owners.update_watched(key, Some(WatchedShard { owner, unowned_checks: 0 }));
     } else {
-        let free_looks = if owner == watched.owner { watched.free_looks + 1 } else { 1 };
-        if core.is_preferred(&key) || free_looks >= FREE_LOOKS {
+        let free_looks = if owner == watched.owner { watched.unowned_checks + 1 } else { 1 };
+        if core.is_preferred(&key) || free_looks >= MAX_UNOWNED_CHECKS {
             take();
         } else {
-            core.owners.note_watched(key, Some(Watched { owner, free_looks }));
+            core.owners.update_watched(key, Some(WatchedShard { owner, unowned_checks: free_looks }));
         }
     }
     Ok(())
@@ -118,7 +118,7 @@ pub(crate) async fn scan(core: Arc<Core>, sooner: Arc<Notify>) {
     let mut wait = first;
     loop {
         let sooner = sooner.notified();
-        match select(pin!(core.pause(wait)), pin!(sooner)).await {
+        match select(pin!(core.sleep_unless_stopped(wait)), pin!(sooner)).await {
             Either::Left((true, _)) | Either::Right(_) if !core.is_stopped() => {}
             _ => return,
         }
@@ -176,15 +176,15 @@ async fn scan_topics(core: &Arc<Core>) -> Result<()> {
     Ok(())
 }
 
-/// Checks all shards of a topic; the first [`BURST`] reads need no pause.
-pub(crate) async fn look_at_topic(core: &Arc<Core>, stored: &Arc<StoredTopic>) -> Result<()> {
+/// Checks all shards of a topic; the first [`UNPACED_READS`] reads need no pause.
+pub(crate) async fn check_topic_shards(core: &Arc<Core>, stored: &Arc<StoredTopic>) -> Result<()> {
     scan_topic(core, stored, &mut Pace { core, done: 0 }).await.map(drop)
 }
 
 /// Returns `false` once delivery is stopped.
 async fn scan_topic(core: &Arc<Core>, stored: &Arc<StoredTopic>, pace: &mut Pace<'_>) -> Result<bool> {
     if stored.record.needs_change() {
-        core.change_soon(stored);
+        core.schedule_change(stored);
     }
     let layout = &stored.record.layout;
     core.progress.retain(stored.record.topic.id, &layout.older);
@@ -217,7 +217,7 @@ async fn look_at_shard(
     let key = ShardKey { topic: stored.record.topic.id, generation: generation.number, shard };
     if core.owners.is_running(&key) {
         // Its task may be about to end.
-        owners::look(core, key, false);
+        owners::check_shard(core, key, false);
         return Ok(true);
     }
     if core.owners.is_watched(&key) {
@@ -230,7 +230,7 @@ async fn look_at_shard(
             let owner = shard.owner.value.client;
             let is_held = owner != core.session && is_held(core, &shard, &reply);
             if core.is_ended(owner) || (core.is_preferred(&key) && !is_held) {
-                owner::has_events(core, key);
+                owner::wake_shard(core, key);
             } else {
                 core.owners.watch(key);
             }

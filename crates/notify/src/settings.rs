@@ -1,7 +1,7 @@
 //! Limits and timeouts of delivery, which are fixed at the start, and defaults for topics, which may change at any time.
 //! The gateway derives both from its options.
 
-use nacre_queues::dead::LetterLimit;
+use nacre_queues::dead_letters::DeadLetterLimit;
 use nacre_queues::retry::{Backoff, BreakerPolicy, RetryPolicy};
 use nacre_queues::spill::SpillLimits;
 use nacre_queues::window::WindowLimits;
@@ -58,7 +58,7 @@ pub struct Settings {
     /// The limits of an endpoint's circuit breaker.
     pub breaker: BreakerPolicy,
     /// The bounds of a topic's dead-letter queue.
-    pub letters: LetterLimit,
+    pub letters: DeadLetterLimit,
     /// The limits that determine when queue shards are spilled.
     pub spill: SpillLimits,
     /// The most bytes of outstanding events that this gateway admits to a topic that refuses operations when its queue is
@@ -121,7 +121,7 @@ impl Default for Settings {
                 failures: 8,
                 backoff: Backoff { base_ns: SECOND_NS / 2, max_ns: 15 * SECOND_NS },
             },
-            letters: LetterLimit { entries: 10_000, bytes: 64 << 20 },
+            letters: DeadLetterLimit { entries: 10_000, bytes: 64 << 20 },
             spill: SpillLimits::default(),
             allowance_bytes: 1 << 20,
             defaults: watch::channel(TopicDefaults::default()).1,

@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::endpoints;
 use crate::error::Result;
 use crate::metrics::add;
-use crate::push::{Failure, Message};
+use crate::push::{PushFailure, PushMessage};
 use futures::FutureExt as _;
 use futures::future::join_all;
 use nacre_topics::arn::TopicArn;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The result of a synchronous push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SyncOutcome {
+pub struct SyncPushResult {
     /// The number of events that were delivered.
     pub delivered: u64,
     /// The number of events that were lost.
@@ -26,7 +26,7 @@ pub struct SyncOutcome {
 }
 
 /// Pushes events. Returns when the outcome of each is known, or after the timeout.
-pub(crate) async fn push_now(core: &Core, events: Vec<TopicEvent>) -> SyncOutcome {
+pub(crate) async fn push_now(core: &Core, events: Vec<TopicEvent>) -> SyncPushResult {
     let mut topics: BTreeMap<TopicId, (TopicArn, Vec<Event>)> = BTreeMap::new();
     for one in events {
         topics.entry(one.topic_id).or_insert_with(|| (one.topic, Vec::new())).1.push(one.event);
@@ -35,7 +35,7 @@ pub(crate) async fn push_now(core: &Core, events: Vec<TopicEvent>) -> SyncOutcom
     for (id, (arn, events)) in topics {
         pushes.push(push_in_time(core, arn, id, events).boxed());
     }
-    let mut sum = SyncOutcome::default();
+    let mut sum = SyncPushResult::default();
     for one in join_all(pushes).await {
         sum.delivered += one.delivered;
         sum.failed += one.failed;
@@ -46,13 +46,13 @@ pub(crate) async fn push_now(core: &Core, events: Vec<TopicEvent>) -> SyncOutcom
 }
 
 /// Pushes events of one topic, within the timeout.
-async fn push_in_time(core: &Core, arn: TopicArn, id: TopicId, events: Vec<Event>) -> SyncOutcome {
+async fn push_in_time(core: &Core, arn: TopicArn, id: TopicId, events: Vec<Event>) -> SyncPushResult {
     let count = events.len() as u64;
-    let lost = SyncOutcome { delivered: 0, failed: count };
+    let lost = SyncPushResult { delivered: 0, failed: count };
     let limit = core.settings.topic_defaults().sync_timeout;
     let is_sent = AtomicBool::new(false);
     match core.env.timeout(limit, push(core, &arn, id, events, &is_sent)).await {
-        Ok(Ok(delivered)) => SyncOutcome { delivered, failed: count - delivered.min(count) },
+        Ok(Ok(delivered)) => SyncPushResult { delivered, failed: count - delivered.min(count) },
         Ok(Err(error)) => {
             tracing::warn!(topic = %arn, %error, "notifications: events of a topic without queues are lost");
             lost
@@ -89,16 +89,19 @@ async fn push(
         }
     };
     let opaque_data: Arc<str> = Arc::from(stored.record.topic.attributes.opaque_data.as_str());
-    let message =
-        |event| Message { event: Arc::new(event), opaque_data: Arc::clone(&opaque_data), is_replayed: false };
-    let messages: Vec<Message> = events.into_iter().map(message).collect();
+    let message = |event| PushMessage {
+        event: Arc::new(event),
+        opaque_data: Arc::clone(&opaque_data),
+        is_replayed: false,
+    };
+    let messages: Vec<PushMessage> = events.into_iter().map(message).collect();
     let mut delivered = 0;
     is_sent.store(true, Ordering::Relaxed);
     for part in messages.chunks(endpoint.push_events(core)) {
         let outcomes = endpoints::push(Arc::clone(&connection), part.to_vec()).await;
         delivered += outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
         let unavailable = outcomes.iter().find_map(|outcome| match outcome {
-            Err(Failure::Unavailable(detail)) => Some(detail),
+            Err(PushFailure::Unavailable(detail)) => Some(detail),
             _ => None,
         });
         match unavailable {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The time for which a record is used without being read again.
-const FRESH: Duration = Duration::from_secs(10);
+const RECORD_TTL: Duration = Duration::from_secs(10);
 /// The most cached records. Beyond it, records that were not read recently are dropped.
 const MAX_CACHED: usize = 16_384;
 
@@ -53,7 +53,7 @@ impl TopicCache {
     pub(crate) async fn get(&self, arn: &TopicArn, id: TopicId) -> Result<Option<Arc<StoredTopic>>> {
         let now = self.env.now();
         let known = self.entries.lock().by_id.get(&id).cloned();
-        if let Some(entry) = known.filter(|entry| now - entry.read_at < FRESH) {
+        if let Some(entry) = known.filter(|entry| now - entry.read_at < RECORD_TTL) {
             return Ok(Some(entry.stored));
         }
         self.fresh(arn, id).await
@@ -96,7 +96,7 @@ impl TopicCache {
             return;
         }
         if entries.by_id.len() >= MAX_CACHED {
-            entries.by_id.retain(|_, entry| now - entry.read_at < FRESH);
+            entries.by_id.retain(|_, entry| now - entry.read_at < RECORD_TTL);
         }
         if entries.by_id.len() < MAX_CACHED {
             entries.by_id.insert(stored.record.topic.id, Entry { stored, read_at: now });

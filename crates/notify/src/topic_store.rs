@@ -8,7 +8,7 @@
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use nacre_engine::{IoCtx, OpReply, WriteOp};
-use nacre_queues::layout::{Begin, Layout, Target};
+use nacre_queues::layout::{BeginResult, LayoutTarget, QueueLayout};
 use nacre_topics::arn::TopicArn;
 use nacre_topics::topic::{Topic, TopicId};
 use nacre_types::cls::lock::MAY_RENEW;
@@ -40,7 +40,7 @@ pub struct TopicRecord {
     /// The topic.
     pub topic: Topic,
     /// The layout of its queues. A topic that was never persistent has none.
-    pub layout: Layout,
+    pub layout: QueueLayout,
 }
 
 /// The stored form. Each part has its own envelope, so that either can be extended.
@@ -57,26 +57,30 @@ impl Versioned for StoredRecord {
 impl TopicRecord {
     /// The record of a new topic. If it is persistent, its first generation of queues must still be created.
     pub fn new(topic: Topic) -> Result<TopicRecord> {
-        let mut record = TopicRecord { topic, layout: Layout::default() };
+        let mut record = TopicRecord { topic, layout: QueueLayout::default() };
         record.begin_change()?;
         Ok(record)
     }
 
     /// The target of its queues according to its attributes.
-    pub fn target(&self) -> Target {
-        if self.topic.is_queued() { Target::Shards(self.topic.shards) } else { Target::NotPersistent }
+    pub fn target(&self) -> LayoutTarget {
+        if self.topic.is_queued() {
+            LayoutTarget::Shards(self.topic.shards)
+        } else {
+            LayoutTarget::NotPersistent
+        }
     }
 
     /// Starts the change of generations that its attributes require, if any. Must be called after each change of the
     /// attributes.
-    pub fn begin_change(&mut self) -> Result<Begin> {
+    pub fn begin_change(&mut self) -> Result<BeginResult> {
         Ok(self.layout.begin(self.target())?)
     }
 
     /// Whether a change of generations is in progress or must be started.
     pub fn needs_change(&self) -> bool {
         let begin = self.layout.clone().begin(self.target());
-        self.layout.next.is_some() || matches!(begin, Ok(Begin::Started))
+        self.layout.next.is_some() || matches!(begin, Ok(BeginResult::Started))
     }
 
     fn encode(&self) -> Bytes {

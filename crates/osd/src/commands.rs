@@ -5,8 +5,8 @@ mod unfound;
 
 use crate::clock;
 use crate::shared::Shared;
-use nacre_runtime::admin::socket::Run;
-use nacre_runtime::admin::{Admin, Answer, Outcome, Refused, Reply};
+use nacre_runtime::admin::socket::CommandHandler;
+use nacre_runtime::admin::{AdminReply, CommandAnswer, CommandFailure, CommandResult, DaemonCommands};
 use nacre_shard::shard::{PgAccesses, Shard, ShardCell, advise};
 use nacre_shard::tracker::Clocks;
 use nacre_store::FreeSpace;
@@ -36,30 +36,33 @@ pub(crate) fn run(
     let reply = if allowed {
         carry_out(shared, cells, &command.cmd)
     } else {
-        Refused(Errno::EACCES, "access denied: commands need osd 'allow *'".into()).into()
+        CommandFailure(Errno::EACCES, "access denied: commands need osd 'allow *'".into()).into()
     };
-    let Reply { code, status, output } = reply;
+    let AdminReply { code, status, output } = reply;
     DaemonCommandReply { tid: command.tid, code, status, output: output.into() }
 }
 
 /// Executes commands from the admin socket. Its owner has every right.
-pub(crate) fn on_socket(shared: &Arc<Shared>, cells: &Arc<Vec<ShardCell>>) -> Run {
+pub(crate) fn socket_handler(shared: &Arc<Shared>, cells: &Arc<Vec<ShardCell>>) -> CommandHandler {
     // The OSD owns the socket, so strong references would be a cycle.
     let (shared, cells) = (Arc::downgrade(shared), Arc::downgrade(cells));
     Arc::new(move |json| match (shared.upgrade(), cells.upgrade()) {
         (Some(shared), Some(cells)) => carry_out(&shared, &cells, json),
-        _ => Refused(Errno::ESHUTDOWN, "the daemon is going".into()).into(),
+        _ => CommandFailure(Errno::ESHUTDOWN, "the daemon is going".into()).into(),
     })
 }
 
-fn carry_out(shared: &Shared, cells: &[ShardCell], json: &str) -> Reply {
-    let admin =
-        Admin { config: shared.config.clone(), perf: shared.perf.clone(), table: command::osd_commands() };
+fn carry_out(shared: &Shared, cells: &[ShardCell], json: &str) -> AdminReply {
+    let admin = DaemonCommands {
+        config: shared.config.clone(),
+        perf: shared.perf.clone(),
+        table: command::osd_commands(),
+    };
     admin.run(json, |call| own(shared, cells, call))
 }
 
 /// The commands that only OSDs have.
-fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
+fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> CommandResult {
     let ops = Ops { shared, cells };
     match call.prefix() {
         "status" => Ok(status(shared, cells).into()),
@@ -89,7 +92,7 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
         "get_latest_osdmap" => {
             let next_epoch = shared.map.load().as_ref().map_or_else(Default::default, |map| map.epoch.next());
             shared.to_mon(&MonSubscribe { next_epoch, config: false });
-            Ok(Answer::from(json!({})))
+            Ok(CommandAnswer::from(json!({})))
         }
         "send_beacon" => {
             let epoch = shared.map.load().as_ref().map_or_else(Default::default, |map| map.epoch);
@@ -112,7 +115,7 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
         "compact" => compact(shared),
         "bluestore allocator dump block" => allocator_dump(shared),
         "bluestore allocator fragmentation block" => fragmentation(shared),
-        other => Err(Refused(Errno::EINVAL, format!("command not known: {other}"))),
+        other => Err(CommandFailure(Errno::EINVAL, format!("command not known: {other}"))),
     }
 }
 
@@ -122,9 +125,9 @@ pub(crate) fn is_long(command: &DaemonCommand) -> bool {
     ["compact", "bench", "dump_tier_advice"].iter().any(|prefix| json["prefix"] == *prefix)
 }
 
-fn compact(shared: &Shared) -> Outcome {
+fn compact(shared: &Shared) -> CommandResult {
     if shared.compacting.swap(true, Ordering::AcqRel) {
-        return Err(Refused(Errno::EBUSY, "a compaction is under way".into()));
+        return Err(CommandFailure(Errno::EBUSY, "a compaction is under way".into()));
     }
     let started = Instant::now();
     let say = |text: String| {
@@ -141,23 +144,23 @@ fn compact(shared: &Shared) -> Outcome {
             say(format!("compacted the database in {elapsed:.1} s"));
             Ok(json!({ "elapsed_time": elapsed }).into())
         }
-        Err(error) => Err(Refused(error.errno(), error.to_string())),
+        Err(error) => Err(CommandFailure(error.errno(), error.to_string())),
     }
 }
 
 /// Reads the shards one after the other. The simulation runs without their locks.
-fn tier_advice(shared: &Shared, cells: &[ShardCell], name: &str) -> Outcome {
+fn tier_advice(shared: &Shared, cells: &[ShardCell], name: &str) -> CommandResult {
     let map = shared.map.load_full();
     let mut pools = map.iter().flat_map(|map| &map.pools);
     let pool = pools.find(|(_, pool)| pool.name == name);
     let Some((id, pool)) = pool else {
-        return Err(Refused(Errno::ENOENT, format!("unrecognized pool '{name}'")));
+        return Err(CommandFailure(Errno::ENOENT, format!("unrecognized pool '{name}'")));
     };
     if pool.tiering.tier_of.is_none() {
-        return Err(Refused(Errno::EINVAL, format!("pool '{name}' is not a cache tier")));
+        return Err(CommandFailure(Errno::EINVAL, format!("pool '{name}' is not a cache tier")));
     }
     if shared.advising.swap(true, Ordering::AcqRel) {
-        return Err(Refused(Errno::EBUSY, "a cache tier is being simulated already".into()));
+        return Err(CommandFailure(Errno::EBUSY, "a cache tier is being simulated already".into()));
     }
     let pgs: Vec<PgAccesses> =
         cells.iter().flat_map(|cell| cell.inspect(|shard| shard.tier_accesses(*id))).collect();
@@ -274,11 +277,11 @@ fn reservations(shared: &Shared) -> Value {
     })
 }
 
-fn no_allocator(shared: &Shared) -> Refused {
-    Refused(Errno::ENOTSUP, format!("{} has no allocator", shared.store.kind()))
+fn no_allocator(shared: &Shared) -> CommandFailure {
+    CommandFailure(Errno::ENOTSUP, format!("{} has no allocator", shared.store.kind()))
 }
 
-fn allocator_dump(shared: &Shared) -> Outcome {
+fn allocator_dump(shared: &Shared) -> CommandResult {
     let space = shared.store.free_space(MAX_EXTENTS).ok_or_else(|| no_allocator(shared))?;
     Ok(dump_free_space(&space).into())
 }
@@ -302,7 +305,7 @@ pub fn dump_free_space(space: &FreeSpace) -> Value {
 }
 
 /// Ceph's rating: the share of the neighbouring free units that are not in one extent.
-fn fragmentation(shared: &Shared) -> Outcome {
+fn fragmentation(shared: &Shared) -> CommandResult {
     let space = shared.store.free_space(usize::MAX).ok_or_else(|| no_allocator(shared))?;
     let (extents, units) = (space.extents.len() as f64, (space.free_bytes / space.unit_bytes) as f64);
     let rating = if units > 1.0 { ((extents - 1.0) / (units - 1.0)).max(0.0) } else { 0.0 };
@@ -329,15 +332,15 @@ fn status(shared: &Shared, cells: &[ShardCell]) -> Value {
     })
 }
 
-fn required_pg(call: &Call<'_>) -> Result<PgId, Refused> {
-    call.pg("pgid").ok_or_else(|| Refused(Errno::EINVAL, "missing required parameter pgid".into()))
+fn required_pg(call: &Call<'_>) -> Result<PgId, CommandFailure> {
+    call.pg("pgid").ok_or_else(|| CommandFailure(Errno::EINVAL, "missing required parameter pgid".into()))
 }
 
-fn unknown_pg(pg: PgId) -> Refused {
-    Refused(Errno::ENOENT, format!("i don't have pgid {pg}"))
+fn unknown_pg(pg: PgId) -> CommandFailure {
+    CommandFailure(Errno::ENOENT, format!("i don't have pgid {pg}"))
 }
 
-fn query(cells: &[ShardCell], call: &Call<'_>) -> Outcome {
+fn query(cells: &[ShardCell], call: &Call<'_>) -> CommandResult {
     let pg = required_pg(call)?;
     let query =
         cells.iter().find_map(|cell| cell.with(|shard| shard.query(pg))).ok_or_else(|| unknown_pg(pg))?;

@@ -96,7 +96,7 @@ impl World for Outside {
 
     fn health(&self, store: &dyn ObjectStore) -> Vec<(String, String)> {
         let uses_database = store.kind() != "memstore";
-        let build = if uses_database { nacre_store::build_complaints() } else { &[] };
+        let build = if uses_database { nacre_store::build_warnings() } else { &[] };
         let build = build.iter().map(|text| ("KVSTORE_UNOPTIMIZED".to_owned(), text.clone()));
         store.health().into_iter().chain(build).collect()
     }

@@ -3,7 +3,7 @@
 use nacre_common::auth::Credentials;
 use nacre_common::conn::ConnRef;
 use nacre_common::error::Error;
-use nacre_runtime::msgr::{Messenger, Policy, Target};
+use nacre_runtime::msgr::{ConnectTarget, Messenger, Policy};
 use nacre_shard::peers::Peers;
 use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::osdmap::OsdMap;
@@ -39,7 +39,7 @@ impl PeerLinks {
         let messenger = self.messenger.lock().clone();
         let Some(messenger) = messenger else { return Ok(None) };
         self.peers.lock().get(osd, |process| {
-            let conn = messenger.connect(Target {
+            let conn = messenger.connect(ConnectTarget {
                 addr: process.addr,
                 entity: Some(EntityName::osd(osd)),
                 policy: Policy::Lossless,

@@ -4,7 +4,7 @@ use crate::control::TicketCredentials;
 use nacre_common::auth::Credentials;
 use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEnvelope;
-use nacre_runtime::msgr::{Messenger, Policy, Target};
+use nacre_runtime::msgr::{ConnectTarget, Messenger, Policy};
 use nacre_shard::peers::{Peers, Process};
 use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::osdmap::OsdMap;
@@ -48,8 +48,13 @@ impl PingLinks {
             let Process { addr, boot_nonce } = process;
             let credentials = Arc::clone(&self.credentials) as Arc<dyn Credentials>;
             let entity = Some(EntityName::osd(to));
-            let conn =
-                messenger.connect(Target { addr, entity, policy: Policy::Lossy, lane: 0, credentials })?;
+            let conn = messenger.connect(ConnectTarget {
+                addr,
+                entity,
+                policy: Policy::Lossy,
+                lane: 0,
+                credentials,
+            })?;
             conn.set_context(Arc::new(Pinged { osd: to, boot_nonce }));
             Ok(conn.to_ref())
         });

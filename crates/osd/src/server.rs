@@ -16,7 +16,7 @@ use nacre_common::metrics::Perf;
 use nacre_common::options::Options;
 use nacre_runtime::admin::socket::AdminSocket;
 use nacre_runtime::msgr::{self, Messenger, Throttle};
-use nacre_runtime::signal::Stop;
+use nacre_runtime::signal::ShutdownSignal;
 use nacre_shard::control::{self, measure_space};
 use nacre_shard::metrics::Gauges;
 use nacre_shard::shard::{ShardCell, Turn};
@@ -124,7 +124,7 @@ impl Osd {
     /// Starts the OSD that `config` names: mounts its store, loads its PGs, listens, and connects to the map authority. Returns when it
     /// listens; the OSD is up when the map says so. A `stop` that is requested while the store is being opened ends a long start with an
     /// error.
-    pub async fn start(config: &Config, stop: &Stop) -> Result<Osd, OsdError> {
+    pub async fn start(config: &Config, stop: &ShutdownSignal) -> Result<Osd, OsdError> {
         let (config, stop) = (config.clone(), stop.clone());
         let prepared = tokio::task::spawn_blocking(move || Prepared::new(&config, stop)).await;
         prepared.map_err(|error| OsdError::Invalid(format!("the OSD's start failed: {error}")))??.launch()
@@ -244,7 +244,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn new(config: &Config, stop: Stop) -> Result<Prepared, OsdError> {
+    fn new(config: &Config, stop: ShutdownSignal) -> Result<Prepared, OsdError> {
         let options = config.snapshot();
         let whoami = osd_of(config)?;
         let events = Arc::new(Starting::new(config, stop));
@@ -323,8 +323,8 @@ impl Prepared {
             .map_err(|source| OsdError::Io { what: "start a thread", source })?;
         add_sources(&shared, &cells);
         let messengers = vec![messenger, outward];
-        shared.perf.add(msgr::metrics::source(&messengers));
-        let admin_socket = AdminSocket::start(&config, commands::on_socket(&shared, &cells));
+        shared.perf.add(msgr::metrics::collector(&messengers));
+        let admin_socket = AdminSocket::start(&config, commands::socket_handler(&shared, &cells));
         // From here on options that only take effect at start keep their values.
         config.mark_started();
         tracing::info!(osd = %shared.whoami, %addr, store = shared.store.kind(), "OSD started");

@@ -5,8 +5,8 @@ use crate::server::Worker;
 use crate::shared::Shared;
 use nacre_common::auth::ConfiguredKey;
 use nacre_common::config::Config;
-use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Policy, Reset, Target};
-use nacre_runtime::signal::Stop;
+use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, Reset};
+use nacre_runtime::signal::ShutdownSignal;
 use nacre_store::{ScanProgress, StoreError, StoreEvents};
 use nacre_types::msg::StatsReport;
 use nacre_types::stats::OsdStats;
@@ -19,13 +19,13 @@ const SCAN_CODE: &str = "BLUESTORE_ALLOCATION_SCAN";
 /// Receives the store's events, also before the OSD exists.
 pub(crate) struct Starting {
     config: Config,
-    stop: Stop,
+    stop: ShutdownSignal,
     shared: OnceLock<Weak<Shared>>,
     session: Mutex<Option<Session>>,
 }
 
 impl Starting {
-    pub(crate) fn new(config: &Config, stop: Stop) -> Starting {
+    pub(crate) fn new(config: &Config, stop: ShutdownSignal) -> Starting {
         Starting { config: config.clone(), stop, shared: OnceLock::new(), session: Mutex::default() }
     }
 
@@ -106,7 +106,8 @@ impl Session {
             let Some(addr) = addrs.get(self.turn % addrs.len().max(1)) else { return };
             self.turn += 1;
             let credentials = Arc::clone(&self.key) as _;
-            let target = Target { addr: *addr, entity: None, policy: Policy::Lossy, lane: 0, credentials };
+            let target =
+                ConnectTarget { addr: *addr, entity: None, policy: Policy::Lossy, lane: 0, credentials };
             self.conn = self.messenger.connect(target).ok();
         }
         let osd = OsdStats { health: vec![(SCAN_CODE.to_owned(), text)], ..OsdStats::default() };

@@ -17,7 +17,7 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareO
 use lapin::types::FieldTable;
 use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
 use lapin::{BasicProperties, Channel, Confirmation, ConnectionProperties, ExchangeKind};
-use nacre_notify::push::{Connection, Failure, Message};
+use nacre_notify::push::{Connection, PushFailure, PushMessage};
 use nacre_topics::attributes::AmqpAckLevel;
 use nacre_topics::endpoint::AmqpEndpoint;
 use std::sync::Arc;
@@ -54,11 +54,11 @@ pub(crate) struct Exchange {
     name: String,
     routing_key: String,
     ack_level: AmqpAckLevel,
-    current: Mutex<Option<Arc<Link>>>,
+    current: Mutex<Option<Arc<OpenChannel>>>,
 }
 
 /// An open channel. It is dropped before its session.
-struct Link {
+struct OpenChannel {
     channel: Channel,
     session: Arc<Session>,
 }
@@ -77,7 +77,7 @@ pub(crate) fn broker_key(endpoint: &AmqpEndpoint) -> AmqpEndpoint {
 }
 
 impl Connection for AmqpConnection {
-    fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
+    fn push(&self, messages: Vec<PushMessage>) -> BoxFuture<'static, Vec<Result<(), PushFailure>>> {
         let exchange = self.0.clone();
         Box::pin(async move {
             let count = messages.len();
@@ -89,7 +89,7 @@ impl Connection for AmqpConnection {
 }
 
 impl Broker {
-    pub(crate) fn new(context: &Arc<Context>, endpoint: &AmqpEndpoint) -> Result<Broker, Failure> {
+    pub(crate) fn new(context: &Arc<Context>, endpoint: &AmqpEndpoint) -> Result<Broker, PushFailure> {
         let tls = endpoint.tls.then_some((endpoint.verify_ssl, endpoint.ca_location.as_deref()));
         let dialer = Dialer::new(context, &endpoint.server, tls, &context.limits.amqp)?;
         let userinfo = AMQPUserInfo {
@@ -117,7 +117,7 @@ impl Broker {
     }
 
     /// The open connection, or a new one if there is none.
-    async fn session(&self) -> Result<Arc<Session>, Failure> {
+    async fn session(&self) -> Result<Arc<Session>, PushFailure> {
         let mut current = self.current.lock().await;
         if let Some(session) = current.as_ref().filter(|session| session.connection.status().connected()) {
             return Ok(session.clone());
@@ -136,7 +136,7 @@ impl Broker {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.socket.close_soon();
+        self.socket.close_gracefully();
     }
 }
 
@@ -151,10 +151,10 @@ impl Exchange {
         }
     }
 
-    async fn push(&self, messages: &[Message]) -> Vec<Result<(), Failure>> {
+    async fn push(&self, messages: &[PushMessage]) -> Vec<Result<(), PushFailure>> {
         let limits = &self.broker.context.limits;
         let deadline = Instant::now() + limits.amqp.push;
-        let same = |failure: Failure| messages.iter().map(|_| Err(failure.clone())).collect();
+        let same = |failure: PushFailure| messages.iter().map(|_| Err(failure.clone())).collect();
         // A push that exceeds the bound is sent alone.
         let most = limits.events_in_flight.clamp(1, u32::MAX as usize);
         let count = u32::try_from(messages.len().min(most)).unwrap_or(u32::MAX);
@@ -180,9 +180,9 @@ impl Exchange {
     }
 
     /// The open channel, or a new one if there is none.
-    async fn link(&self) -> Result<Arc<Link>, Failure> {
+    async fn link(&self) -> Result<Arc<OpenChannel>, PushFailure> {
         let mut current = self.current.lock().await;
-        let is_open = |link: &&Arc<Link>| {
+        let is_open = |link: &&Arc<OpenChannel>| {
             link.channel.status().connected() && link.session.connection.status().connected()
         };
         if let Some(link) = current.as_ref().filter(is_open) {
@@ -204,11 +204,11 @@ impl Exchange {
                 .await
                 .map_err(|error| failure_of(&error))?;
         }
-        Ok(current.insert(Arc::new(Link { channel, session })).clone())
+        Ok(current.insert(Arc::new(OpenChannel { channel, session })).clone())
     }
 
     /// Publishes events in order and waits for the confirmation of each one.
-    async fn publish(&self, channel: &Channel, messages: &[Message]) -> Vec<Result<(), Failure>> {
+    async fn publish(&self, channel: &Channel, messages: &[PushMessage]) -> Vec<Result<(), PushFailure>> {
         let mut published = Vec::with_capacity(messages.len());
         for message in messages {
             let properties = BasicProperties::default()
@@ -235,6 +235,6 @@ impl Exchange {
 }
 
 /// Errors of the broker concern all events of a topic, so the endpoint counts as unavailable.
-fn failure_of(error: &lapin::Error) -> Failure {
+fn failure_of(error: &lapin::Error) -> PushFailure {
     unavailable(crate::with_causes(error))
 }

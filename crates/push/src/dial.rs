@@ -1,8 +1,8 @@
 //! TCP and TLS connections to the servers of HTTP and AMQP endpoints.
 
-use crate::tls::Tls;
+use crate::tls::TlsParams;
 use crate::{Context, Timeouts, unavailable};
-use nacre_notify::push::Failure;
+use nacre_notify::push::PushFailure;
 use nacre_topics::endpoint::HostPort;
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use tokio_rustls::client::TlsStream;
 pub(crate) struct Dialer {
     context: Arc<Context>,
     server: HostPort,
-    tls: Option<Tls>,
+    tls: Option<TlsParams>,
     /// The connect timeout.
     limit: Duration,
 }
@@ -39,14 +39,15 @@ impl Dialer {
         server: &HostPort,
         tls: Option<(bool, Option<&str>)>,
         timeouts: &Timeouts,
-    ) -> Result<Dialer, Failure> {
-        let tls =
-            tls.map(|(verify, ca_location)| Tls::new(context, server, verify, ca_location)).transpose()?;
+    ) -> Result<Dialer, PushFailure> {
+        let tls = tls
+            .map(|(verify, ca_location)| TlsParams::new(context, server, verify, ca_location))
+            .transpose()?;
         Ok(Dialer { context: context.clone(), server: server.clone(), tls, limit: timeouts.connect })
     }
 
     /// Resolves the host name, checks each address against the policy, and connects to the first address that answers.
-    pub(crate) async fn connect(&self) -> Result<Stream, Failure> {
+    pub(crate) async fn connect(&self) -> Result<Stream, PushFailure> {
         let limit = self.limit;
         match timeout(limit, self.connect_any()).await {
             Ok(stream) => stream,
@@ -54,7 +55,7 @@ impl Dialer {
         }
     }
 
-    async fn connect_any(&self) -> Result<Stream, Failure> {
+    async fn connect_any(&self) -> Result<Stream, PushFailure> {
         let failed = |error: io::Error| unavailable(format!("{}: {error}", self.server));
         let addresses = lookup_host((self.server.host.as_str(), self.server.port)).await.map_err(failed)?;
         let addresses: Vec<SocketAddr> = addresses.collect();
@@ -75,7 +76,7 @@ impl Dialer {
         Err(failure)
     }
 
-    async fn secure(&self, stream: TcpStream) -> Result<Stream, Failure> {
+    async fn secure(&self, stream: TcpStream) -> Result<Stream, PushFailure> {
         let failed = |error: io::Error| unavailable(format!("{}: {error}", self.server));
         stream.set_nodelay(true).map_err(failed)?;
         let Some(tls) = &self.tls else { return Ok(Stream::Plain(stream)) };

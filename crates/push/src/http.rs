@@ -18,7 +18,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::{Connected, Connection as PooledConnection};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use nacre_notify::push::{Connection, Failure, Message};
+use nacre_notify::push::{Connection, PushFailure, PushMessage};
 use nacre_topics::endpoint::HttpEndpoint;
 use nacre_topics::record;
 use parking_lot::Mutex;
@@ -39,7 +39,7 @@ const FURTHER_CONNECTION_WAIT: Duration = Duration::from_millis(10);
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// An endpoint with its connection pool.
-pub(crate) struct Client {
+pub(crate) struct HttpClient {
     context: Arc<Context>,
     uri: Uri,
     authorization: Option<HeaderValue>,
@@ -53,17 +53,17 @@ pub(crate) struct Client {
 }
 
 /// A connection to an HTTP endpoint.
-pub(crate) struct HttpConnection(pub(crate) Arc<Client>);
+pub(crate) struct HttpConnection(pub(crate) Arc<HttpClient>);
 
 impl Connection for HttpConnection {
-    fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
+    fn push(&self, messages: Vec<PushMessage>) -> BoxFuture<'static, Vec<Result<(), PushFailure>>> {
         let client = self.0.clone();
         Box::pin(async move { client.push(&messages).await })
     }
 }
 
-impl Client {
-    pub(crate) fn new(context: &Arc<Context>, endpoint: &HttpEndpoint) -> Result<Client, Failure> {
+impl HttpClient {
+    pub(crate) fn new(context: &Arc<Context>, endpoint: &HttpEndpoint) -> Result<HttpClient, PushFailure> {
         let limits = context.limits;
         let tls = endpoint.tls.then_some((endpoint.verify_ssl, endpoint.ca_location.as_deref()));
         let dialer = Dialer::new(context, &endpoint.server, tls, &context.limits.http)?;
@@ -86,7 +86,7 @@ impl Client {
             .pool_max_idle_per_host(most)
             .http1_max_buf_size(MAX_HEAD_BYTES)
             .build(Connector(dialer));
-        Ok(Client {
+        Ok(HttpClient {
             context: context.clone(),
             uri,
             authorization: authorization.transpose()?,
@@ -98,18 +98,18 @@ impl Client {
         })
     }
 
-    async fn push(&self, messages: &[Message]) -> Vec<Result<(), Failure>> {
+    async fn push(&self, messages: &[PushMessage]) -> Vec<Result<(), PushFailure>> {
         let deadline = Instant::now() + self.context.limits.http.push;
         // A failure that all other events would have as well.
         let outage = Mutex::new(None);
-        let mut outcomes: Vec<Result<(), Failure>> = messages.iter().map(|_| Ok(())).collect();
+        let mut outcomes: Vec<Result<(), PushFailure>> = messages.iter().map(|_| Ok(())).collect();
         let mut refused = HashMap::new();
         for round in rounds(messages) {
             let mut ready = Vec::with_capacity(round.len());
             for at in round {
                 // After a failed event, later events of its key would be out of order.
                 match refused.get(&key_of(&messages[at])) {
-                    Some(failure) => outcomes[at] = Err(Failure::clone(failure)),
+                    Some(failure) => outcomes[at] = Err(PushFailure::clone(failure)),
                     None => ready.push(at),
                 }
             }
@@ -133,11 +133,11 @@ impl Client {
     /// Sends nothing more once the endpoint is unavailable.
     async fn send_split(
         &self,
-        messages: &[Message],
+        messages: &[PushMessage],
         batch: Vec<usize>,
         deadline: Instant,
-        outage: &Mutex<Option<Failure>>,
-    ) -> Vec<(usize, Result<(), Failure>)> {
+        outage: &Mutex<Option<PushFailure>>,
+    ) -> Vec<(usize, Result<(), PushFailure>)> {
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut parts = vec![batch];
         while let Some(part) = parts.pop() {
@@ -147,13 +147,13 @@ impl Client {
                 None => self.send(messages, &part, deadline).await,
             };
             match &outcome {
-                Err(Failure::Refused(_)) if part.len() > 1 => {
+                Err(PushFailure::Refused(_)) if part.len() > 1 => {
                     let (first, second) = part.split_at(part.len() / 2);
                     parts.push(second.to_vec());
                     parts.push(first.to_vec());
                     continue;
                 }
-                Err(failure @ Failure::Unavailable(_)) => *outage.lock() = Some(failure.clone()),
+                Err(failure @ PushFailure::Unavailable(_)) => *outage.lock() = Some(failure.clone()),
                 _ => {}
             }
             outcomes.extend(part.into_iter().map(|at| (at, outcome.clone())));
@@ -162,7 +162,12 @@ impl Client {
     }
 
     /// Sends one request.
-    async fn send(&self, messages: &[Message], part: &[usize], deadline: Instant) -> Result<(), Failure> {
+    async fn send(
+        &self,
+        messages: &[PushMessage],
+        part: &[usize],
+        deadline: Instant,
+    ) -> Result<(), PushFailure> {
         let request = self.request(messages, part)?;
         let answer = timeout_at(deadline, async {
             let _permit = self.permit().await.map_err(|_| unavailable("the client is closed"))?;
@@ -176,7 +181,7 @@ impl Client {
         match status {
             status if status.is_success() => Ok(()),
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Err(unavailable(answered(status))),
-            status if status.is_client_error() => Err(Failure::Refused(answered(status))),
+            status if status.is_client_error() => Err(PushFailure::Refused(answered(status))),
             status => Err(unavailable(answered(status))),
         }
     }
@@ -196,14 +201,14 @@ impl Client {
         }
     }
 
-    fn request(&self, messages: &[Message], part: &[usize]) -> Result<Request<Full<Bytes>>, Failure> {
+    fn request(&self, messages: &[PushMessage], part: &[usize]) -> Result<Request<Full<Bytes>>, PushFailure> {
         let deliveries: Vec<_> = part.iter().map(|at| delivery(&messages[*at])).collect();
         let text = body(part.iter().map(|at| &messages[*at]));
         let mut request = Request::new(Full::new(Bytes::from(text)));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.clone();
         let headers = request.headers_mut();
-        let refused = |name: &str| Failure::Refused(format!("the header {name} can't be sent"));
+        let refused = |name: &str| PushFailure::Refused(format!("the header {name} can't be sent"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let key = HeaderValue::try_from(record::idempotency_key(&deliveries));
         headers.insert(IDEMPOTENCY_KEY, key.map_err(|_| refused("Idempotency-Key"))?);
@@ -221,7 +226,7 @@ impl Client {
 }
 
 /// Divides the events into rounds, none of which has two events of one key.
-fn rounds(messages: &[Message]) -> Vec<Vec<usize>> {
+fn rounds(messages: &[PushMessage]) -> Vec<Vec<usize>> {
     let mut rounds: Vec<Vec<usize>> = Vec::new();
     let mut next_round = HashMap::new();
     for (at, message) in messages.iter().enumerate() {
@@ -235,7 +240,7 @@ fn rounds(messages: &[Message]) -> Vec<Vec<usize>> {
     rounds
 }
 
-fn key_of(message: &Message) -> (&str, &str) {
+fn key_of(message: &PushMessage) -> (&str, &str) {
     (&message.event.bucket.id, &message.event.key)
 }
 
@@ -244,10 +249,10 @@ fn answered(status: StatusCode) -> String {
 }
 
 /// The reason why a request was not answered. Only the causes of the client's own errors are useful to users.
-fn reason_of(error: &hyper_util::client::legacy::Error) -> Failure {
+fn reason_of(error: &hyper_util::client::legacy::Error) -> PushFailure {
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
-        if let Some(failure) = error.downcast_ref::<Failure>() {
+        if let Some(failure) = error.downcast_ref::<PushFailure>() {
             return failure.clone();
         }
         cause = error.source();
@@ -272,10 +277,10 @@ pub(crate) struct Connector(Dialer);
 
 impl Service<Uri> for Connector {
     type Response = TokioIo<Stream>;
-    type Error = Failure;
-    type Future = BoxFuture<'static, Result<TokioIo<Stream>, Failure>>;
+    type Error = PushFailure;
+    type Future = BoxFuture<'static, Result<TokioIo<Stream>, PushFailure>>;
 
-    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> Poll<Result<(), Failure>> {
+    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> Poll<Result<(), PushFailure>> {
         Poll::Ready(Ok(()))
     }
 

@@ -15,7 +15,7 @@ pub(crate) use transactional::TransactionalConnection;
 use crate::tls::read_ca;
 use crate::{Context, body, timed_out, unavailable};
 use futures::future::{BoxFuture, join_all};
-use nacre_notify::push::{Connection, Failure, Message};
+use nacre_notify::push::{Connection, PushFailure, PushMessage};
 use nacre_topics::attributes::KafkaAckLevel;
 use nacre_topics::endpoint::KafkaEndpoint;
 use native::Producer;
@@ -54,13 +54,13 @@ pub(crate) fn producer_key(endpoint: &KafkaEndpoint) -> KafkaEndpoint {
 }
 
 impl KafkaConnection {
-    pub(crate) fn new(producer: Arc<SharedProducer>, topic: &str) -> Result<KafkaConnection, Failure> {
+    pub(crate) fn new(producer: Arc<SharedProducer>, topic: &str) -> Result<KafkaConnection, PushFailure> {
         Ok(KafkaConnection { producer, topic: Arc::new(topic_name(topic)?) })
     }
 }
 
 impl Connection for KafkaConnection {
-    fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
+    fn push(&self, messages: Vec<PushMessage>) -> BoxFuture<'static, Vec<Result<(), PushFailure>>> {
         let (shared, topic) = (self.producer.clone(), self.topic.clone());
         Box::pin(async move {
             match shared.producer().await {
@@ -78,12 +78,15 @@ impl Connection for KafkaConnection {
 }
 
 impl SharedProducer {
-    pub(crate) fn new(context: &Arc<Context>, endpoint: &KafkaEndpoint) -> Result<SharedProducer, Failure> {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        endpoint: &KafkaEndpoint,
+    ) -> Result<SharedProducer, PushFailure> {
         let config = config_of(context, endpoint)?;
         Ok(SharedProducer { context: context.clone(), config, current: Mutex::new(None) })
     }
 
-    async fn producer(&self) -> Result<Arc<Producer>, Failure> {
+    async fn producer(&self) -> Result<Arc<Producer>, PushFailure> {
         let mut current = self.current.lock().await;
         if let Some(producer) = &*current {
             return Ok(producer.clone());
@@ -102,7 +105,7 @@ impl SharedProducer {
 }
 
 /// Starts a producer on a thread for blocking operations.
-async fn start(context: &Arc<Context>, config: ClientConfig) -> Result<Arc<Producer>, Failure> {
+async fn start(context: &Arc<Context>, config: ClientConfig) -> Result<Arc<Producer>, PushFailure> {
     let context = context.clone();
     let started = spawn_blocking(move || Producer::start(&config, &context).map(Arc::new)).await;
     started.unwrap_or_else(|_| Err(unavailable("the runtime ends")))
@@ -112,9 +115,9 @@ async fn start(context: &Arc<Context>, config: ClientConfig) -> Result<Arc<Produ
 async fn send(
     producer: &Arc<Producer>,
     topic: &CString,
-    messages: &[Message],
+    messages: &[PushMessage],
     context: &Context,
-) -> Vec<Result<(), Failure>> {
+) -> Vec<Result<(), PushFailure>> {
     let timeout = context.limits.kafka.push;
     let room_until = Instant::now() + timeout / 2;
     let mut receipts = Vec::with_capacity(messages.len());
@@ -145,16 +148,16 @@ async fn send(
 }
 
 /// Converts an error: refused if it concerns a single event, unavailable if it concerns all events.
-fn failure_of(code: RDKafkaErrorCode, producer: &Producer) -> Failure {
+fn failure_of(code: RDKafkaErrorCode, producer: &Producer) -> PushFailure {
     match code {
         RDKafkaErrorCode::MessageSizeTooLarge
         | RDKafkaErrorCode::MessageBatchTooLarge
         | RDKafkaErrorCode::InvalidMessageSize
         | RDKafkaErrorCode::InvalidRecord
-        | RDKafkaErrorCode::PolicyViolation => Failure::Refused(code.to_string()),
+        | RDKafkaErrorCode::PolicyViolation => PushFailure::Refused(code.to_string()),
         // A broker may refuse an event whose timestamp or format the topic does not allow. All other errors concern every
         // event of the topic.
-        RDKafkaErrorCode::InvalidTimestamp => Failure::Refused(code.to_string()),
+        RDKafkaErrorCode::InvalidTimestamp => PushFailure::Refused(code.to_string()),
         RDKafkaErrorCode::MessageTimedOut | RDKafkaErrorCode::Fatal => match producer.last_error() {
             Some(reason) => unavailable(format!("{code}: {reason}")),
             None => unavailable(code.to_string()),
@@ -163,12 +166,12 @@ fn failure_of(code: RDKafkaErrorCode, producer: &Producer) -> Failure {
     }
 }
 
-fn topic_name(topic: &str) -> Result<CString, Failure> {
+fn topic_name(topic: &str) -> Result<CString, PushFailure> {
     CString::new(topic).map_err(|_| unavailable("the topic has a name that Kafka can't have"))
 }
 
 /// librdkafka's configuration for the endpoint.
-fn config_of(context: &Context, endpoint: &KafkaEndpoint) -> Result<ClientConfig, Failure> {
+fn config_of(context: &Context, endpoint: &KafkaEndpoint) -> Result<ClientConfig, PushFailure> {
     let limits = &context.limits;
     let millis = |duration: Duration, least: u128| duration.as_millis().max(least).to_string();
     let brokers: Vec<String> = endpoint.brokers.iter().map(ToString::to_string).collect();
@@ -224,7 +227,7 @@ fn config_of(context: &Context, endpoint: &KafkaEndpoint) -> Result<ClientConfig
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Endpoints, Limits, Timeouts};
+    use crate::{EndpointPusher, Limits, Timeouts};
     use nacre_topics::attributes::Attributes;
     use nacre_topics::endpoint::{Endpoint, EndpointPolicy};
 
@@ -234,7 +237,7 @@ mod tests {
         let endpoint = Attributes::from_pairs(&pairs).unwrap().endpoint("t").unwrap();
         let Some(Endpoint::Kafka(endpoint)) = endpoint else { panic!("not an endpoint of Kafka") };
         let properties = |limits| {
-            let clients = Endpoints::new(EndpointPolicy::default(), limits);
+            let clients = EndpointPusher::new(EndpointPolicy::default(), limits);
             config_of(&clients.context, &endpoint).unwrap()
         };
         let config = properties(Limits {

@@ -15,7 +15,7 @@ mod kafka;
 mod registry;
 mod tls;
 
-use nacre_notify::push::{Connection, Failure, Message, Pusher, Target};
+use nacre_notify::push::{Connection, PushFailure, PushMessage, PushTarget, Pusher};
 use nacre_topics::endpoint::{Endpoint, EndpointPolicy};
 use nacre_topics::record::{self, Delivery};
 use parking_lot::RwLock;
@@ -82,9 +82,9 @@ impl Default for Limits {
 }
 
 /// Opens connections to endpoints. Connections must be used within a tokio runtime.
-pub struct Endpoints {
+pub struct EndpointPusher {
     context: Arc<Context>,
-    http: Registry<Endpoint, http::Client>,
+    http: Registry<Endpoint, http::HttpClient>,
     producers: Registry<Endpoint, kafka::SharedProducer>,
     exchanges: Registry<Endpoint, amqp::Exchange>,
     brokers: Registry<Endpoint, amqp::Broker>,
@@ -95,15 +95,15 @@ struct Context {
     policy: RwLock<Arc<EndpointPolicy>>,
     limits: Limits,
     /// The system's CA certificates, read when the first client needs them.
-    system_roots: OnceLock<Arc<tls::Roots>>,
+    system_roots: OnceLock<Arc<tls::RootCerts>>,
 }
 
-impl Endpoints {
+impl EndpointPusher {
     /// Creates clients that may connect to the endpoints that `policy` allows.
-    pub fn new(policy: EndpointPolicy, limits: Limits) -> Endpoints {
+    pub fn new(policy: EndpointPolicy, limits: Limits) -> EndpointPusher {
         let context =
             Context { policy: RwLock::new(Arc::new(policy)), limits, system_roots: OnceLock::new() };
-        Endpoints {
+        EndpointPusher {
             context: Arc::new(context),
             http: Registry::default(),
             producers: Registry::default(),
@@ -120,18 +120,18 @@ impl Endpoints {
     fn amqp_broker(
         &self,
         endpoint: &nacre_topics::endpoint::AmqpEndpoint,
-    ) -> Result<Arc<amqp::Broker>, Failure> {
+    ) -> Result<Arc<amqp::Broker>, PushFailure> {
         let key = Endpoint::Amqp(amqp::broker_key(endpoint));
         self.brokers.get_or_make(&key, || amqp::Broker::new(&self.context, endpoint))
     }
 }
 
-impl Pusher for Endpoints {
-    fn open(&self, target: &Target) -> Result<Arc<dyn Connection>, Failure> {
+impl Pusher for EndpointPusher {
+    fn open(&self, target: &PushTarget) -> Result<Arc<dyn Connection>, PushFailure> {
         let key = &target.endpoint;
         match key {
             Endpoint::Http(endpoint) => {
-                let client = self.http.get_or_make(key, || http::Client::new(&self.context, endpoint))?;
+                let client = self.http.get_or_make(key, || http::HttpClient::new(&self.context, endpoint))?;
                 Ok(Arc::new(http::HttpConnection(client)))
             }
             Endpoint::Kafka(endpoint) => {
@@ -163,19 +163,19 @@ impl Context {
 }
 
 /// The body of a message or request with these events.
-fn body<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<u8> {
+fn body<'a>(messages: impl Iterator<Item = &'a PushMessage>) -> Vec<u8> {
     record::body(&messages.map(delivery).collect::<Vec<_>>())
 }
 
-fn delivery(message: &Message) -> Delivery<'_> {
+fn delivery(message: &PushMessage) -> Delivery<'_> {
     Delivery { event: &message.event, opaque_data: &message.opaque_data, is_replayed: message.is_replayed }
 }
 
-fn unavailable(reason: impl Into<String>) -> Failure {
-    Failure::Unavailable(reason.into())
+fn unavailable(reason: impl Into<String>) -> PushFailure {
+    PushFailure::Unavailable(reason.into())
 }
 
-fn timed_out(timeouts: &Timeouts) -> Failure {
+fn timed_out(timeouts: &Timeouts) -> PushFailure {
     unavailable(format!("no answer within {:?}", timeouts.push))
 }
 

@@ -1,7 +1,7 @@
 //! TLS for HTTP and AMQP endpoints, and CA files.
 
 use crate::{Context, unavailable};
-use nacre_notify::push::Failure;
+use nacre_notify::push::PushFailure;
 use nacre_topics::endpoint::HostPort;
 use std::fs;
 use std::io::Read as _;
@@ -19,16 +19,16 @@ use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, RootCertSt
 const MAX_CA_BYTES: u64 = 1 << 20;
 
 /// The trusted CA certificates.
-pub(crate) type Roots = RootCertStore;
+pub(crate) type RootCerts = RootCertStore;
 
 /// The parameters for TLS with a server.
 #[derive(Clone)]
-pub(crate) struct Tls {
+pub(crate) struct TlsParams {
     pub(crate) connector: TlsConnector,
     pub(crate) name: ServerName<'static>,
 }
 
-impl Tls {
+impl TlsParams {
     /// Prepares TLS with `server`, whose certificate is verified with the file `ca_location`, with the system's
     /// certificates, or not at all.
     pub(crate) fn new(
@@ -36,7 +36,7 @@ impl Tls {
         server: &HostPort,
         verify: bool,
         ca_location: Option<&str>,
-    ) -> Result<Tls, Failure> {
+    ) -> Result<TlsParams, PushFailure> {
         let provider = Arc::new(crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
@@ -50,18 +50,18 @@ impl Tls {
                 unavailable(format!("no certificates to verify the endpoint's against: {error}"))
             })?
         } else {
-            Arc::new(Unverified(provider))
+            Arc::new(AcceptAnyCert(provider))
         };
         let config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
         let name = ServerName::try_from(server.host.clone()).map_err(|_| {
             unavailable(format!("the host name {} is not one that TLS can verify", server.host))
         })?;
-        Ok(Tls { connector: TlsConnector::from(Arc::new(config)), name })
+        Ok(TlsParams { connector: TlsConnector::from(Arc::new(config)), name })
     }
 }
 
 /// The content of a CA file, if the policy allows the location that its path resolves to.
-pub(crate) fn read_ca(context: &Context, path: &str) -> Result<Vec<u8>, Failure> {
+pub(crate) fn read_ca(context: &Context, path: &str) -> Result<Vec<u8>, PushFailure> {
     let failed = |error: std::io::Error| unavailable(format!("ca-location {path}: {error}"));
     let resolved = fs::canonicalize(path).map_err(failed)?;
     let policy = context.policy();
@@ -82,8 +82,8 @@ pub(crate) fn read_ca(context: &Context, path: &str) -> Result<Vec<u8>, Failure>
     Ok(contents)
 }
 
-fn roots_of(path: &str, contents: &[u8]) -> Result<Roots, Failure> {
-    let mut roots = Roots::empty();
+fn roots_of(path: &str, contents: &[u8]) -> Result<RootCerts, PushFailure> {
+    let mut roots = RootCerts::empty();
     for certificate in CertificateDer::pem_slice_iter(contents) {
         let certificate = certificate
             .map_err(|error| unavailable(format!("ca-location {path}: not in PEM format: {error}")))?;
@@ -96,21 +96,21 @@ fn roots_of(path: &str, contents: &[u8]) -> Result<Roots, Failure> {
     Ok(roots)
 }
 
-fn system_roots() -> Roots {
+fn system_roots() -> RootCerts {
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
         tracing::debug!(%error, "a certificate of the system can't be read");
     }
-    let mut roots = Roots::empty();
+    let mut roots = RootCerts::empty();
     roots.add_parsable_certificates(found.certs);
     roots
 }
 
 /// Accepts any certificate. The handshake still proves that the server has the certificate's key.
 #[derive(Debug)]
-struct Unverified(Arc<CryptoProvider>);
+struct AcceptAnyCert(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Unverified {
+impl ServerCertVerifier for AcceptAnyCert {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

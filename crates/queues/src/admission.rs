@@ -12,7 +12,7 @@
 //! the size that was read plus its own outstanding events stayed within the limit. The admissions of every other gateway
 //! are based on readings that started before t. These readings released only events that had been enqueued before the
 //! readings started, and those events are included in the size at t. All other events that such a gateway admitted are
-//! outstanding at its last admission, and hence at most `allowance`.
+//! outstanding at its last admission, so at most `allowance`.
 
 /// A gateway's view of one topic's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,13 +31,13 @@ pub struct Admission {
 
 /// A decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum AdmitDecision {
     /// The operation may start.
     Admitted,
     /// The queue is full; the operation fails with SlowDown.
     Full,
     /// The queue's size must be read before the decision.
-    ReadFirst,
+    NeedsSize,
 }
 
 impl Admission {
@@ -53,55 +53,55 @@ impl Admission {
     }
 
     /// Whether an operation with `events` events may start. If it is admitted, its events count until
-    /// [`Admission::enqueued`] or [`Admission::given_up`].
-    pub fn admit(&mut self, events: u64) -> Decision {
-        let Some(entries) = self.entries else { return Decision::ReadFirst };
+    /// [`Admission::commit`] or [`Admission::release`].
+    pub fn admit(&mut self, events: u64) -> AdmitDecision {
+        let Some(entries) = self.entries else { return AdmitDecision::NeedsSize };
         let before = self.outstanding();
         let outstanding = before + events;
         // An operation that exceeds the allowance alone would never be admitted otherwise.
         if outstanding > self.allowance && before > 0 {
             // A reading turns enqueued events into entries, but does not help against pending events.
             let is_helped = self.fresh + self.settled_by_reading > 0;
-            return if is_helped { Decision::ReadFirst } else { Decision::Full };
+            return if is_helped { AdmitDecision::NeedsSize } else { AdmitDecision::Full };
         }
         if entries + outstanding > self.limit {
-            return Decision::Full;
+            return AdmitDecision::Full;
         }
         self.pending += events;
-        Decision::Admitted
+        AdmitDecision::Admitted
     }
 
     /// Corrects the number of admitted events of an operation from `from` to `to`. The allowance may be exceeded by the
     /// difference, which was unknown at the admission.
-    pub fn resized(&mut self, from: u64, to: u64) {
+    pub fn adjust(&mut self, from: u64, to: u64) {
         self.pending = self.pending.saturating_sub(from) + to;
     }
 
     /// Admitted events were enqueued.
-    pub fn enqueued(&mut self, events: u64) {
+    pub fn commit(&mut self, events: u64) {
         let events = events.min(self.pending);
         self.pending -= events;
         self.fresh += events;
     }
 
     /// An operation failed, so its events do not exist.
-    pub fn given_up(&mut self, events: u64) {
+    pub fn release(&mut self, events: u64) {
         self.pending -= events.min(self.pending);
     }
 
     /// A reading of all shards starts. Another one may start only after this one has ended or failed.
-    pub fn reading_begins(&mut self) {
+    pub fn begin_size_read(&mut self) {
         self.settled_by_reading += std::mem::take(&mut self.fresh);
     }
 
     /// The last reading has ended. `entries` is the sum over all shards.
-    pub fn reading_ended(&mut self, entries: u64) {
+    pub fn end_size_read(&mut self, entries: u64) {
         self.entries = Some(entries);
         self.settled_by_reading = 0;
     }
 
     /// Whether a reading of the queue's size would give new information: there is none, or events were enqueued since.
-    pub fn needs_reading(&self) -> bool {
+    pub fn needs_size_read(&self) -> bool {
         self.entries.is_none() || self.fresh + self.settled_by_reading > 0
     }
 
@@ -122,24 +122,24 @@ mod tests {
         let mut admitted = 0;
         for _ in 0..100 {
             match admission.admit(1) {
-                Decision::Admitted => admitted += 1,
-                Decision::ReadFirst => {
-                    admission.reading_begins();
-                    admission.reading_ended(queue);
+                AdmitDecision::Admitted => admitted += 1,
+                AdmitDecision::NeedsSize => {
+                    admission.begin_size_read();
+                    admission.end_size_read(queue);
                     continue;
                 }
-                Decision::Full => {}
+                AdmitDecision::Full => {}
             }
             if admitted > queue {
                 queue += 1;
-                admission.enqueued(1);
+                admission.commit(1);
             }
             assert!(queue <= 10);
         }
         assert_eq!((queue, admitted), (10, 10));
-        admission.reading_begins();
-        admission.reading_ended(3);
-        assert_eq!(admission.admit(1), Decision::Admitted, "the queue was drained");
+        admission.begin_size_read();
+        admission.end_size_read(3);
+        assert_eq!(admission.admit(1), AdmitDecision::Admitted, "the queue was drained");
     }
 
     #[test]
@@ -150,76 +150,76 @@ mod tests {
         let mut queue = 92;
         // All gateways read at the same moment, and admit all that they may before any event is enqueued.
         for gateway in &mut gateways {
-            gateway.reading_begins();
-            gateway.reading_ended(queue);
-            while gateway.admit(1) == Decision::Admitted {}
+            gateway.begin_size_read();
+            gateway.end_size_read(queue);
+            while gateway.admit(1) == AdmitDecision::Admitted {}
         }
         for gateway in &mut gateways {
             let outstanding = gateway.outstanding();
-            gateway.enqueued(outstanding);
+            gateway.commit(outstanding);
             queue += outstanding;
         }
         assert_eq!(queue, 100 + (GATEWAYS - 1) * ALLOWANCE);
         for gateway in &mut gateways {
-            assert_eq!(gateway.admit(1), Decision::ReadFirst);
-            gateway.reading_begins();
-            gateway.reading_ended(queue);
-            assert_eq!(gateway.admit(1), Decision::Full);
+            assert_eq!(gateway.admit(1), AdmitDecision::NeedsSize);
+            gateway.begin_size_read();
+            gateway.end_size_read(queue);
+            assert_eq!(gateway.admit(1), AdmitDecision::Full);
         }
     }
 
     #[test]
     fn events_enqueued_while_the_size_is_read_still_count() {
         let mut admission = Admission::new(10, 10);
-        admission.reading_begins();
-        admission.reading_ended(0);
-        assert_eq!(admission.admit(10), Decision::Admitted);
-        admission.reading_begins();
-        admission.enqueued(10);
+        admission.begin_size_read();
+        admission.end_size_read(0);
+        assert_eq!(admission.admit(10), AdmitDecision::Admitted);
+        admission.begin_size_read();
+        admission.commit(10);
         // The reading may have passed the shards before the events were enqueued.
-        admission.reading_ended(0);
+        admission.end_size_read(0);
         assert_eq!(admission.outstanding(), 10);
-        assert_ne!(admission.admit(1), Decision::Admitted);
+        assert_ne!(admission.admit(1), AdmitDecision::Admitted);
     }
 
     #[test]
     fn events_count_what_they_turn_out_to_be() {
         let mut admission = Admission::new(10, 4);
-        admission.reading_begins();
-        admission.reading_ended(0);
-        assert_eq!(admission.admit(2), Decision::Admitted);
-        admission.resized(2, 3);
+        admission.begin_size_read();
+        admission.end_size_read(0);
+        assert_eq!(admission.admit(2), AdmitDecision::Admitted);
+        admission.adjust(2, 3);
         assert_eq!(admission.outstanding(), 3);
-        assert_eq!(admission.admit(2), Decision::Full);
-        admission.enqueued(3);
-        admission.reading_begins();
-        admission.reading_ended(3);
+        assert_eq!(admission.admit(2), AdmitDecision::Full);
+        admission.commit(3);
+        admission.begin_size_read();
+        admission.end_size_read(3);
         assert_eq!(admission.outstanding(), 0);
     }
 
     #[test]
     fn failed_operations_give_their_room_back() {
         let mut admission = Admission::new(10, 2);
-        admission.reading_begins();
-        admission.reading_ended(0);
-        assert_eq!(admission.admit(2), Decision::Admitted);
-        assert_eq!(admission.admit(1), Decision::Full);
-        admission.given_up(2);
-        assert_eq!(admission.admit(1), Decision::Admitted);
+        admission.begin_size_read();
+        admission.end_size_read(0);
+        assert_eq!(admission.admit(2), AdmitDecision::Admitted);
+        assert_eq!(admission.admit(1), AdmitDecision::Full);
+        admission.release(2);
+        assert_eq!(admission.admit(1), AdmitDecision::Admitted);
         admission.expire();
-        assert_eq!(admission.admit(1), Decision::ReadFirst);
+        assert_eq!(admission.admit(1), AdmitDecision::NeedsSize);
     }
 
     #[test]
     fn an_operation_above_the_allowance_is_admitted_alone() {
         let mut admission = Admission::new(10, 2);
-        admission.reading_begins();
-        admission.reading_ended(3);
-        assert_eq!(admission.admit(8), Decision::Full, "the limit holds");
-        assert_eq!(admission.admit(7), Decision::Admitted);
-        assert_eq!(admission.admit(1), Decision::Full);
-        admission.given_up(7);
-        assert_eq!(admission.admit(1), Decision::Admitted);
-        assert_eq!(admission.admit(7), Decision::Full, "others are outstanding");
+        admission.begin_size_read();
+        admission.end_size_read(3);
+        assert_eq!(admission.admit(8), AdmitDecision::Full, "the limit holds");
+        assert_eq!(admission.admit(7), AdmitDecision::Admitted);
+        assert_eq!(admission.admit(1), AdmitDecision::Full);
+        admission.release(7);
+        assert_eq!(admission.admit(1), AdmitDecision::Admitted);
+        assert_eq!(admission.admit(7), AdmitDecision::Full, "others are outstanding");
     }
 }

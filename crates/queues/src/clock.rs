@@ -3,18 +3,18 @@
 //! An event has the time of the gateway that made the change, and the clock of the gateway that delivers it may jump by an
 //! hour. Such a jump must not turn queued events into dead letters. So the delivering gateway uses the *smaller* of two
 //! times: the wall clock, and the wall clock before the last jump advanced by the monotonic clock. A jump forward is
-//! ignored for [`HOLD_NS`]; a jump backward makes events live longer by at most that jump. An event is also at least as old
+//! ignored for [`JUMP_DISTRUST_NS`]; a jump backward makes events live longer by at most that jump. An event is also at least as old
 //! as the time for which this gateway has known it, so an event with a time in the future expires as well. If the clocks of
 //! two gateways differ, events of one gateway expire at the other too early or too late by the difference.
 
 /// The clock has jumped if the difference between wall and monotonic clock grows by more than this between two calls.
 const TOLERANCE_NS: u64 = 2_000_000_000;
 /// How long a clock must run after a jump before it is trusted: a day.
-pub const HOLD_NS: u64 = 24 * 3600 * 1_000_000_000;
+pub const JUMP_DISTRUST_NS: u64 = 24 * 3600 * 1_000_000_000;
 
 /// A point in time on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moment {
+pub struct ClockSample {
     /// Nanoseconds since 1970.
     pub wall_ns: u64,
     /// Nanoseconds of the monotonic clock.
@@ -25,19 +25,19 @@ pub struct Moment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SteadyClock {
     /// A point in time on the trusted clock.
-    anchor: Moment,
+    anchor: ClockSample,
     /// The clock after a jump: a point in time on it, and the monotonic time when it was first observed.
-    other: Option<(Moment, u64)>,
+    other: Option<(ClockSample, u64)>,
 }
 
 impl SteadyClock {
     /// Creates a clock that initially trusts the wall clock.
-    pub fn new(now: Moment) -> SteadyClock {
+    pub fn new(now: ClockSample) -> SteadyClock {
         SteadyClock { anchor: now, other: None }
     }
 
     /// The time for computing ages of events, in nanoseconds since 1970. Must be called at least once a minute.
-    pub fn now_ns(&mut self, now: Moment) -> u64 {
+    pub fn now_ns(&mut self, now: ClockSample) -> u64 {
         let steady = carried(self.anchor, now);
         if steady.abs_diff(now.wall_ns) <= TOLERANCE_NS {
             *self = SteadyClock::new(now);
@@ -47,7 +47,7 @@ impl SteadyClock {
             Some((other, since)) if carried(other, now).abs_diff(now.wall_ns) <= TOLERANCE_NS => since,
             _ => now.mono_ns,
         };
-        if now.mono_ns.saturating_sub(since) >= HOLD_NS {
+        if now.mono_ns.saturating_sub(since) >= JUMP_DISTRUST_NS {
             *self = SteadyClock::new(now);
             return now.wall_ns;
         }
@@ -57,7 +57,7 @@ impl SteadyClock {
 }
 
 /// The wall clock at `now` if it had run from `anchor` without corrections.
-fn carried(anchor: Moment, now: Moment) -> u64 {
+fn carried(anchor: ClockSample, now: ClockSample) -> u64 {
     anchor.wall_ns.saturating_add(now.mono_ns.saturating_sub(anchor.mono_ns))
 }
 
@@ -75,8 +75,8 @@ mod tests {
     const HOUR: u64 = 3600 * SECOND;
     const START: u64 = 1_700_000_000 * SECOND;
 
-    fn at(wall_ns: u64, mono_ns: u64) -> Moment {
-        Moment { wall_ns, mono_ns }
+    fn at(wall_ns: u64, mono_ns: u64) -> ClockSample {
+        ClockSample { wall_ns, mono_ns }
     }
 
     #[test]

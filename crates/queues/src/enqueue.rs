@@ -9,15 +9,15 @@
 //! receipts are unchanged since before the mover read the outbox. Suppose an event of that reading was enqueued earlier.
 //! Then either its receipt is present, and the mover skips the event. Or its receipt was removed before the state was read;
 //! then its outbox record had been removed even earlier, and the later reading of the outbox did not contain it, which
-//! contradicts the assumption. [`SourcePage::basis`] enforces the order of the reads.
+//! contradicts the assumption. [`OutboxPage::basis`] enforces the order of the reads.
 //!
 //! The receipts of each source are bounded by [`MAX_RECEIPTS`]: a mover that does not remove outbox records can't continue.
 
 use crate::error::Result;
-use crate::name::{self, Kind, SourceId};
+use crate::name::{self, QueueRecordKind, SourceId};
 use crate::op::ObjectOp;
-use crate::record::{self, Batch, Event, EventId, Receipts, TAIL, Tail};
-use crate::shard::{ReceiptsOf, Shard, Stored};
+use crate::record::{self, Batch, Event, EventId, QueueTail, Receipts, TAIL};
+use crate::shard::{ReceiptsBySource, Shard, Stored};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ pub const MAX_RESIDENT_BYTES: u64 = 32 << 20;
 
 /// The state of a shard that a mover knew before it read an outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Basis {
+pub struct KnownTail {
     /// The shard's generation.
     pub generation: u64,
     /// The revision of its tail.
@@ -52,11 +52,11 @@ pub struct OutboxEvent {
 
 /// A mover's reading of one source: its outbox records for one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourcePage {
+pub struct OutboxPage {
     /// The source.
     pub source: SourceId,
     /// The state of the shard that was known before these records were seen in the outbox.
-    pub basis: Basis,
+    pub basis: KnownTail,
     /// Records that were in the outbox. Records of one key are in their order, and no record is omitted before another one
     /// of the same key.
     pub events: Vec<OutboxEvent>,
@@ -68,18 +68,18 @@ pub struct SourcePage {
 
 /// The result of planning an enqueue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Enqueue {
+pub enum EnqueueResult {
     /// This operation is to be executed.
     Write(Box<EnqueuePlan>),
     /// There is nothing to write. These records are already in the queue.
-    Nothing(Vec<Moved>),
+    Nothing(Vec<EnqueuedRecords>),
     /// The mover must take another action first.
-    Refused(Refusal),
+    Refused(EnqueueRefusal),
 }
 
 /// Records that are in the queue and may be removed from the outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moved {
+pub struct EnqueuedRecords {
     /// The source.
     pub source: SourceId,
     /// Their ids.
@@ -88,7 +88,7 @@ pub struct Moved {
 
 /// The reason why nothing can be enqueued now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum EnqueueRefusal {
     /// The generation is closed: read the topic again.
     Closed,
     /// The receipts of these sources are unknown: read the shard with them, then the outboxes again.
@@ -116,9 +116,9 @@ pub struct EnqueuePlan {
     /// The shard after the operation.
     pub after: Shard,
     /// The records that are in the queue after the operation.
-    pub moved: Vec<Moved>,
+    pub moved: Vec<EnqueuedRecords>,
     /// The records that did not fit, with their basis after the operation.
-    pub rest: Vec<SourcePage>,
+    pub rest: Vec<OutboxPage>,
     /// The number of events that the operation adds.
     pub added: u64,
 }
@@ -134,8 +134,8 @@ pub struct ShardLimit {
 
 impl Shard {
     /// The basis of pages that are read from now on.
-    pub fn basis(&self) -> Basis {
-        Basis { generation: self.id.value.generation, revision: self.tail.value.revision }
+    pub fn basis(&self) -> KnownTail {
+        KnownTail { generation: self.id.value.generation, revision: self.tail.value.revision }
     }
 }
 
@@ -145,26 +145,26 @@ impl Shard {
 /// always enqueued. `resident_bytes` is the most bytes of events in the object itself ([`MAX_RESIDENT_BYTES`]).
 pub fn plan(
     shard: &Shard,
-    pages: Vec<SourcePage>,
+    pages: Vec<OutboxPage>,
     limit: Option<ShardLimit>,
     resident_bytes: u64,
-) -> Result<Enqueue> {
-    let named = |wanted: &dyn Fn(&SourcePage) -> bool| -> Vec<SourceId> {
+) -> Result<EnqueueResult> {
+    let named = |wanted: &dyn Fn(&OutboxPage) -> bool| -> Vec<SourceId> {
         pages.iter().filter(|page| wanted(page)).map(|page| page.source.clone()).collect()
     };
     if !shard.is_open {
-        return Ok(Enqueue::Refused(Refusal::Closed));
+        return Ok(EnqueueResult::Refused(EnqueueRefusal::Closed));
     }
     let unknown = named(&|page| !shard.receipts.contains_key(&page.source));
     if !unknown.is_empty() {
-        return Ok(Enqueue::Refused(Refusal::UnknownReceipts(unknown)));
+        return Ok(EnqueueResult::Refused(EnqueueRefusal::UnknownReceipts(unknown)));
     }
     let mut seen = BTreeSet::new();
     let repeated = pages.iter().filter(|page| !seen.insert(&page.source)).map(|page| page.source.clone());
     let mut stale: Vec<SourceId> = repeated.collect();
     stale.extend(named(&|page| page.basis != shard.basis()));
     if !stale.is_empty() {
-        return Ok(Enqueue::Refused(Refusal::StalePages(stale)));
+        return Ok(EnqueueResult::Refused(EnqueueRefusal::StalePages(stale)));
     }
     let mut selection = Selection::new(shard, limit, resident_bytes);
     for page in pages {
@@ -180,9 +180,9 @@ struct Selection<'a> {
     resident_bytes: u64,
     events: Vec<Event>,
     bytes: u64,
-    receipts: ReceiptsOf,
-    moved: Vec<Moved>,
-    rest: Vec<SourcePage>,
+    receipts: ReceiptsBySource,
+    moved: Vec<EnqueuedRecords>,
+    rest: Vec<OutboxPage>,
     crowded: Vec<SourceId>,
     is_full: bool,
     is_limited: bool,
@@ -196,7 +196,7 @@ impl<'a> Selection<'a> {
             resident_bytes,
             events: Vec::new(),
             bytes: 0,
-            receipts: ReceiptsOf::new(),
+            receipts: ReceiptsBySource::new(),
             moved: Vec::new(),
             rest: Vec::new(),
             crowded: Vec::new(),
@@ -206,8 +206,8 @@ impl<'a> Selection<'a> {
     }
 
     /// Selects events of a page until the operation is full.
-    fn take(&mut self, page: SourcePage) -> Result<()> {
-        let SourcePage { source, basis, events, gone, is_complete } = page;
+    fn take(&mut self, page: OutboxPage) -> Result<()> {
+        let OutboxPage { source, basis, events, gone, is_complete } = page;
         let had = self.shard.receipts.get(&source).cloned().unwrap_or_default();
         let present: BTreeSet<&EventId> = events.iter().map(|outbox| &outbox.id).collect();
         let is_gone = |id: &EventId| gone.contains(id) || (is_complete && !present.contains(id));
@@ -242,11 +242,11 @@ impl<'a> Selection<'a> {
             self.receipts.insert(source.clone(), kept);
         }
         if !moved.is_empty() {
-            self.moved.push(Moved { source: source.clone(), ids: moved });
+            self.moved.push(EnqueuedRecords { source: source.clone(), ids: moved });
         }
         if !left.is_empty() {
             // The operation already processes the gone records. The rest is not all that the source has.
-            self.rest.push(SourcePage {
+            self.rest.push(OutboxPage {
                 source,
                 basis,
                 events: left,
@@ -278,7 +278,7 @@ impl<'a> Selection<'a> {
     }
 
     /// The room to be made so that the next operation takes as many events as possible.
-    fn needed_room(&self, limit: ShardLimit) -> Refusal {
+    fn needed_room(&self, limit: ShardLimit) -> EnqueueRefusal {
         let (mut entries, mut bytes) = (0, 0);
         for outbox in self.rest.iter().flat_map(|page| &page.events) {
             let size = outbox.event.size_bytes();
@@ -288,19 +288,20 @@ impl<'a> Selection<'a> {
             entries += 1;
             bytes += size;
         }
-        Refusal::NoRoom {
+        EnqueueRefusal::NoRoom {
             entries: (self.shard.entries() + entries).saturating_sub(limit.entries),
             bytes: (self.shard.size_bytes() + bytes).saturating_sub(limit.bytes),
         }
     }
 
-    fn finish(self) -> Enqueue {
+    fn finish(self) -> EnqueueResult {
         if self.events.is_empty() && self.receipts.is_empty() {
             return self.without_write();
         }
         let old = self.shard.tail.value;
         let added = self.events.len() as u64;
-        let tail = Tail { revision: old.revision + 1, next: old.next + added, bytes: old.bytes + self.bytes };
+        let tail =
+            QueueTail { revision: old.revision + 1, next: old.next + added, bytes: old.bytes + self.bytes };
         let tail = Stored::new(tail);
         let mut set = batches(old.next, self.events);
         let mut remove = Vec::new();
@@ -317,17 +318,17 @@ impl<'a> Selection<'a> {
         let op = self.shard.enqueue_op().set_xattr(TAIL, &tail.raw).omap_set(set).omap_remove(remove);
         let mut rest = self.rest;
         rest.iter_mut().for_each(|page| page.basis = after.basis());
-        Enqueue::Write(Box::new(EnqueuePlan { op, after, moved: self.moved, rest, added }))
+        EnqueueResult::Write(Box::new(EnqueuePlan { op, after, moved: self.moved, rest, added }))
     }
 
-    fn without_write(self) -> Enqueue {
+    fn without_write(self) -> EnqueueResult {
         if !self.moved.is_empty() || self.rest.is_empty() {
-            return Enqueue::Nothing(self.moved);
+            return EnqueueResult::Nothing(self.moved);
         }
-        Enqueue::Refused(match self.limit {
-            _ if !self.crowded.is_empty() => Refusal::TooManyReceipts(self.crowded),
+        EnqueueResult::Refused(match self.limit {
+            _ if !self.crowded.is_empty() => EnqueueRefusal::TooManyReceipts(self.crowded),
             Some(limit) if self.is_limited => self.needed_room(limit),
-            _ => Refusal::NotSpilled,
+            _ => EnqueueRefusal::NotSpilled,
         })
     }
 }
@@ -352,7 +353,7 @@ fn batches(first: u64, events: Vec<Event>) -> Vec<(Bytes, Bytes)> {
     let mut sequence = first;
     let mut records = Vec::with_capacity(groups.len());
     for events in groups {
-        let key = Kind::Batch.key(sequence);
+        let key = QueueRecordKind::Batch.key(sequence);
         sequence += events.len() as u64;
         records.push((key, record::encode(&Batch { events })));
     }

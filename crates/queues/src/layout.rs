@@ -5,17 +5,17 @@
 //! gets a hidden generation with a single shard, for events that are still in outboxes.
 //!
 //! Changes of the record are compare-and-swap operations of the code that stores it. A change of generations consists of
-//! [`Layout::begin`], the steps of [`crate::reshard`], which any gateway may repeat or continue, and [`Layout::commit`].
+//! [`QueueLayout::begin`], the steps of [`crate::reshard`], which any gateway may repeat or continue, and [`QueueLayout::commit`].
 
 use crate::error::{Error, Result};
 use crate::name::{self, KeyHash, MAX_SHARDS, TopicId};
 use crate::op::ObjectKey;
-use crate::record::Identity;
+use crate::record::ShardIdentity;
 use nacre_types::encoding::Versioned;
 use serde::{Deserialize, Serialize};
 
 /// The most generations that wait to be drained. Further changes are refused.
-pub const MAX_OLDER: usize = 16;
+pub const MAX_UNDRAINED: usize = 16;
 
 /// A generation of a topic's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,8 +30,8 @@ pub struct Generation {
 
 impl Generation {
     /// The identity of one of its shards.
-    pub fn identity(&self, topic: &TopicId, shard: u32) -> Identity {
-        Identity { topic: topic.clone(), generation: self.number, shard, shards: self.shards }
+    pub fn identity(&self, topic: &TopicId, shard: u32) -> ShardIdentity {
+        ShardIdentity { topic: topic.clone(), generation: self.number, shard, shards: self.shards }
     }
 
     /// The shard of a key.
@@ -47,7 +47,7 @@ impl Generation {
 
 /// The generations of a topic's queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Layout {
+pub struct QueueLayout {
     /// The generation into which events are enqueued; `None` for a topic that was never persistent.
     pub current: Option<Generation>,
     /// The generation that is being created.
@@ -60,22 +60,22 @@ pub struct Layout {
     pub is_deleted: bool,
 }
 
-impl Versioned for Layout {
+impl Versioned for QueueLayout {
     const NAME: &'static str = "queue layout";
 }
 
 /// The target of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum LayoutTarget {
     /// Persistent, with this many shards.
     Shards(u32),
     /// Not persistent.
     NotPersistent,
 }
 
-/// The result of [`Layout::begin`].
+/// The result of [`QueueLayout::begin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
+pub enum BeginResult {
     /// The layout now names a new generation: write the record, then execute the steps.
     Started,
     /// There is nothing to do.
@@ -88,42 +88,42 @@ pub enum Begin {
     Deleted,
 }
 
-impl Layout {
+impl QueueLayout {
     /// Whether the topic is persistent.
     pub fn is_persistent(&self) -> bool {
         self.current.is_some_and(|current| current.is_visible)
     }
 
     /// Starts a change of generations.
-    pub fn begin(&mut self, target: Target) -> Result<Begin> {
-        if let Target::Shards(shards) = target
+    pub fn begin(&mut self, target: LayoutTarget) -> Result<BeginResult> {
+        if let LayoutTarget::Shards(shards) = target
             && !(1..=MAX_SHARDS).contains(&shards)
         {
             return Err(Error::InvalidShards { shards, limit: MAX_SHARDS });
         }
         let (shards, is_visible) = match target {
-            Target::Shards(shards) => (shards, true),
-            Target::NotPersistent => (1, false),
+            LayoutTarget::Shards(shards) => (shards, true),
+            LayoutTarget::NotPersistent => (1, false),
         };
         if self.is_deleted {
-            return Ok(Begin::Deleted);
+            return Ok(BeginResult::Deleted);
         }
         if self.next.is_some() {
-            return Ok(Begin::Busy);
+            return Ok(BeginResult::Busy);
         }
         let is_same = match self.current {
             Some(current) => current.shards == shards && current.is_visible == is_visible,
             None => !is_visible,
         };
         if is_same {
-            return Ok(Begin::Unchanged);
+            return Ok(BeginResult::Unchanged);
         }
-        if self.older.len() >= MAX_OLDER {
-            return Ok(Begin::TooMany);
+        if self.older.len() >= MAX_UNDRAINED {
+            return Ok(BeginResult::TooMany);
         }
         self.last_number += 1;
         self.next = Some(Generation { number: self.last_number, shards, is_visible });
-        Ok(Begin::Started)
+        Ok(BeginResult::Started)
     }
 
     /// Completes the change to generation `number` after all its steps; `false` if this change is not in progress, because
@@ -176,7 +176,7 @@ impl Layout {
 }
 
 /// The objects where a shard may be. If the first one holds another generation, the shard is in the second one.
-pub fn places(
+pub fn candidate_objects(
     tenant: &str,
     topic_name: &str,
     topic: &TopicId,
@@ -191,17 +191,17 @@ pub fn places(
 mod tests {
     use super::*;
 
-    fn change(layout: &mut Layout, target: Target) {
-        assert_eq!(layout.begin(target), Ok(Begin::Started));
+    fn change(layout: &mut QueueLayout, target: LayoutTarget) {
+        assert_eq!(layout.begin(target), Ok(BeginResult::Started));
         assert!(layout.commit(layout.last_number));
     }
 
     #[test]
     fn generations_follow_each_other_until_they_are_drained() {
-        let mut layout = Layout::default();
-        change(&mut layout, Target::Shards(11));
-        change(&mut layout, Target::Shards(101));
-        change(&mut layout, Target::Shards(11));
+        let mut layout = QueueLayout::default();
+        change(&mut layout, LayoutTarget::Shards(11));
+        change(&mut layout, LayoutTarget::Shards(101));
+        change(&mut layout, LayoutTarget::Shards(11));
         assert_eq!(layout.current, Some(Generation { number: 3, shards: 11, is_visible: true }));
         assert_eq!(layout.before(3).map(|older| older.shards).collect::<Vec<_>>(), [11, 101]);
         assert_eq!(layout.before(2).map(|older| older.number).collect::<Vec<_>>(), [1]);
@@ -211,44 +211,44 @@ mod tests {
 
     #[test]
     fn changes_are_made_one_at_a_time_and_bounded() {
-        let mut layout = Layout::default();
-        assert_eq!(layout.begin(Target::NotPersistent), Ok(Begin::Unchanged));
-        assert_eq!(layout.begin(Target::Shards(2)), Ok(Begin::Started));
-        assert_eq!(layout.begin(Target::Shards(3)), Ok(Begin::Busy));
+        let mut layout = QueueLayout::default();
+        assert_eq!(layout.begin(LayoutTarget::NotPersistent), Ok(BeginResult::Unchanged));
+        assert_eq!(layout.begin(LayoutTarget::Shards(2)), Ok(BeginResult::Started));
+        assert_eq!(layout.begin(LayoutTarget::Shards(3)), Ok(BeginResult::Busy));
         assert!(!layout.commit(7) && layout.commit(1) && !layout.commit(1));
-        assert_eq!(layout.begin(Target::Shards(2)), Ok(Begin::Unchanged));
-        for shards in 0..MAX_OLDER as u32 {
-            change(&mut layout, Target::Shards(3 + shards));
+        assert_eq!(layout.begin(LayoutTarget::Shards(2)), Ok(BeginResult::Unchanged));
+        for shards in 0..MAX_UNDRAINED as u32 {
+            change(&mut layout, LayoutTarget::Shards(3 + shards));
         }
-        assert_eq!(layout.begin(Target::Shards(2)), Ok(Begin::TooMany));
+        assert_eq!(layout.begin(LayoutTarget::Shards(2)), Ok(BeginResult::TooMany));
         assert!(layout.retire(1));
-        assert_eq!(layout.begin(Target::Shards(2)), Ok(Begin::Started));
+        assert_eq!(layout.begin(LayoutTarget::Shards(2)), Ok(BeginResult::Started));
         for shards in [0, MAX_SHARDS + 1] {
-            assert!(Layout::default().begin(Target::Shards(shards)).is_err());
+            assert!(QueueLayout::default().begin(LayoutTarget::Shards(shards)).is_err());
         }
     }
 
     #[test]
     fn a_topic_that_is_not_persistent_any_more_keeps_a_hidden_shard() {
-        let mut layout = Layout::default();
-        change(&mut layout, Target::Shards(11));
-        change(&mut layout, Target::NotPersistent);
+        let mut layout = QueueLayout::default();
+        change(&mut layout, LayoutTarget::Shards(11));
+        change(&mut layout, LayoutTarget::NotPersistent);
         assert!(!layout.is_persistent());
         let topic = TopicId::new("id").expect("valid");
         let current = layout.current.expect("there is one");
-        assert_eq!(places("", "t", &topic, current, 0), (None, name::closed_object(&topic, 2, 0)));
-        change(&mut layout, Target::Shards(11));
+        assert_eq!(candidate_objects("", "t", &topic, current, 0), (None, name::closed_object(&topic, 2, 0)));
+        change(&mut layout, LayoutTarget::Shards(11));
         assert!(layout.is_persistent());
         assert_eq!(layout.objects("", "t", &topic).len(), 11 + 11 + 1 + 11);
     }
 
     #[test]
     fn a_deleted_topic_changes_no_more() {
-        let mut layout = Layout::default();
-        assert_eq!(layout.begin(Target::Shards(2)), Ok(Begin::Started));
+        let mut layout = QueueLayout::default();
+        assert_eq!(layout.begin(LayoutTarget::Shards(2)), Ok(BeginResult::Started));
         layout.delete();
         assert!(!layout.commit(1));
-        assert_eq!(layout.begin(Target::Shards(3)), Ok(Begin::Deleted));
+        assert_eq!(layout.begin(LayoutTarget::Shards(3)), Ok(BeginResult::Deleted));
         let topic = TopicId::new("id").expect("valid");
         assert_eq!(layout.objects("", "t", &topic).len(), 4, "what was being made is removed as well");
     }

@@ -22,7 +22,7 @@ pub const LOCK: &str = "deliver";
 /// The lock's cookie.
 const COOKIE: &[u8] = b"owner";
 /// The number of renewals in a lease term.
-pub const RENEWALS: u64 = 4;
+pub const RENEWALS_PER_TERM: u64 = 4;
 /// The fraction of a lease term, at its end, in which the holder sends no more: a quarter, to allow for clock differences.
 const MARGIN: u64 = 4;
 
@@ -40,7 +40,7 @@ impl Shard {
     /// [`Shard::take_lease`] succeeds.
     ///
     /// Taking the lease from a live owner only causes redeliveries.
-    pub fn take_lease_of_dead(&self, client: u64, duration_ns: u64) -> (ObjectOp, Owner) {
+    pub fn take_over_lease(&self, client: u64, duration_ns: u64) -> (ObjectOp, Owner) {
         let locker = SessionName::client(ClientId(self.owner.value.client));
         let broken =
             BreakOp { name: Bytes::from(LOCK), locker, cookie: Bytes::from_static(COOKIE) }.to_bytes();
@@ -60,7 +60,7 @@ impl Shard {
 
     /// Adds a renewal of the lease to another operation of the owner that was read.
     #[must_use]
-    pub fn renewing(&self, op: ObjectOp, duration_ns: u64) -> ObjectOp {
+    pub fn with_renewal(&self, op: ObjectOp, duration_ns: u64) -> ObjectOp {
         debug_assert!(op.object == self.object, "the lease is on the shard's object");
         op.then(lock(duration_ns))
     }
@@ -110,7 +110,7 @@ impl LeaseTerm {
 
     /// When the lease must be renewed.
     pub fn renew_at_ns(self) -> u64 {
-        self.sent_ns.saturating_add(self.duration_ns / RENEWALS)
+        self.sent_ns.saturating_add(self.duration_ns / RENEWALS_PER_TERM)
     }
 
     /// The time after which no more events may be sent to the endpoint.

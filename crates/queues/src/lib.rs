@@ -13,7 +13,7 @@
 //! 2. The shard's owner ([`lease`]) loads it into its window, which determines when it may be sent ([`window`], [`retry`],
 //!    [`clock`]).
 //! 3. Its outcome is written together with those of many others ([`settle`]): delivered, parked for another attempt, or a
-//!    dead letter ([`dead`]).
+//!    dead letter ([`dead_letters`]).
 //!
 //! In addition, [`spill`] keeps the shard's object small while an endpoint is down, [`admission`] lets topics refuse
 //! operations when their queue is full, [`layout`] and [`reshard`] change the number of shards, and [`stats`] reports to
@@ -21,7 +21,7 @@
 
 pub mod admission;
 pub mod clock;
-pub mod dead;
+pub mod dead_letters;
 pub mod enqueue;
 mod error;
 pub mod layout;

@@ -9,13 +9,13 @@ use nacre_types::hash::ceph_str_hash_rjenkins;
 use serde::{Deserialize, Serialize};
 
 /// The namespace of the shards of current generations. It contains no other objects, so `rados ls` shows exactly these.
-pub const QUEUES: &str = "notif";
+pub const QUEUE_NAMESPACE: &str = "notif";
 /// The namespace of the shards of closed and hidden generations.
-pub const CLOSED: &str = "notif.closed";
+pub const CLOSED_NAMESPACE: &str = "notif.closed";
 /// The namespace of spill segments.
-pub const SPILL: &str = "notif.spill";
+pub const SPILL_NAMESPACE: &str = "notif.spill";
 /// The namespace of dead-letter queues.
-pub const DEAD: &str = "notif.dead";
+pub const DEAD_LETTER_NAMESPACE: &str = "notif.dead";
 
 /// The most shards of a topic.
 pub const MAX_SHARDS: u32 = 4096;
@@ -108,28 +108,31 @@ impl KeyHash {
 /// Topic names have no dots, so names of different topics never coincide.
 pub fn queue_object(tenant: &str, topic: &str, shard: u32) -> ObjectKey {
     let name = if shard == 0 { format!("{tenant}:{topic}") } else { format!("{tenant}:{topic}.{shard}") };
-    ObjectKey { namespace: QUEUES, name }
+    ObjectKey { namespace: QUEUE_NAMESPACE, name }
 }
 
 /// The object of a shard of a closed or hidden generation.
 pub fn closed_object(topic: &TopicId, generation: u64, shard: u32) -> ObjectKey {
-    ObjectKey { namespace: CLOSED, name: format!("{topic}.{generation}.{shard}") }
+    ObjectKey { namespace: CLOSED_NAMESPACE, name: format!("{topic}.{generation}.{shard}") }
 }
 
 /// The object of a spill segment. The owner's epoch makes the names of different owners' segments distinct.
 pub fn segment_object(topic: &TopicId, generation: u64, shard: u32, first: u64, epoch: u64) -> ObjectKey {
-    ObjectKey { namespace: SPILL, name: format!("{topic}.{generation}.{shard}.{first:016x}.{epoch}") }
+    ObjectKey {
+        namespace: SPILL_NAMESPACE,
+        name: format!("{topic}.{generation}.{shard}.{first:016x}.{epoch}"),
+    }
 }
 
 /// The object of a topic's dead-letter queue.
 pub fn dead_object(topic: &TopicId) -> ObjectKey {
-    ObjectKey { namespace: DEAD, name: topic.to_string() }
+    ObjectKey { namespace: DEAD_LETTER_NAMESPACE, name: topic.to_string() }
 }
 
-/// The topic that an object in [`CLOSED`], [`SPILL`] or [`DEAD`] belongs to. A sweep uses it to find objects without a
+/// The topic that an object in [`CLOSED_NAMESPACE`], [`SPILL_NAMESPACE`] or [`DEAD_LETTER_NAMESPACE`] belongs to. A sweep finds objects without a
 /// topic.
 pub fn topic_of(object: &ObjectKey) -> Option<TopicId> {
-    if object.namespace == QUEUES {
+    if object.namespace == QUEUE_NAMESPACE {
         return None;
     }
     TopicId::new(object.name.split('.').next()?).ok()
@@ -137,7 +140,7 @@ pub fn topic_of(object: &ObjectKey) -> Option<TopicId> {
 
 /// The kinds of records in a shard's omap, by the first byte of their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum QueueRecordKind {
     /// `d`: a dead letter on its way to the dead-letter queue.
     Dead,
     /// `e`: a batch of events, keyed by the sequence number of the first one.
@@ -152,16 +155,16 @@ pub enum Kind {
     Segment,
 }
 
-impl Kind {
+impl QueueRecordKind {
     /// The prefix of the keys.
     pub fn prefix(self) -> &'static str {
         match self {
-            Kind::Dead => "d",
-            Kind::Batch => "e",
-            Kind::Letter => "l",
-            Kind::Replay => "o",
-            Kind::Parked => "r",
-            Kind::Segment => "s",
+            QueueRecordKind::Dead => "d",
+            QueueRecordKind::Batch => "e",
+            QueueRecordKind::Letter => "l",
+            QueueRecordKind::Replay => "o",
+            QueueRecordKind::Parked => "r",
+            QueueRecordKind::Segment => "s",
         }
     }
 
@@ -208,13 +211,13 @@ mod tests {
     fn keys_sort_as_their_sequences_and_have_no_nul() {
         let mut last = Bytes::new();
         for sequence in [0, 1, 9, 10, 255, 256, u64::from(u32::MAX), u64::MAX] {
-            let key = Kind::Batch.key(sequence);
+            let key = QueueRecordKind::Batch.key(sequence);
             assert!(key > last && !key.contains(&0));
-            assert_eq!(Kind::Batch.sequence(&key), Some(sequence));
-            assert_eq!(Kind::Parked.sequence(&key), None);
+            assert_eq!(QueueRecordKind::Batch.sequence(&key), Some(sequence));
+            assert_eq!(QueueRecordKind::Parked.sequence(&key), None);
             last = key;
         }
-        assert_eq!(Kind::Batch.sequence(b"e12"), None);
+        assert_eq!(QueueRecordKind::Batch.sequence(b"e12"), None);
     }
 
     #[test]

@@ -178,7 +178,7 @@ pub struct ObjectReply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::{Kind, queue_object};
+    use crate::name::{QueueRecordKind, queue_object};
     use nacre_types::compound::Page;
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
         let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
         let pairs = |name| Fetched::Pairs(BTreeMap::from([(bytes(name), bytes("value"))]));
         let object = queue_object("", "t", 0);
-        let page = ObjectRead::page(&object, Bytes::new(), Kind::Batch.prefix(), 5);
+        let page = ObjectRead::page(&object, Bytes::new(), QueueRecordKind::Batch.prefix(), 5);
         let read = ObjectRead { data: true, ..page };
         let fetches = read.read().fetches;
         assert!(

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use nacre_types::encoding::{self, Versioned};
 use serde::{Deserialize, Serialize};
 
-/// The attribute that identifies the queue that an object belongs to ([`Identity`]).
+/// The attribute that identifies the queue that an object belongs to ([`ShardIdentity`]).
 pub const ID: &str = "rgw.queue.id";
 /// The attribute that tells whether the shard accepts events: [`OPEN`] or [`CLOSED`].
 pub const STATE: &str = "rgw.queue.state";
-/// The attribute with the counters of enqueued events ([`Tail`]).
+/// The attribute with the counters of enqueued events ([`QueueTail`]).
 pub const TAIL: &str = "rgw.queue.tail";
-/// The attribute with the counters of settled events ([`Head`]).
+/// The attribute with the counters of settled events ([`QueueHead`]).
 pub const HEAD: &str = "rgw.queue.head";
 /// The attribute that names the owner ([`Owner`]).
 pub const OWNER: &str = "rgw.queue.owner";
@@ -89,7 +89,7 @@ impl Event {
 
 /// [`ID`]: the queue that an object belongs to. Every operation on the object compares it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct ShardIdentity {
     /// The topic.
     pub topic: TopicId,
     /// The generation of its queue.
@@ -100,13 +100,13 @@ pub struct Identity {
     pub shards: u32,
 }
 
-impl Versioned for Identity {
+impl Versioned for ShardIdentity {
     const NAME: &'static str = "queue identity";
 }
 
 /// [`TAIL`]: counters of all events ever enqueued. Every change of a record that enqueues read or write raises `revision`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tail {
+pub struct QueueTail {
     /// The number of operations that changed the tail or receipts.
     pub revision: u64,
     /// The sequence number of the next event.
@@ -115,7 +115,7 @@ pub struct Tail {
     pub bytes: u64,
 }
 
-impl Versioned for Tail {
+impl Versioned for QueueTail {
     const NAME: &'static str = "queue tail";
 }
 
@@ -124,7 +124,7 @@ impl Versioned for Tail {
 /// An event is *settled* when the log is no longer needed for it: it was delivered, dropped, parked, or became a dead
 /// letter. It is *removed* when it no longer counts: it was delivered, dropped, or became a dead letter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
+pub struct QueueHead {
     /// All events below this sequence number are settled.
     pub cursor: u64,
     /// Settled events above the cursor: ranges of first sequence number and length, in ascending order. They touch neither
@@ -142,11 +142,11 @@ pub struct Head {
     pub dropped: u64,
 }
 
-impl Versioned for Head {
+impl Versioned for QueueHead {
     const NAME: &'static str = "queue head";
 }
 
-impl Head {
+impl QueueHead {
     /// Whether an event is settled.
     pub fn is_settled(&self, sequence: u64) -> bool {
         let behind = self.settled.partition_point(|(first, _)| *first <= sequence);
@@ -180,7 +180,7 @@ impl Head {
         true
     }
 
-    /// Whether the ranges satisfy the conditions of [`Head::settled`].
+    /// Whether the ranges satisfy the conditions of [`QueueHead::settled`].
     fn is_sound(&self) -> bool {
         let mut end = self.cursor;
         self.settled.iter().all(|&(first, len)| {
@@ -352,12 +352,12 @@ pub fn decode<T: Versioned>(object: &impl std::fmt::Display, bytes: &[u8]) -> Re
 }
 
 /// Decodes a head and checks its ranges.
-pub(crate) fn decode_head(object: &impl std::fmt::Display, bytes: &[u8]) -> Result<Head> {
-    let head: Head = decode(object, bytes)?;
+pub(crate) fn decode_head(object: &impl std::fmt::Display, bytes: &[u8]) -> Result<QueueHead> {
+    let head: QueueHead = decode(object, bytes)?;
     if head.is_sound() {
         return Ok(head);
     }
-    Err(crate::error::corrupt(object, Head::NAME, "the settled ranges overlap"))
+    Err(crate::error::corrupt(object, QueueHead::NAME, "the settled ranges overlap"))
 }
 
 #[cfg(test)]
@@ -366,7 +366,7 @@ mod tests {
 
     /// Settles the numbers in this order, and compares with a plain set after each one.
     fn check(order: &[u64]) {
-        let mut head = Head::default();
+        let mut head = QueueHead::default();
         let mut model = std::collections::BTreeSet::new();
         for &sequence in order {
             assert_eq!(head.settle(sequence), model.insert(sequence), "{order:?} at {sequence}");
@@ -394,10 +394,10 @@ mod tests {
     #[test]
     fn ranges_that_overlap_are_damage() {
         for settled in [vec![(5, 0)], vec![(3, 2)], vec![(5, 2), (6, 1)], vec![(5, u64::MAX)]] {
-            let head = Head { cursor: 3, settled, ..Head::default() };
+            let head = QueueHead { cursor: 3, settled, ..QueueHead::default() };
             assert!(decode_head(&"q", &encode(&head)).is_err(), "{head:?}");
         }
-        let head = Head { cursor: 3, settled: vec![(5, 2), (8, 1)], ..Head::default() };
+        let head = QueueHead { cursor: 3, settled: vec![(5, 2), (8, 1)], ..QueueHead::default() };
         assert_eq!(decode_head(&"q", &encode(&head)), Ok(head));
     }
 

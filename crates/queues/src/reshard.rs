@@ -2,14 +2,14 @@
 //! another one died.
 //!
 //! 1. The topic's record names the next generation ([`crate::layout::Layout::begin`]).
-//! 2. For each index of a visible object, [`step`] returns the next action:
+//! 2. For each index of a visible object, [`next_step`] returns the next action:
 //!    - A shard of the current generation is taken over (taking its lease raises the epoch) and [`close`]d. From then on it
 //!      accepts no events, and its former owner can't settle any.
-//!    - The outbox records that its receipts name are removed from their outboxes ([`receipts_of`]), because these receipts
+//!    - The outbox records that its receipts name are removed from their outboxes ([`parse_receipts`]), because these receipts
 //!      are lost afterwards.
 //!    - All other records are copied to the shard's hidden object ([`begin_copy`], [`copy_page`], [`finish_copy`]). The
 //!      copy is bounded: spilled events stay where they are.
-//!    - One operation turns the visible object into an empty shard of the next generation, or removes it ([`switch`]). This
+//!    - One operation turns the visible object into an empty shard of the next generation, or removes it ([`switch_over`]). This
 //!      operation determines where the shard of the old generation is: before it in the visible object, after it in the
 //!      hidden one.
 //!    - A missing object is reserved, and activated after the topic's record was read again ([`crate::shard::reserve`]).
@@ -29,9 +29,9 @@ use crate::layout::Generation;
 use crate::name::{self, RECEIPTS, SourceId, TopicId};
 use crate::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
 use crate::record::{
-    self, CLOSED, COPY, CopyState, EventId, HEAD, ID, Identity, OWNER, Receipts, STATE, TAIL,
+    self, CLOSED, COPY, CopyState, EventId, HEAD, ID, OWNER, Receipts, STATE, ShardIdentity, TAIL,
 };
-use crate::shard::{Found, Shard, copy_state};
+use crate::shard::{ObjectContent, Shard, copy_state};
 use bytes::Bytes;
 
 /// The next action for an object.
@@ -43,9 +43,9 @@ pub enum ShardStep {
     Reserve,
     /// Read the topic's record again. If it names the same next generation, activate the object, which is reserved with
     /// this token.
-    Activate(Bytes, Identity),
+    Activate(Bytes, ShardIdentity),
     /// Close and copy the shard in the object, then turn the object into this shard, or remove it.
-    Relocate(Option<Identity>),
+    Relocate(Option<ShardIdentity>),
     /// Remove the object, which is reserved with this token.
     RemoveReserved(Bytes),
     /// The change is over: read the topic's record again.
@@ -56,43 +56,43 @@ pub enum ShardStep {
 }
 
 /// The next action for the visible object of index `index`, in which `found` was read.
-pub fn step(
+pub fn next_step(
     topic: &TopicId,
     current: Option<Generation>,
     next: Generation,
     index: u32,
-    found: Option<&Found>,
+    found: Option<&ObjectContent>,
 ) -> ShardStep {
     let wanted = (next.is_visible && index < next.shards).then(|| next.identity(topic, index));
-    let is_current = |id: &Identity| {
+    let is_current = |id: &ShardIdentity| {
         current.is_some_and(|current| current.is_visible && current.identity(topic, index) == *id)
     };
     match (found, wanted) {
         (None, None) => ShardStep::Done,
         (None, Some(_)) => ShardStep::Reserve,
-        (Some(Found::Reserved(token)), None) => ShardStep::RemoveReserved(token.clone()),
-        (Some(Found::Reserved(token)), Some(wanted)) => ShardStep::Activate(token.clone(), wanted),
-        (Some(Found::Shard(id)), Some(wanted)) if *id == wanted => ShardStep::Done,
-        (Some(Found::Shard(id)), wanted) if is_current(id) => ShardStep::Relocate(wanted),
-        (Some(Found::Shard(id)), _) if id.topic == *topic => ShardStep::Stale,
-        (Some(Found::Shard(id)), Some(_)) => ShardStep::Foreign(id.topic.clone()),
-        (Some(Found::Shard(_)), None) => ShardStep::Done,
+        (Some(ObjectContent::Reserved(token)), None) => ShardStep::RemoveReserved(token.clone()),
+        (Some(ObjectContent::Reserved(token)), Some(wanted)) => ShardStep::Activate(token.clone(), wanted),
+        (Some(ObjectContent::Shard(id)), Some(wanted)) if *id == wanted => ShardStep::Done,
+        (Some(ObjectContent::Shard(id)), wanted) if is_current(id) => ShardStep::Relocate(wanted),
+        (Some(ObjectContent::Shard(id)), _) if id.topic == *topic => ShardStep::Stale,
+        (Some(ObjectContent::Shard(id)), Some(_)) => ShardStep::Foreign(id.topic.clone()),
+        (Some(ObjectContent::Shard(_)), None) => ShardStep::Done,
     }
 }
 
 /// The next action for the hidden object of a next generation that is not visible.
-pub fn hidden_step(topic: &TopicId, next: Generation, found: Option<&Found>) -> ShardStep {
+pub fn hidden_step(topic: &TopicId, next: Generation, found: Option<&ObjectContent>) -> ShardStep {
     let wanted = next.identity(topic, 0);
     match found {
         None => ShardStep::Reserve,
-        Some(Found::Reserved(token)) => ShardStep::Activate(token.clone(), wanted),
-        Some(Found::Shard(id)) if *id == wanted => ShardStep::Done,
-        Some(Found::Shard(_)) => ShardStep::Stale,
+        Some(ObjectContent::Reserved(token)) => ShardStep::Activate(token.clone(), wanted),
+        Some(ObjectContent::Shard(id)) if *id == wanted => ShardStep::Done,
+        Some(ObjectContent::Shard(_)) => ShardStep::Stale,
     }
 }
 
 /// The indices of the visible objects that a change affects.
-pub fn indices(current: Option<Generation>, next: Generation) -> std::ops::Range<u32> {
+pub fn affected_indices(current: Option<Generation>, next: Generation) -> std::ops::Range<u32> {
     let generations = current.into_iter().chain([next]).filter(|generation| generation.is_visible);
     0..generations.map(|generation| generation.shards).max().unwrap_or(0)
 }
@@ -110,7 +110,7 @@ pub fn read_page(object: &ObjectKey, after: Bytes, max: u64) -> ObjectRead {
 
 /// The receipts in a page: outbox records that may be removed because their events are in the queue. The receipts of a
 /// closed shard no longer change.
-pub fn receipts_of(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(SourceId, Vec<EventId>)>> {
+pub fn parse_receipts(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(SourceId, Vec<EventId>)>> {
     let receipts = page.iter().filter(|(key, _)| is_receipts(key));
     let parse = |(key, value): &(Bytes, Bytes)| {
         let source = name::receipts_source(key);
@@ -171,7 +171,7 @@ pub fn finish_copy(shard: &Shard) -> ObjectOp {
 }
 
 /// Turns the visible object into a shard of the next generation, or removes it, after the copy is complete. Owner only.
-pub fn switch(shard: &Shard, next: Option<&Identity>) -> ObjectOp {
+pub fn switch_over(shard: &Shard, next: Option<&ShardIdentity>) -> ObjectOp {
     match next {
         Some(next) => shard.replace(next),
         None => shard.owned_op().if_xattr(STATE, &Bytes::from_static(CLOSED)).then(Step::Remove),
@@ -206,15 +206,16 @@ mod tests {
     fn each_index_has_its_step_until_all_are_done() {
         let topic = TopicId::new("t").expect("valid");
         let (old, new) = (generation(1, 3, true), generation(2, 2, true));
-        assert_eq!(indices(Some(old), new), 0..3);
+        assert_eq!(affected_indices(Some(old), new), 0..3);
         let id = |of: Generation, index| of.identity(&topic, index);
-        let found = |of: Generation, index| Some(Found::Shard(of.identity(&topic, index)));
-        let step = |index, found: Option<Found>| step(&topic, Some(old), new, index, found.as_ref());
+        let found = |of: Generation, index| Some(ObjectContent::Shard(of.identity(&topic, index)));
+        let step =
+            |index, found: Option<ObjectContent>| next_step(&topic, Some(old), new, index, found.as_ref());
         assert_eq!(step(0, found(old, 0)), ShardStep::Relocate(Some(id(new, 0))));
         assert_eq!(step(0, found(new, 0)), ShardStep::Done);
         assert_eq!(step(1, None), ShardStep::Reserve);
         let token = Bytes::from_static(b"token");
-        let reserved = || Some(Found::Reserved(token.clone()));
+        let reserved = || Some(ObjectContent::Reserved(token.clone()));
         assert_eq!(step(1, reserved()), ShardStep::Activate(token.clone(), id(new, 1)));
         assert_eq!(step(2, reserved()), ShardStep::RemoveReserved(token.clone()));
         assert_eq!(step(2, found(old, 2)), ShardStep::Relocate(None));
@@ -226,14 +227,14 @@ mod tests {
     fn objects_of_other_topics_are_left_alone() {
         let (topic, other) = (TopicId::new("t").expect("valid"), TopicId::new("u").expect("valid"));
         let new = generation(1, 2, true);
-        let found = Found::Shard(new.identity(&other, 0));
-        assert_eq!(step(&topic, None, new, 0, Some(&found)), ShardStep::Foreign(other.clone()));
+        let found = ObjectContent::Shard(new.identity(&other, 0));
+        assert_eq!(next_step(&topic, None, new, 0, Some(&found)), ShardStep::Foreign(other.clone()));
         let hidden = generation(2, 1, false);
-        let found = Found::Shard(new.identity(&other, 1));
-        assert_eq!(step(&topic, Some(new), hidden, 1, Some(&found)), ShardStep::Done);
-        assert_eq!((indices(Some(new), hidden), indices(None, hidden)), (0..2, 0..0));
+        let found = ObjectContent::Shard(new.identity(&other, 1));
+        assert_eq!(next_step(&topic, Some(new), hidden, 1, Some(&found)), ShardStep::Done);
+        assert_eq!((affected_indices(Some(new), hidden), affected_indices(None, hidden)), (0..2, 0..0));
         assert_eq!(hidden_step(&topic, hidden, None), ShardStep::Reserve);
-        let done = Found::Shard(hidden.identity(&topic, 0));
+        let done = ObjectContent::Shard(hidden.identity(&topic, 0));
         assert_eq!(hidden_step(&topic, hidden, Some(&done)), ShardStep::Done);
     }
 }

@@ -82,7 +82,7 @@ pub enum BreakerState {
 
 impl BreakerState {
     /// The state with the name `text` ([`BreakerState::as_str`]).
-    pub fn named(text: &str) -> Option<BreakerState> {
+    pub fn from_name(text: &str) -> Option<BreakerState> {
         [BreakerState::Closed, BreakerState::HalfOpen, BreakerState::Open]
             .into_iter()
             .find(|state| state.as_str() == text)
@@ -188,9 +188,9 @@ mod tests {
     #[test]
     fn states_of_breakers_are_read_as_they_are_printed() {
         for state in [BreakerState::Closed, BreakerState::HalfOpen, BreakerState::Open] {
-            assert_eq!(BreakerState::named(state.as_str()), Some(state));
+            assert_eq!(BreakerState::from_name(state.as_str()), Some(state));
         }
-        assert_eq!(BreakerState::named(""), None);
+        assert_eq!(BreakerState::from_name(""), None);
         assert!(BreakerState::Open > BreakerState::HalfOpen && BreakerState::HalfOpen > BreakerState::Closed);
     }
 

@@ -5,10 +5,10 @@
 //! counted as removed exactly once, and an event is a dead letter if and only if it is no longer in the queue.
 
 use crate::error::{Result, corrupt};
-use crate::name::{self, Kind};
+use crate::name::{self, QueueRecordKind};
 use crate::op::{ObjectKey, ObjectOp, ObjectRead};
 use crate::record::{
-    self, Batch, DeadLetter, Event, EventId, HEAD, Head, MAX_EVENT_BYTES, OPEN, Parked, STATE, Segment,
+    self, Batch, DeadLetter, Event, EventId, HEAD, MAX_EVENT_BYTES, OPEN, Parked, QueueHead, STATE, Segment,
     SegmentData,
 };
 use crate::shard::{Shard, Stored};
@@ -21,7 +21,7 @@ pub const MAX_SETTLED: usize = 1024;
 
 /// The place of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum EventPlace {
     /// In a batch or a segment.
     Log,
     /// Parked.
@@ -30,7 +30,7 @@ pub enum Place {
 
 /// The outcome of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum EventOutcome {
     /// It was delivered.
     Delivered,
     /// It waits outside of the log for another attempt.
@@ -45,16 +45,16 @@ pub struct Settlement {
     /// The event.
     pub sequence: u64,
     /// Its current place.
-    pub place: Place,
+    pub place: EventPlace,
     /// Its size in bytes.
     pub bytes: u64,
     /// Its outcome.
-    pub fate: Fate,
+    pub fate: EventOutcome,
 }
 
 /// A part of the log: a batch or a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct LogPart {
     /// The sequence number after its last event.
     pub end: u64,
     /// The bytes of its events.
@@ -67,40 +67,40 @@ pub struct Stretch {
 ///
 /// Only the owner has one. Batches are added in order, as they are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogMap {
-    stretches: BTreeMap<u64, Stretch>,
+pub struct LogIndex {
+    stretches: BTreeMap<u64, LogPart>,
     /// Segments whose events are settled and whose objects may be removed.
-    finished: BTreeMap<u64, Stretch>,
+    finished: BTreeMap<u64, LogPart>,
     /// The last batch that was removed from the object.
     last_removed: Option<u64>,
 }
 
 /// Events of a part of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Loaded {
+pub struct LoadedEvents {
     /// The events that are not settled, by sequence number.
     pub events: Vec<(u64, Event)>,
     /// The sequence number after that part.
     pub end: u64,
 }
 
-impl LogMap {
+impl LogIndex {
     /// Adds a page of batches, which was read in the same operation as `shard`. Returns its events that are not settled.
-    pub fn add_batches(&mut self, shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<Loaded> {
+    pub fn add_batches(&mut self, shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<LoadedEvents> {
         let mut events = Vec::new();
         let mut loaded_to = None;
         for (key, value) in page {
-            let first = sequence(&shard.object, Kind::Batch, key)?;
+            let first = sequence(&shard.object, QueueRecordKind::Batch, key)?;
             let batch: Batch = record::decode(&shard.object, value)?;
             let end = first + batch.events.len() as u64;
             if end > shard.tail.value.next || batch.events.is_empty() {
                 return Err(corrupt(&shard.object, Batch::NAME, "it is empty or beyond the tail"));
             }
             loaded_to = Some(end);
-            self.stretches.insert(first, Stretch { end, bytes: batch.size_bytes(), segment: None });
+            self.stretches.insert(first, LogPart { end, bytes: batch.size_bytes(), segment: None });
             add_events(&shard.head.value, first, batch, &mut events);
         }
-        Ok(Loaded { events, end: loaded_to.unwrap_or(shard.tail.value.next) })
+        Ok(LoadedEvents { events, end: loaded_to.unwrap_or(shard.tail.value.next) })
     }
 
     /// The cursor ([`read_batches`]'s `after`) from which a read returns the batch with the event `from`.
@@ -113,9 +113,9 @@ impl LogMap {
     /// Adds manifests of segments. Settled segments are only recorded for removal.
     pub fn add_segments(&mut self, shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<()> {
         for (key, value) in page {
-            let first = sequence(&shard.object, Kind::Segment, key)?;
+            let first = sequence(&shard.object, QueueRecordKind::Segment, key)?;
             let segment: Segment = record::decode(&shard.object, value)?;
-            let stretch = Stretch { end: segment.end, bytes: segment.bytes, segment: Some(segment.epoch) };
+            let stretch = LogPart { end: segment.end, bytes: segment.bytes, segment: Some(segment.epoch) };
             let is_settled = segment.end <= shard.head.value.cursor;
             let stretches = if is_settled { &mut self.finished } else { &mut self.stretches };
             stretches.insert(first, stretch);
@@ -124,7 +124,7 @@ impl LogMap {
     }
 
     /// Decodes the data of a segment. Returns its events that are not settled.
-    pub fn segment_events(&self, shard: &Shard, first: u64, data: &[u8]) -> Result<Loaded> {
+    pub fn segment_events(&self, shard: &Shard, first: u64, data: &[u8]) -> Result<LoadedEvents> {
         let what = "spill segment";
         let stretch = self.stretches.get(&first).filter(|stretch| stretch.segment.is_some());
         let stretch = stretch.ok_or_else(|| corrupt(&shard.object, what, "it has no manifest"))?;
@@ -141,7 +141,7 @@ impl LogMap {
         if next != stretch.end {
             return Err(corrupt(&shard.object, what, format!("it ends at {next}, not {}", stretch.end)));
         }
-        Ok(Loaded { events, end: next })
+        Ok(LoadedEvents { events, end: next })
     }
 
     /// The segment with the event `from`, or the first one after it: the sequence number of its first event, and its
@@ -153,24 +153,24 @@ impl LogMap {
     }
 
     /// The segments whose objects may be removed, and the operation that removes their manifests afterwards.
-    pub fn finished(&self, shard: &Shard) -> Option<(Vec<ObjectKey>, ObjectOp)> {
+    pub fn removable_segments(&self, shard: &Shard) -> Option<(Vec<ObjectKey>, ObjectOp)> {
         if self.finished.is_empty() {
             return None;
         }
         let objects = self.finished.iter().map(|(first, stretch)| segment_object(shard, *first, *stretch));
-        let manifests = self.finished.keys().map(|first| Kind::Segment.key(*first)).collect();
+        let manifests = self.finished.keys().map(|first| QueueRecordKind::Segment.key(*first)).collect();
         Some((objects.collect(), shard.owned_op().omap_remove(manifests)))
     }
 
     /// Whether [`settle`] has something to remove although nothing new is settled, because other gateways dropped events.
-    pub fn is_behind(&self, shard: &Shard) -> bool {
+    pub fn needs_trim(&self, shard: &Shard) -> bool {
         // Parts of the log are contiguous, so the first one ends first.
         let first = self.stretches.first_key_value();
         !self.finished.is_empty() || first.is_some_and(|(_, stretch)| stretch.end <= shard.head.value.cursor)
     }
 
-    /// Forgets the segments that [`LogMap::finished`] returned, after its operation succeeded.
-    pub fn forget_finished(&mut self) {
+    /// Forgets the segments that [`LogIndex::removable_segments`] returned, after its operation succeeded.
+    pub fn forget_removed_segments(&mut self) {
         self.finished.clear();
     }
 
@@ -189,7 +189,7 @@ impl LogMap {
             if stretch.segment.is_some() {
                 self.finished.insert(first, stretch);
             } else {
-                keys.push(Kind::Batch.key(first));
+                keys.push(QueueRecordKind::Batch.key(first));
                 bytes += stretch.bytes;
                 self.last_removed = self.last_removed.max(Some(first));
             }
@@ -204,34 +204,34 @@ impl LogMap {
             self.stretches.remove(&batch);
         }
         self.last_removed = self.last_removed.max(segment.end.checked_sub(1));
-        let stretch = Stretch { end: segment.end, bytes: segment.bytes, segment: Some(segment.epoch) };
+        let stretch = LogPart { end: segment.end, bytes: segment.bytes, segment: Some(segment.epoch) };
         self.stretches.insert(first, stretch);
     }
 }
 
-fn segment_object(shard: &Shard, first: u64, stretch: Stretch) -> ObjectKey {
+fn segment_object(shard: &Shard, first: u64, stretch: LogPart) -> ObjectKey {
     let id = &shard.id.value;
     let epoch = stretch.segment.unwrap_or_default();
     name::segment_object(&id.topic, id.generation, id.shard, first, epoch)
 }
 
-fn add_events(head: &Head, first: u64, batch: Batch, events: &mut Vec<(u64, Event)>) {
+fn add_events(head: &QueueHead, first: u64, batch: Batch, events: &mut Vec<(u64, Event)>) {
     let numbered = (first..).zip(batch.events);
     events.extend(numbered.filter(|(sequence, _)| !head.is_settled(*sequence)));
 }
 
-fn sequence(object: &ObjectKey, kind: Kind, key: &[u8]) -> Result<u64> {
+fn sequence(object: &ObjectKey, kind: QueueRecordKind, key: &[u8]) -> Result<u64> {
     kind.sequence(key).ok_or_else(|| corrupt(object, "queue", "a key has no sequence number"))
 }
 
 /// Reads the batches after `after`; an empty `after` starts with the first one.
 pub fn read_batches(object: &ObjectKey, after: Option<u64>, max: u64) -> ObjectRead {
-    let after = after.map(|first| Kind::Batch.key(first)).unwrap_or_default();
-    ObjectRead::page(object, after, Kind::Batch.prefix(), max)
+    let after = after.map(|first| QueueRecordKind::Batch.key(first)).unwrap_or_default();
+    ObjectRead::page(object, after, QueueRecordKind::Batch.prefix(), max)
 }
 
 /// Reads parked events, manifests of segments, or dead letters. The reply is valid if [`Shard::is_still`] confirms it.
-pub fn read_kind(object: &ObjectKey, kind: Kind, after: Bytes, max: u64) -> ObjectRead {
+pub fn read_kind(object: &ObjectKey, kind: QueueRecordKind, after: Bytes, max: u64) -> ObjectRead {
     ObjectRead::page(object, after, kind.prefix(), max)
 }
 
@@ -245,30 +245,30 @@ pub struct SettlePlan {
     /// The shard after the operation.
     pub after: Shard,
     /// The log after the operation.
-    pub log: LogMap,
+    pub log: LogIndex,
 }
 
 /// Plans to settle events. Events of the log that are already settled are skipped.
 ///
 /// Events of the log must be in the part that `log` contains.
-pub fn settle(shard: &Shard, log: &LogMap, settlements: &[Settlement]) -> SettlePlan {
+pub fn settle(shard: &Shard, log: &LogIndex, settlements: &[Settlement]) -> SettlePlan {
     let id = &shard.id.value;
     let mut head = shard.head.value.clone();
     let (mut set, mut remove) = (Vec::new(), Vec::new());
     for settlement in settlements {
         let Settlement { sequence, place, bytes, fate } = settlement;
-        if *place == Place::Log && !head.settle(*sequence) {
+        if *place == EventPlace::Log && !head.settle(*sequence) {
             continue;
         }
-        if let Fate::Parked(parked) = fate {
-            set.push((Kind::Parked.key(*sequence), record::encode(parked)));
+        if let EventOutcome::Parked(parked) = fate {
+            set.push((QueueRecordKind::Parked.key(*sequence), record::encode(parked)));
             continue;
         }
-        if *place == Place::Parked {
-            remove.push(Kind::Parked.key(*sequence));
+        if *place == EventPlace::Parked {
+            remove.push(QueueRecordKind::Parked.key(*sequence));
         }
-        if let Fate::Dead(letter) = fate {
-            set.push((Kind::Dead.key(head.next_dead), record::encode(letter)));
+        if let EventOutcome::Dead(letter) = fate {
+            set.push((QueueRecordKind::Dead.key(head.next_dead), record::encode(letter)));
             head.next_dead += 1;
         }
         head.removed += 1;
@@ -287,7 +287,7 @@ pub fn settle(shard: &Shard, log: &LogMap, settlements: &[Settlement]) -> Settle
 
 /// An event of the log that may be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Oldest {
+pub struct DropCandidate {
     /// Its sequence number.
     pub sequence: u64,
     /// Its size in bytes.
@@ -299,7 +299,12 @@ pub struct Oldest {
 ///
 /// Any mover may do this, not only the owner. The operation compares the head, so each event is counted once. The owner
 /// notices the changed head when it settles next, and removes the batches then.
-pub fn drop_oldest(shard: &Shard, oldest: &[Oldest], entries: u64, bytes: u64) -> Option<(ObjectOp, Shard)> {
+pub fn drop_oldest(
+    shard: &Shard,
+    oldest: &[DropCandidate],
+    entries: u64,
+    bytes: u64,
+) -> Option<(ObjectOp, Shard)> {
     let mut head = shard.head.value.clone();
     let (mut dropped, mut dropped_bytes) = (0, 0);
     for event in oldest {
@@ -324,20 +329,22 @@ pub fn drop_oldest(shard: &Shard, oldest: &[Oldest], entries: u64, bytes: u64) -
 }
 
 /// The id of a dead letter that is not yet in the dead-letter queue: unique within its shard's source.
-pub fn dead_id(number: u64) -> EventId {
+pub fn dead_letter_id(number: u64) -> EventId {
     EventId::new(number.to_be_bytes().to_vec()).expect("invariant: eight bytes are a valid id")
 }
 
 /// Removes dead letters that are in the dead-letter queue. Owner only: the copy made by a change of generations must not
 /// contain letters that are removed here.
-pub fn forget_dead(shard: &Shard, numbers: &[u64]) -> ObjectOp {
-    shard.owned_op().omap_remove(numbers.iter().map(|number| Kind::Dead.key(*number)).collect())
+pub fn remove_dead_letters(shard: &Shard, numbers: &[u64]) -> ObjectOp {
+    shard.owned_op().omap_remove(numbers.iter().map(|number| QueueRecordKind::Dead.key(*number)).collect())
 }
 
 /// Decodes the dead letters of a page, with their numbers.
-pub fn dead_of(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(u64, DeadLetter)>> {
+pub fn parse_dead_letters(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(u64, DeadLetter)>> {
     page.iter()
-        .map(|(key, value)| Ok((sequence(object, Kind::Dead, key)?, record::decode(object, value)?)))
+        .map(|(key, value)| {
+            Ok((sequence(object, QueueRecordKind::Dead, key)?, record::decode(object, value)?))
+        })
         .collect()
 }
 

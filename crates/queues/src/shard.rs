@@ -4,11 +4,11 @@
 //! state on which they depend, and return the state after the operation. So a gateway that works alone reads only once.
 
 use crate::error::{Result, corrupt};
-use crate::name::{self, KeyHash, Kind, SourceId};
+use crate::name::{self, KeyHash, QueueRecordKind, SourceId};
 use crate::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
 use crate::record::{
-    self, CLOSED, COPY, CopyState, EventId, HEAD, Head, ID, Identity, OPEN, OWNER, Owner, Parked, RESERVED,
-    Receipts, STATE, TAIL, Tail,
+    self, CLOSED, COPY, CopyState, EventId, HEAD, ID, OPEN, OWNER, Owner, Parked, QueueHead, QueueTail,
+    RESERVED, Receipts, STATE, ShardIdentity, TAIL,
 };
 use bytes::Bytes;
 use nacre_types::encoding::Versioned;
@@ -32,7 +32,7 @@ impl<T: Versioned> Stored<T> {
 }
 
 /// The receipts of each source; an empty set if it has none.
-pub type ReceiptsOf = BTreeMap<SourceId, BTreeSet<EventId>>;
+pub type ReceiptsBySource = BTreeMap<SourceId, BTreeSet<EventId>>;
 
 /// A shard, as it was read or as an operation changed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,26 +40,26 @@ pub struct Shard {
     /// Its object.
     pub object: ObjectKey,
     /// The queue that it belongs to.
-    pub id: Stored<Identity>,
+    pub id: Stored<ShardIdentity>,
     /// Whether it accepts events.
     pub is_open: bool,
     /// Counters of enqueued events.
-    pub tail: Stored<Tail>,
+    pub tail: Stored<QueueTail>,
     /// Counters of settled events.
-    pub head: Stored<Head>,
+    pub head: Stored<QueueHead>,
     /// The gateway that may settle events.
     pub owner: Stored<Owner>,
     /// Receipts of the sources that were read. The receipts of other sources are unknown.
-    pub receipts: ReceiptsOf,
+    pub receipts: ReceiptsBySource,
 }
 
 /// The attributes of an empty shard.
-fn fresh(id: Identity, owner: Owner) -> [(&'static str, Bytes); 5] {
+fn fresh(id: ShardIdentity, owner: Owner) -> [(&'static str, Bytes); 5] {
     [
         (ID, record::encode(&id)),
         (STATE, Bytes::from_static(OPEN)),
-        (TAIL, record::encode(&Tail::default())),
-        (HEAD, record::encode(&Head::default())),
+        (TAIL, record::encode(&QueueTail::default())),
+        (HEAD, record::encode(&QueueHead::default())),
         (OWNER, record::encode(&owner)),
     ]
 }
@@ -76,7 +76,7 @@ pub fn reserve(object: &ObjectKey, token: &str) -> ObjectOp {
 
 /// Turns a reserved object into an empty shard. Any gateway that makes the same change of generations may activate an
 /// object that another one reserved.
-pub fn activate(object: &ObjectKey, token: &Bytes, id: &Identity) -> ObjectOp {
+pub fn activate(object: &ObjectKey, token: &Bytes, id: &ShardIdentity) -> ObjectOp {
     let op = ObjectOp::on(object).if_xattr(RESERVED, token).set_xattr(RESERVED, &Bytes::new());
     fresh(id.clone(), Owner::default()).into_iter().fold(op, |op, (name, value)| op.set_xattr(name, &value))
 }
@@ -88,18 +88,18 @@ pub fn remove_reserved(object: &ObjectKey, token: &Bytes) -> ObjectOp {
 
 /// The content of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum ObjectContent {
     /// A shard.
-    Shard(Identity),
+    Shard(ShardIdentity),
     /// Reserved, with this token.
     Reserved(Bytes),
 }
 
 /// The content of an object according to its attributes.
-pub fn found(object: &ObjectKey, reply: &ObjectReply) -> Result<Found> {
+pub fn classify(object: &ObjectKey, reply: &ObjectReply) -> Result<ObjectContent> {
     match reply.xattrs.get(RESERVED).filter(|token| !token.is_empty()) {
-        Some(token) => Ok(Found::Reserved(token.clone())),
-        None => Ok(Found::Shard(identity_of(object, reply)?.value)),
+        Some(token) => Ok(ObjectContent::Reserved(token.clone())),
+        None => Ok(ObjectContent::Shard(identity_of(object, reply)?.value)),
     }
 }
 
@@ -111,7 +111,7 @@ pub fn read(object: &ObjectKey, sources: &[SourceId]) -> ObjectRead {
 impl Shard {
     /// Interprets the reply to [`read`] with the same `sources`.
     pub fn from_reply(object: &ObjectKey, sources: &[SourceId], reply: &ObjectReply) -> Result<Shard> {
-        let mut receipts = ReceiptsOf::new();
+        let mut receipts = ReceiptsBySource::new();
         for source in sources {
             let ids = match reply.values.get(&name::receipts_key(source)) {
                 Some(bytes) => record::decode::<Receipts>(object, bytes)?.ids,
@@ -206,7 +206,7 @@ impl Shard {
 
     /// Whether a reply to another read of the object is from the same shard with the same owner. An owner checks each page
     /// that it reads, because the object may have become a shard of the next generation.
-    pub fn is_still(&self, reply: &ObjectReply) -> bool {
+    pub fn is_same_shard(&self, reply: &ObjectReply) -> bool {
         reply.xattrs.get(ID) == Some(&self.id.raw) && reply.xattrs.get(OWNER) == Some(&self.owner.raw)
     }
 
@@ -216,7 +216,7 @@ impl Shard {
     }
 
     /// Removes a closed shard; `None` as long as it contains anything. `beside_is_empty` is the result of
-    /// [`is_nothing_left`].
+    /// [`has_only_receipts`].
     ///
     /// Compares tail, head and owner, so it fails if anything changed.
     pub fn retire(&self, beside_is_empty: bool) -> Option<ObjectOp> {
@@ -229,7 +229,7 @@ impl Shard {
     }
 
     /// Replaces the content with an empty shard of a later generation, in the same object. Owner only.
-    pub(crate) fn replace(&self, id: &Identity) -> ObjectOp {
+    pub(crate) fn replace(&self, id: &ShardIdentity) -> ObjectOp {
         let op = self.owned_op().if_xattr(STATE, &Bytes::from_static(CLOSED)).then(Step::OmapClear);
         let attributes = fresh(id.clone(), self.owner.value);
         attributes.into_iter().fold(op, |op, (name, value)| op.set_xattr(name, &value))
@@ -243,26 +243,28 @@ impl Shard {
 
 /// Reads the records beside the log of a shard. Dead letters, parked events and manifests of segments all sort before
 /// receipts, and batches are settled. Returns at most `max` entries; receipts do not count.
-pub fn beside_log(object: &ObjectKey, max: u64) -> ObjectRead {
+pub fn read_side_records(object: &ObjectKey, max: u64) -> ObjectRead {
     ObjectRead::page(object, Bytes::new(), "", max)
 }
 
-/// Whether a page of [`beside_log`] has no records except receipts.
-pub fn is_nothing_left(page: &[(Bytes, Bytes)]) -> bool {
+/// Whether a page of [`read_side_records`] has no records except receipts.
+pub fn has_only_receipts(page: &[(Bytes, Bytes)]) -> bool {
     page.iter().all(|(key, _)| key.starts_with(name::RECEIPTS.as_bytes()))
 }
 
 /// Decodes the parked events of a page, with their sequence numbers.
-pub fn parked_of(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(u64, Parked)>> {
+pub fn parse_parked(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(u64, Parked)>> {
     let sequence = |key: &Bytes| {
-        Kind::Parked.sequence(key).ok_or_else(|| corrupt(object, Parked::NAME, "the key has no sequence"))
+        QueueRecordKind::Parked
+            .sequence(key)
+            .ok_or_else(|| corrupt(object, Parked::NAME, "the key has no sequence"))
     };
     page.iter().map(|(key, value)| Ok((sequence(key)?, record::decode(object, value)?))).collect()
 }
 
 /// The remaining events of an older shard, for which shards of later generations may have to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum DrainProgress {
     /// No events to deliver.
     Drained,
     /// Only parked events, of keys with these hashes.
@@ -271,26 +273,26 @@ pub enum Progress {
     Busy,
 }
 
-impl Progress {
+impl DrainProgress {
     /// The progress of a shard whose parked events are all in `parked`.
     ///
     /// Only the progress of a closed shard never goes back.
-    pub fn of(shard: &Shard, parked: &[(u64, Parked)]) -> Progress {
+    pub fn of(shard: &Shard, parked: &[(u64, Parked)]) -> DrainProgress {
         if shard.is_open || !shard.is_log_empty() {
-            return Progress::Busy;
+            return DrainProgress::Busy;
         }
         if parked.is_empty() {
-            return Progress::Drained;
+            return DrainProgress::Drained;
         }
-        Progress::OnlyParked(parked.iter().map(|(_, parked)| parked.event.key).collect())
+        DrainProgress::OnlyParked(parked.iter().map(|(_, parked)| parked.event.key).collect())
     }
 
     /// Whether the shard may have events of a key.
-    pub fn may_hold(&self, key: KeyHash) -> bool {
+    pub fn may_have_events(&self, key: KeyHash) -> bool {
         match self {
-            Progress::Drained => false,
-            Progress::OnlyParked(keys) => keys.contains(&key),
-            Progress::Busy => true,
+            DrainProgress::Drained => false,
+            DrainProgress::OnlyParked(keys) => keys.contains(&key),
+            DrainProgress::Busy => true,
         }
     }
 }
@@ -312,6 +314,6 @@ pub(crate) fn copy_state(object: &ObjectKey, reply: &ObjectReply) -> Result<Opti
 }
 
 /// The queue that an object belongs to, whatever else it contains. Used to clean up after a deleted topic.
-pub fn identity_of(object: &ObjectKey, reply: &ObjectReply) -> Result<Stored<Identity>> {
+pub fn identity_of(object: &ObjectKey, reply: &ObjectReply) -> Result<Stored<ShardIdentity>> {
     stored(object, ID, reply)
 }

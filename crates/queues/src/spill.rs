@@ -8,10 +8,10 @@
 
 use crate::enqueue::MAX_RESIDENT_BYTES;
 use crate::error::{Result, corrupt};
-use crate::name::{self, Kind};
+use crate::name::{self, QueueRecordKind};
 use crate::op::{ObjectKey, ObjectOp, Step, Write};
 use crate::record::{self, Batch, Event, HEAD, Segment, SegmentData};
-use crate::settle::LogMap;
+use crate::settle::LogIndex;
 use crate::shard::{Shard, Stored};
 use bytes::Bytes;
 
@@ -53,7 +53,7 @@ pub struct SpillPlan {
     /// The shard after both operations.
     pub after: Shard,
     /// The log after both operations.
-    pub log: LogMap,
+    pub log: LogIndex,
 }
 
 /// Plans to spill the first batches of the shard, as many as fit into a segment of `segment_bytes` ([`SpillLimits`]).
@@ -61,14 +61,14 @@ pub struct SpillPlan {
 /// batch.
 pub fn plan(
     shard: &Shard,
-    log: &LogMap,
+    log: &LogIndex,
     page: &[(Bytes, Bytes)],
     segment_bytes: u64,
 ) -> Result<Option<SpillPlan>> {
     let mut batches: Vec<(u64, Batch)> = Vec::new();
     let mut bytes = 0;
     for (key, value) in page {
-        let first = Kind::Batch.sequence(key);
+        let first = QueueRecordKind::Batch.sequence(key);
         let first = first.ok_or_else(|| corrupt(&shard.object, "queue", "a key has no sequence number"))?;
         let batch: Batch = record::decode(&shard.object, value)?;
         let size = batch.size_bytes();
@@ -90,7 +90,7 @@ pub fn plan(
     let epoch = shard.owner.value.epoch;
     let time_ns = batches.iter().flat_map(|(_, batch)| &batch.events).map(time).next().unwrap_or_default();
     let segment = Segment { end, epoch, bytes, time_ns };
-    let keys = batches.iter().map(|(first, _)| Kind::Batch.key(*first)).collect();
+    let keys = batches.iter().map(|(first, _)| QueueRecordKind::Batch.key(*first)).collect();
     let data = record::encode(&SegmentData { batches });
     let object = segment_object(shard, first, epoch);
     let write = Write { guards: Vec::new(), steps: vec![Step::WriteFull(data)] };
@@ -99,7 +99,7 @@ pub fn plan(
     head.left_bytes += bytes;
     let head = Stored::new(head);
     let commit = shard.owned_op().if_xattr(HEAD, &shard.head.raw).set_xattr(HEAD, &head.raw);
-    let manifest = (Kind::Segment.key(first), record::encode(&segment));
+    let manifest = (QueueRecordKind::Segment.key(first), record::encode(&segment));
     let commit = commit.omap_set(vec![manifest]).omap_remove(keys);
     let mut log = log.clone();
     log.replace_batches(first, segment);
@@ -116,9 +116,9 @@ fn time(event: &Event) -> u64 {
 }
 
 /// The segments whose manifests are in a page. They must be removed before the shard of a deleted topic.
-pub fn segments_of(shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<Vec<ObjectKey>> {
+pub fn parse_segments(shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<Vec<ObjectKey>> {
     let object = |(key, value): &(Bytes, Bytes)| {
-        let first = Kind::Segment.sequence(key);
+        let first = QueueRecordKind::Segment.sequence(key);
         let first = first.ok_or_else(|| corrupt(&shard.object, "queue", "a key has no sequence number"))?;
         let segment: Segment = record::decode(&shard.object, value)?;
         Ok(segment_object(shard, first, segment.epoch))

@@ -1,7 +1,7 @@
 //! The content of `topic stats`: the figures of radosgw-admin, and additional ones.
 
 use crate::error::Result;
-use crate::name::Kind;
+use crate::name::QueueRecordKind;
 use crate::op::ObjectKey;
 use crate::record::{self, Batch, Parked, Segment};
 use crate::retry::BreakerState;
@@ -118,16 +118,16 @@ pub fn oldest_ns(shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<Option<u64>> 
 
 fn time_of(shard: &Shard, key: &[u8], value: &[u8], object: &ObjectKey) -> Result<Option<u64>> {
     let head = &shard.head.value;
-    if let Some(first) = Kind::Batch.sequence(key) {
+    if let Some(first) = QueueRecordKind::Batch.sequence(key) {
         let batch: Batch = record::decode(object, value)?;
         let mut waiting = (first..).zip(&batch.events).filter(|(sequence, _)| !head.is_settled(*sequence));
         return Ok(waiting.next().map(|(_, event)| event.time_ns));
     }
-    if Kind::Segment.sequence(key).is_some() {
+    if QueueRecordKind::Segment.sequence(key).is_some() {
         let segment: Segment = record::decode(object, value)?;
         return Ok((segment.end > head.cursor).then_some(segment.time_ns));
     }
-    if Kind::Parked.sequence(key).is_some() {
+    if QueueRecordKind::Parked.sequence(key).is_some() {
         return Ok(Some(record::decode::<Parked>(object, value)?.event.time_ns));
     }
     Ok(None)

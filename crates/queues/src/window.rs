@@ -2,7 +2,7 @@
 //!
 //! It is a state machine in the memory of the shard's owner. Events are loaded in order. [`Window::next`] returns events
 //! that may be sent, and their results are reported back. [`Window::settlements`] returns the outcomes to be written
-//! ([`crate::settle`]), and [`Window::written`] is called when they are durable.
+//! ([`crate::settle`]), and [`Window::settled`] is called when they are durable.
 //!
 //! Invariants:
 //! - At most one event of each key is in flight, and it is always the first one that is not delivered. So a consumer sees
@@ -16,10 +16,10 @@
 
 use crate::clock::age_ns;
 use crate::name::KeyHash;
-use crate::record::{DeadLetter, DeadReason, Event, Head, Parked, clip_detail};
+use crate::record::{DeadLetter, DeadReason, Event, Parked, QueueHead, clip_detail};
 use crate::retry::RetryPolicy;
-use crate::settle::{Fate, MAX_SETTLED, MAX_SETTLED_BYTES, Place, Settlement};
-use crate::shard::Progress;
+use crate::settle::{EventOutcome, EventPlace, MAX_SETTLED, MAX_SETTLED_BYTES, Settlement};
+use crate::shard::DrainProgress;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The bounds of a window.
@@ -38,7 +38,7 @@ pub const MAX_WINDOW: u64 = 1024;
 
 /// The current time on the clocks that a window uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct WindowTime {
     /// The result of [`crate::clock::SteadyClock::now_ns`].
     pub steady_ns: u64,
     /// The monotonic clock.
@@ -47,15 +47,15 @@ pub struct Times {
 
 /// The progress of older generations, as far as they may have events of this shard's keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OlderShards {
+pub struct OlderGenerations {
     /// For each older generation that is not drained: its number of shards, and the known progress of shards. A shard whose
     /// progress is unknown is busy.
-    pub generations: Vec<(u32, BTreeMap<u32, Progress>)>,
+    pub generations: Vec<(u32, BTreeMap<u32, DrainProgress>)>,
 }
 
 /// Whether older generations block an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Hold {
+pub enum OrderingHold {
     /// They do not.
     Free,
     /// Until a parked event is delivered.
@@ -64,21 +64,21 @@ pub enum Hold {
     Busy,
 }
 
-impl OlderShards {
+impl OlderGenerations {
     /// Whether an older generation may still have events of a key.
-    pub fn hold(&self, key: KeyHash) -> Hold {
+    pub fn hold(&self, key: KeyHash) -> OrderingHold {
         let holds = self.generations.iter().map(|(shards, known)| match known.get(&key.shard(*shards)) {
-            None | Some(Progress::Busy) => Hold::Busy,
-            Some(progress) if progress.may_hold(key) => Hold::Parked,
-            Some(_) => Hold::Free,
+            None | Some(DrainProgress::Busy) => OrderingHold::Busy,
+            Some(progress) if progress.may_have_events(key) => OrderingHold::Parked,
+            Some(_) => OrderingHold::Free,
         });
-        holds.max().unwrap_or(Hold::Free)
+        holds.max().unwrap_or(OrderingHold::Free)
     }
 }
 
 /// An event to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sendable {
+pub struct ReadyEvent {
     /// Its sequence number.
     pub sequence: u64,
     /// The event.
@@ -98,7 +98,7 @@ enum Status {
 #[derive(Clone, Debug)]
 struct Slot {
     event: Event,
-    place: Place,
+    place: EventPlace,
     status: Status,
     attempts: u32,
     detail: String,
@@ -125,7 +125,7 @@ pub struct Window {
     /// Events that may be sent later, by time and sequence number.
     timers: BTreeSet<(u64, u64)>,
     /// Events that older generations block, and why.
-    held: BTreeMap<u64, Hold>,
+    held: BTreeMap<u64, OrderingHold>,
     in_flight: usize,
     /// Events in flight that were dropped to make room, with their keys. Until their pushes end, the next events of these
     /// keys are not sent, because they could arrive first.
@@ -139,7 +139,7 @@ pub struct Window {
 
 impl Window {
     /// Creates an empty window at a shard's head.
-    pub fn new(limits: WindowLimits, policy: RetryPolicy, head: &Head) -> Window {
+    pub fn new(limits: WindowLimits, policy: RetryPolicy, head: &QueueHead) -> Window {
         let limits = WindowLimits { window: limits.window.clamp(1, MAX_WINDOW), ..limits };
         Window {
             limits,
@@ -164,7 +164,7 @@ impl Window {
     }
 
     /// Loads a parked event. All parked events must be loaded before any event of the log.
-    pub fn load_parked(&mut self, sequence: u64, parked: Parked, wall_ns: u64, now: Times) {
+    pub fn load_parked(&mut self, sequence: u64, parked: Parked, wall_ns: u64, now: WindowTime) {
         debug_assert!(self.load_from == self.cursor, "parked events come first");
         // An event never waits longer than the longest delay. If it would, a clock was wrong and it is retried now.
         // Otherwise successive owners could each restart the wait.
@@ -172,7 +172,7 @@ impl Window {
         let wait = if wait > self.policy.longest_delay_ns() { 0 } else { wait };
         let slot = Slot {
             event: parked.event,
-            place: Place::Parked,
+            place: EventPlace::Parked,
             status: Status::Waiting,
             attempts: parked.attempts,
             detail: parked.detail,
@@ -186,7 +186,7 @@ impl Window {
     }
 
     /// The next event of the log to load, and the end of the window; `None` if there is no room.
-    pub fn wants(&self) -> Option<(u64, u64)> {
+    pub fn next_load(&self) -> Option<(u64, u64)> {
         let end = self.cursor + self.limits.window;
         (self.load_from < end).then_some((self.load_from, end))
     }
@@ -198,7 +198,7 @@ impl Window {
 
     /// Loads events of the log that are not settled, in order. `end` is the sequence number after the part of the log that
     /// was read. Returns where the next load starts: before `end` if there was not enough room.
-    pub fn load(&mut self, events: impl IntoIterator<Item = (u64, Event)>, end: u64, now: Times) -> u64 {
+    pub fn load(&mut self, events: impl IntoIterator<Item = (u64, Event)>, end: u64, now: WindowTime) -> u64 {
         let limit = self.cursor + self.limits.window;
         for (sequence, event) in events {
             if sequence < self.load_from || self.slots.contains_key(&sequence) {
@@ -209,7 +209,7 @@ impl Window {
             }
             let slot = Slot {
                 event,
-                place: Place::Log,
+                place: EventPlace::Log,
                 status: Status::Waiting,
                 attempts: 0,
                 detail: String::new(),
@@ -260,7 +260,7 @@ impl Window {
     }
 
     /// Returns up to `max` events to be sent, oldest first, and marks them as in flight.
-    pub fn next(&mut self, now: Times, older: &OlderShards, max: usize) -> Vec<Sendable> {
+    pub fn next(&mut self, now: WindowTime, older: &OlderGenerations, max: usize) -> Vec<ReadyEvent> {
         self.make_due_ready(now);
         let max = max.min(self.limits.in_flight.saturating_sub(self.in_flight));
         let mut sent = Vec::new();
@@ -274,7 +274,12 @@ impl Window {
 
     /// Returns one event as a probe of the endpoint. `random` selects it among the events that may be sent, so that an
     /// endpoint that fails because of one event does not look dead for all others.
-    pub fn next_probe(&mut self, now: Times, older: &OlderShards, random: u32) -> Option<Sendable> {
+    pub fn next_probe(
+        &mut self,
+        now: WindowTime,
+        older: &OlderGenerations,
+        random: u32,
+    ) -> Option<ReadyEvent> {
         self.make_due_ready(now);
         while self.in_flight < self.limits.in_flight && !self.ready.is_empty() {
             let at = random as usize % self.ready.len();
@@ -287,7 +292,7 @@ impl Window {
         None
     }
 
-    fn make_due_ready(&mut self, now: Times) {
+    fn make_due_ready(&mut self, now: WindowTime) {
         while let Some(&(due_ns, sequence)) = self.timers.first()
             && due_ns <= now.mono_ns
         {
@@ -297,16 +302,16 @@ impl Window {
     }
 
     /// Marks a ready event as in flight, unless older generations block it.
-    fn take_off(&mut self, sequence: u64, older: &OlderShards) -> Option<Sendable> {
+    fn take_off(&mut self, sequence: u64, older: &OlderGenerations) -> Option<ReadyEvent> {
         let slot = self.slots.get_mut(&sequence)?;
         let hold = older.hold(slot.event.key);
-        if hold != Hold::Free {
+        if hold != OrderingHold::Free {
             self.held.insert(sequence, hold);
             return None;
         }
         slot.status = Status::InFlight;
         self.in_flight += 1;
-        Some(Sendable { sequence, event: slot.event.clone(), attempts: slot.attempts })
+        Some(ReadyEvent { sequence, event: slot.event.clone(), attempts: slot.attempts })
     }
 
     /// When [`Window::next`] may have more events, by the monotonic clock.
@@ -315,7 +320,7 @@ impl Window {
     }
 
     /// Older generations made progress: the events that they blocked are checked again.
-    pub fn older_changed(&mut self) {
+    pub fn recheck_held(&mut self) {
         self.ready.extend(std::mem::take(&mut self.held).into_keys());
     }
 
@@ -329,7 +334,7 @@ impl Window {
     }
 
     /// A push of an event failed for any reason. `wall_ns` and `random` determine the time of the next attempt.
-    pub fn failed(&mut self, sequence: u64, detail: &str, wall_ns: u64, now: Times, random: u32) {
+    pub fn failed(&mut self, sequence: u64, detail: &str, wall_ns: u64, now: WindowTime, random: u32) {
         let (policy, has_room) = (self.policy, self.parked < self.limits.parked);
         let Some(slot) = self.landed(sequence) else { return };
         slot.attempts = slot.attempts.saturating_add(1);
@@ -342,8 +347,8 @@ impl Window {
         slot.status = Status::Waiting;
         slot.due_ns = now.mono_ns.saturating_add(delay).max(1);
         slot.due_wall_ns = wall_ns.saturating_add(delay);
-        let is_new = slot.place == Place::Log && !slot.is_dirty;
-        slot.is_dirty |= slot.place == Place::Parked || has_room;
+        let is_new = slot.place == EventPlace::Log && !slot.is_dirty;
+        slot.is_dirty |= slot.place == EventPlace::Parked || has_room;
         if is_new && slot.is_dirty {
             self.parked += 1;
         }
@@ -352,7 +357,7 @@ impl Window {
 
     /// The endpoint could not be reached, which says nothing about the event. The event is retried after a delay and keeps
     /// its place in the log, as long as the window has room beyond it. Only this owner knows of the attempt.
-    pub fn unreachable(&mut self, sequence: u64, detail: &str, now: Times, random: u32) {
+    pub fn unreachable(&mut self, sequence: u64, detail: &str, now: WindowTime, random: u32) {
         let policy = self.policy;
         let Some(slot) = self.landed(sequence) else { return };
         slot.attempts = slot.attempts.saturating_add(1);
@@ -383,7 +388,7 @@ impl Window {
     }
 
     /// Marks events whose time to live has ended as dead letters, except those in flight. Returns their number.
-    pub fn expire(&mut self, now: Times) -> usize {
+    pub fn expire(&mut self, now: WindowTime) -> usize {
         let policy = self.policy;
         if policy.time_to_live_ns.is_none() {
             return 0;
@@ -416,22 +421,22 @@ impl Window {
     }
 
     /// The outcomes to be written now, oldest first. `wall_ns` is recorded in dead letters. Must not be called again before
-    /// [`Window::written`] or [`Window::rebase`].
+    /// [`Window::settled`] or [`Window::skip_dropped`].
     pub fn settlements(&mut self, wall_ns: u64) -> Vec<Settlement> {
         self.park_what_blocks_the_window();
         let mut settlements = Vec::new();
         let mut bytes = 0;
         for (&sequence, slot) in &self.slots {
             let fate = match &slot.status {
-                Status::Delivered => Fate::Delivered,
-                Status::Dead(reason) => Fate::Dead(DeadLetter {
+                Status::Delivered => EventOutcome::Delivered,
+                Status::Dead(reason) => EventOutcome::Dead(DeadLetter {
                     event: slot.event.clone(),
                     reason: *reason,
                     attempts: slot.attempts,
                     detail: slot.detail.clone(),
                     dead_ns: wall_ns,
                 }),
-                Status::Waiting | Status::InFlight if slot.is_dirty => Fate::Parked(Parked {
+                Status::Waiting | Status::InFlight if slot.is_dirty => EventOutcome::Parked(Parked {
                     event: slot.event.clone(),
                     attempts: slot.attempts,
                     next_ns: slot.due_wall_ns,
@@ -439,7 +444,7 @@ impl Window {
                 }),
                 Status::Waiting | Status::InFlight => continue,
             };
-            if fate != Fate::Delivered {
+            if fate != EventOutcome::Delivered {
                 bytes += slot.event.size_bytes();
             }
             if settlements.len() >= MAX_SETTLED || (bytes > MAX_SETTLED_BYTES && !settlements.is_empty()) {
@@ -461,9 +466,9 @@ impl Window {
         if !self.is_full() || !self.ready.is_empty() {
             return;
         }
-        let is_parked = |slot: &Slot| slot.place == Place::Parked || slot.is_dirty;
+        let is_parked = |slot: &Slot| slot.place == EventPlace::Parked || slot.is_dirty;
         let is_left = |slot: &&Slot| {
-            slot.place == Place::Log && matches!(slot.status, Status::Waiting | Status::InFlight)
+            slot.place == EventPlace::Log && matches!(slot.status, Status::Waiting | Status::InFlight)
         };
         // If the endpoint is down, almost the whole window is left, and its events keep their places.
         let left = self.slots.values().filter(is_left).count() as u64;
@@ -479,7 +484,7 @@ impl Window {
             let first = first.filter(|first| first < sequence).and_then(|first| self.slots.get(first));
             slot.status == Status::Waiting
                 && !is_parked(slot)
-                && (first.is_some_and(is_parked) || self.held.get(*sequence) == Some(&Hold::Parked))
+                && (first.is_some_and(is_parked) || self.held.get(*sequence) == Some(&OrderingHold::Parked))
         };
         let waiting = self.slots.iter().filter(waits_for_parked).map(|(sequence, _)| *sequence);
         let waiting: Vec<u64> = waiting.collect();
@@ -502,18 +507,18 @@ impl Window {
     }
 
     /// The outcomes `settlements` are durable; `head` is the shard's head after them.
-    pub fn written(&mut self, settlements: &[Settlement], head: &Head) {
+    pub fn settled(&mut self, settlements: &[Settlement], head: &QueueHead) {
         for settlement in settlements {
             let sequence = settlement.sequence;
             let Some(slot) = self.slots.get_mut(&sequence) else { continue };
             let key = slot.event.key;
             match &settlement.fate {
-                Fate::Parked(parked) => {
-                    slot.place = Place::Parked;
+                EventOutcome::Parked(parked) => {
+                    slot.place = EventPlace::Parked;
                     slot.is_dirty &= parked.attempts != slot.attempts;
                 }
-                Fate::Delivered => self.forget(sequence),
-                Fate::Dead(_) => {
+                EventOutcome::Delivered => self.forget(sequence),
+                EventOutcome::Dead(_) => {
                     self.forget(sequence);
                     self.unblock(key, sequence);
                 }
@@ -525,15 +530,15 @@ impl Window {
     fn forget(&mut self, sequence: u64) {
         let Some(slot) = self.slots.remove(&sequence) else { return };
         self.bytes -= slot.event.size_bytes();
-        if slot.place == Place::Parked || slot.is_dirty {
+        if slot.place == EventPlace::Parked || slot.is_dirty {
             self.parked -= 1;
         }
     }
 
     /// Another gateway changed the head and dropped events: forgets these events.
-    pub fn rebase(&mut self, head: &Head) {
+    pub fn skip_dropped(&mut self, head: &QueueHead) {
         let is_dropped =
-            |(sequence, slot): &(&u64, &Slot)| slot.place == Place::Log && head.is_settled(**sequence);
+            |(sequence, slot): &(&u64, &Slot)| slot.place == EventPlace::Log && head.is_settled(**sequence);
         let dropped: Vec<u64> = self.slots.iter().filter(is_dropped).map(|(sequence, _)| *sequence).collect();
         for sequence in dropped {
             let Some(slot) = self.slots.get(&sequence) else { continue };
@@ -568,7 +573,7 @@ impl Window {
     }
 
     /// The time until the first of the loaded events expires; `None` if none does.
-    pub fn next_expiry_ns(&self, now: Times) -> Option<u64> {
+    pub fn next_expiry_ns(&self, now: WindowTime) -> Option<u64> {
         let limit = self.policy.time_to_live_ns?;
         let waiting = self.slots.values().filter(|slot| slot.status == Status::Waiting);
         let age = |slot: &Slot| age_ns(slot.event.time_ns, now.steady_ns, slot.known_since_ns, now.mono_ns);
@@ -576,13 +581,13 @@ impl Window {
     }
 
     /// Whether [`Window::next`] has an event now, unless older generations block it.
-    pub fn has_ready(&self, now: Times) -> bool {
+    pub fn has_ready(&self, now: WindowTime) -> bool {
         !self.ready.is_empty() || self.next_due_ns().is_some_and(|due_ns| due_ns <= now.mono_ns)
     }
 
     /// Whether nothing more can be loaded or sent because the endpoint did not answer the oldest event. Settling may park
     /// that event.
-    pub fn is_stuck(&self, now: Times) -> bool {
+    pub fn is_stuck(&self, now: WindowTime) -> bool {
         let is_unanswered = |slot: &Slot| slot.status == Status::Waiting && slot.attempts > 0;
         self.is_full() && !self.has_ready(now) && self.slots.get(&self.cursor).is_some_and(is_unanswered)
     }

@@ -79,7 +79,7 @@ impl Acl {
     }
 
     /// Transfers the grants of user `from` to user `to`.
-    pub(crate) fn hand_over(&mut self, from: &str, to: &str) {
+    pub(crate) fn transfer_grants(&mut self, from: &str, to: &str) {
         for grant in &mut self.grants {
             if matches!(&grant.grantee, Grantee::User(id) if id == from) {
                 grant.grantee = Grantee::User(to.to_owned());
@@ -99,11 +99,11 @@ impl Acl {
 
     /// Whether the list grants `wanted` to `user`; `None` is an anonymous client.
     pub fn grants(&self, user: Option<&str>, wanted: Permission) -> bool {
-        self.grants_counting(user, wanted, true)
+        self.grants_with_groups(user, wanted, true)
     }
 
     /// Like [`Acl::grants`], but ignores grants to groups unless `groups` is set.
-    pub(crate) fn grants_counting(&self, user: Option<&str>, wanted: Permission, groups: bool) -> bool {
+    pub(crate) fn grants_with_groups(&self, user: Option<&str>, wanted: Permission, groups: bool) -> bool {
         let is = |grantee: &Grantee| match grantee {
             Grantee::User(id) => user == Some(id),
             Grantee::Everybody => true,

@@ -2,14 +2,14 @@
 //! and the admin API return the same results.
 
 use crate::acl::{Acl, Grant, Grantee, Permission};
-use crate::bucket::{Bucket, OwnBucket, QUOTA, Versioning, list_of};
+use crate::bucket::{Bucket, QUOTA, UserBucketEntry, Versioning, user_buckets_object};
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
-use crate::object::Data;
+use crate::object::DataLocation;
 use crate::quota::{Quota, QuotaChange, QuotaUsage};
 use crate::record;
 use crate::user::User;
-use crate::zone::STORAGE_CLASS;
+use crate::zone::DEFAULT_STORAGE_CLASS;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(crate) fn spaced_time(epoch: u64) -> String {
 
 /// Parses a date as administrators write it; returns seconds since 1970. Accepts `2026-01-31`, `2026-01-31 12:00:00`, `T`
 /// instead of the space, a final `Z`, and the number itself. Returns `None` for anything else.
-pub fn epoch_of(text: &str) -> Option<u64> {
+pub fn parse_epoch(text: &str) -> Option<u64> {
     let text = text.trim();
     if let Ok(epoch) = text.parse() {
         return Some(epoch);
@@ -184,15 +184,18 @@ impl Gateway {
     pub async fn link_bucket(&self, name: &str, user: &str) -> Result<()> {
         self.user(user).await?;
         let bucket = self.bucket(name).await?;
-        let own = OwnBucket { id: bucket.id.clone(), created_ns: bucket.created_ns };
+        let own = UserBucketEntry { id: bucket.id.clone(), created_ns: bucket.created_ns };
         let key = Bytes::from(name.to_owned());
         // The list entry is written first: an entry for a bucket of another user does less harm than a bucket that is in no
         // list.
-        self.pools.users.omap_set(&list_of(user), vec![(key.clone(), record::encode(&own))]).await?;
+        self.pools
+            .users
+            .omap_set(&user_buckets_object(user), vec![(key.clone(), record::encode(&own))])
+            .await?;
         let mut before = String::new();
         self.modify_bucket(name, |bucket| {
             before = std::mem::replace(&mut bucket.owner, user.to_owned());
-            bucket.acl.hand_over(&before, user);
+            bucket.acl.transfer_grants(&before, user);
             Ok(())
         })
         .await?;
@@ -215,7 +218,7 @@ impl Gateway {
     }
 
     async fn unlist(&self, user: &str, key: Bytes) -> Result<()> {
-        match self.pools.users.omap_rm_keys(&list_of(user), vec![key]).await {
+        match self.pools.users.omap_rm_keys(&user_buckets_object(user), vec![key]).await {
             Err(error) if error.is_not_found() => Ok(()),
             removed => Ok(removed?),
         }
@@ -253,9 +256,11 @@ impl Gateway {
         };
         let run = |name: &str, count: u64| json!({ "prefix": name, "objects": count });
         let manifest = match &head.data {
-            Data::Inline => json!({ "in_head": true }),
-            Data::Tails(tails) => json!({ "in_head": false, "tails": [run(&tails.name, tails.count)] }),
-            Data::Parts(_) => {
+            DataLocation::Inline => json!({ "in_head": true }),
+            DataLocation::Tails(tails) => {
+                json!({ "in_head": false, "tails": [run(&tails.name, tails.count)] })
+            }
+            DataLocation::Parts(_) => {
                 let parts = reader.manifest.parts.iter().map(|part| {
                     let mut shown = run(&part.tails.name, part.tails.count);
                     shown["number"] = part.number.into();
@@ -271,7 +276,7 @@ impl Gateway {
             "name": key, "size": head.size, "mtime": time(head.mtime_ns), "etag": head.etag, "tag": head.tag,
             "policy": describe_acl(&head.acl, &head.owner), "manifest": manifest,
             "attrs": { "headers": map(&head.headers), "metadata": map(&head.metadata), "tags": map(&head.tags) },
-            "checksum": checksum, "storage_class": if head.class.is_empty() { STORAGE_CLASS } else { &head.class },
+            "checksum": checksum, "storage_class": if head.class.is_empty() { DEFAULT_STORAGE_CLASS } else { &head.class },
         }))
     }
 
@@ -362,9 +367,9 @@ mod tests {
             ("1970-01-01T01", None),
             ("1970-13-01", None),
         ] {
-            assert_eq!(epoch_of(text), epoch, "{text}");
+            assert_eq!(parse_epoch(text), epoch, "{text}");
         }
         assert_eq!(spaced_time(3600), "1970-01-01 01:00:00.000000Z");
-        assert_eq!(epoch_of(&time(86_400_000_000_000)), Some(86_400));
+        assert_eq!(parse_epoch(&time(86_400_000_000_000)), Some(86_400));
     }
 }

@@ -10,8 +10,8 @@ use crate::caps::{self, Perm};
 use crate::error::Error;
 use crate::gateway::Gateway;
 use crate::s3::log_fault;
-use crate::server::ByHost;
 use crate::server::RequestInfo;
+use crate::server::VirtualHostBucket;
 use crate::usage::UsageFilter;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use s3s::route::S3Route;
@@ -28,36 +28,36 @@ pub(crate) struct AdminApi {
 }
 
 /// A response: no body, or JSON.
-type Answer = Result<Option<Value>, Failure>;
+type Answer = Result<Option<Value>, AdminApiError>;
 
 /// Why a request was refused: HTTP status and radosgw's error code.
 #[derive(Debug)]
-struct Failure {
+struct AdminApiError {
     status: StatusCode,
     code: &'static str,
     message: String,
 }
 
-impl Failure {
-    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Failure {
-        Failure { status, code, message: message.into() }
+impl AdminApiError {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> AdminApiError {
+        AdminApiError { status, code, message: message.into() }
     }
 
-    fn invalid(message: impl Into<String>) -> Failure {
-        Failure::new(StatusCode::BAD_REQUEST, "InvalidArgument", message)
+    fn invalid(message: impl Into<String>) -> AdminApiError {
+        AdminApiError::new(StatusCode::BAD_REQUEST, "InvalidArgument", message)
     }
 
-    fn denied() -> Failure {
-        Failure::new(StatusCode::FORBIDDEN, "AccessDenied", "")
+    fn denied() -> AdminApiError {
+        AdminApiError::new(StatusCode::FORBIDDEN, "AccessDenied", "")
     }
 
-    fn no_method() -> Failure {
-        Failure::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "")
+    fn no_method() -> AdminApiError {
+        AdminApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "")
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
+impl From<Error> for AdminApiError {
+    fn from(error: Error) -> AdminApiError {
         let (status, code) = match &error {
             Error::NoSuchUser(_) => (StatusCode::NOT_FOUND, "NoSuchUser"),
             Error::KeyExists(_) => (StatusCode::CONFLICT, "KeyExists"),
@@ -76,9 +76,9 @@ impl From<Error> for Failure {
         };
         if status.is_server_error() {
             log_fault(&error);
-            return Failure::new(status, code, "");
+            return AdminApiError::new(status, code, "");
         }
-        Failure { status, code, message: error.to_string() }
+        AdminApiError { status, code, message: error.to_string() }
     }
 }
 
@@ -108,29 +108,33 @@ impl Params {
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 
-    fn needed(&self, name: &str) -> Result<&str, Failure> {
-        self.text(name).ok_or_else(|| Failure::invalid(format!("{name} is needed")))
+    fn needed(&self, name: &str) -> Result<&str, AdminApiError> {
+        self.text(name).ok_or_else(|| AdminApiError::invalid(format!("{name} is needed")))
     }
 
     /// Returns a boolean parameter. A parameter without a value is true.
-    fn flag(&self, name: &str) -> Result<Option<bool>, Failure> {
+    fn flag(&self, name: &str) -> Result<Option<bool>, AdminApiError> {
         match self.text(name).map(str::to_ascii_lowercase).as_deref() {
             None => Ok(self.has(name).then_some(true)),
             Some("true" | "1" | "yes" | "on") => Ok(Some(true)),
             Some("false" | "0" | "no" | "off") => Ok(Some(false)),
-            Some(other) => Err(Failure::invalid(format!("{name}: '{other}' is neither true nor false"))),
+            Some(other) => {
+                Err(AdminApiError::invalid(format!("{name}: '{other}' is neither true nor false")))
+            }
         }
     }
 
-    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, Failure> {
-        let wrong = |text: &str| Failure::invalid(format!("{name}: '{text}' is not a number that it may be"));
+    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, AdminApiError> {
+        let wrong =
+            |text: &str| AdminApiError::invalid(format!("{name}: '{text}' is not a number that it may be"));
         self.text(name).map(|text| text.parse().map_err(|_| wrong(text))).transpose()
     }
 
-    fn date(&self, name: &str) -> Result<Option<u64>, Failure> {
-        let wrong =
-            |text: &str| Failure::new(StatusCode::BAD_REQUEST, "InvalidDate", format!("{name}: '{text}'"));
-        self.text(name).map(|text| crate::admin::epoch_of(text).ok_or_else(|| wrong(text))).transpose()
+    fn date(&self, name: &str) -> Result<Option<u64>, AdminApiError> {
+        let wrong = |text: &str| {
+            AdminApiError::new(StatusCode::BAD_REQUEST, "InvalidDate", format!("{name}: '{text}'"))
+        };
+        self.text(name).map(|text| crate::admin::parse_epoch(text).ok_or_else(|| wrong(text))).transpose()
     }
 }
 
@@ -152,7 +156,7 @@ fn page(params: &Params, names: Vec<String>) -> Answer {
 }
 
 /// A request, and the capabilities of its sender.
-struct Asked<'a> {
+struct AdminRequest<'a> {
     gateway: &'a Arc<Gateway>,
     caps: &'a caps::Caps,
     method: &'a Method,
@@ -160,9 +164,9 @@ struct Asked<'a> {
     body: &'a [u8],
 }
 
-impl Asked<'_> {
-    fn may(&self, kind: &str, wanted: Perm) -> Result<(), Failure> {
-        if caps::allow(self.caps, kind, wanted) { Ok(()) } else { Err(Failure::denied()) }
+impl AdminRequest<'_> {
+    fn may(&self, kind: &str, wanted: Perm) -> Result<(), AdminApiError> {
+        if caps::allow(self.caps, kind, wanted) { Ok(()) } else { Err(AdminApiError::denied()) }
     }
 
     async fn answer(&self, resource: &str) -> Answer {
@@ -173,13 +177,15 @@ impl Asked<'_> {
             ("usage", "") => self.usage().await,
             ("metadata", rest) => self.metadata(rest).await,
             ("info", "") => self.info(),
-            _ => Err(Failure::new(StatusCode::NOT_FOUND, "NoSuchKey", format!("there is no {resource}"))),
+            _ => {
+                Err(AdminApiError::new(StatusCode::NOT_FOUND, "NoSuchKey", format!("there is no {resource}")))
+            }
         }
     }
 
     fn info(&self) -> Answer {
         if *self.method != Method::GET {
-            return Err(Failure::no_method());
+            return Err(AdminApiError::no_method());
         }
         self.may("info", Perm::READ)?;
         let backend = json!({ "name": "rados", "cluster_id": self.gateway.cluster.fsid() });
@@ -206,18 +212,18 @@ impl Asked<'_> {
             Method::DELETE => {
                 self.may("usage", Perm::WRITE)?;
                 if filter.user.is_none() && params.flag("remove-all")? != Some(true) {
-                    return Err(Failure::invalid("remove-all is needed where no user is named"));
+                    return Err(AdminApiError::invalid("remove-all is needed where no user is named"));
                 }
                 self.gateway.trim_usage(&filter).await?;
                 Ok(None)
             }
-            _ => Err(Failure::no_method()),
+            _ => Err(AdminApiError::no_method()),
         }
     }
 
     async fn metadata(&self, rest: &str) -> Answer {
         if *self.method != Method::GET {
-            return Err(Failure::no_method());
+            return Err(AdminApiError::no_method());
         }
         self.may("metadata", Perm::READ)?;
         let (section, in_path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -251,22 +257,22 @@ impl AdminApi {
 
     async fn serve(&self, req: &mut S3Request<Body>) -> Answer {
         let body = std::mem::take(&mut req.input).store_all_limited(MAX_BODY_BYTES).await;
-        let body = body.map_err(|_| Failure::invalid("the request's body is cut short or too long"))?;
-        let Some(credentials) = &req.credentials else { return Err(Failure::denied()) };
-        let user = match self.gateway.known_user(&credentials.access_key).await {
-            Err(Error::NoSuchUser(_)) => return Err(Failure::denied()),
+        let body = body.map_err(|_| AdminApiError::invalid("the request's body is cut short or too long"))?;
+        let Some(credentials) = &req.credentials else { return Err(AdminApiError::denied()) };
+        let user = match self.gateway.cached_user(&credentials.access_key).await {
+            Err(Error::NoSuchUser(_)) => return Err(AdminApiError::denied()),
             user => user?,
         };
         if user.suspended {
-            return Err(Failure::new(StatusCode::FORBIDDEN, "UserSuspended", ""));
+            return Err(AdminApiError::new(StatusCode::FORBIDDEN, "UserSuspended", ""));
         }
-        let path =
-            urlencoding::decode(req.uri.path()).map_err(|_| Failure::invalid("the path is not UTF-8"))?;
+        let path = urlencoding::decode(req.uri.path())
+            .map_err(|_| AdminApiError::invalid("the path is not UTF-8"))?;
         let resource = self.resource(&path).unwrap_or_default();
         let info = req.extensions.get::<Arc<RequestInfo>>().cloned().unwrap_or_default();
-        info.note("AdminOperation", &user.id);
+        info.set_operation("AdminOperation", &user.id);
         let params = Params::of(req.uri.query().unwrap_or_default());
-        let asked = Asked {
+        let asked = AdminRequest {
             gateway: &self.gateway,
             caps: &user.caps,
             method: &req.method,
@@ -291,7 +297,7 @@ fn respond(status: StatusCode, value: Option<&Value>) -> S3Response<Body> {
 #[async_trait::async_trait]
 impl S3Route for AdminApi {
     fn is_match(&self, _: &Method, uri: &Uri, _: &HeaderMap, marks: &mut http::Extensions) -> bool {
-        marks.get::<ByHost>().is_none() && self.resource(uri.path()).is_some()
+        marks.get::<VirtualHostBucket>().is_none() && self.resource(uri.path()).is_some()
     }
 
     /// [`AdminApi::call`] checks access instead, because refusals have this API's format too.
@@ -302,7 +308,7 @@ impl S3Route for AdminApi {
     async fn call(&self, mut req: S3Request<Body>) -> S3Result<S3Response<Body>> {
         Ok(match self.serve(&mut req).await {
             Ok(value) => respond(StatusCode::OK, value.as_ref()),
-            Err(Failure { status, code, message }) => {
+            Err(AdminApiError { status, code, message }) => {
                 let shown = json!({ "Code": code, "Message": message, "HostId": "default" });
                 respond(status, Some(&shown))
             }

@@ -5,11 +5,11 @@
 
 use crate::acl::Acl;
 use crate::error::{Error, Result};
-use crate::gateway::{Change, Gateway, now_ns};
-use crate::index::{self, Closed, Closing, IndexFormat};
-use crate::lifecycle::Rules;
+use crate::gateway::{Gateway, GatewayMessage, now_ns};
+use crate::index::{self, FreezeLease, FreezeReason, IndexFormat};
+use crate::lifecycle::LifecycleConfig;
 use crate::notifications::Cause;
-use crate::object::{Condition, Head, RemovalEvents};
+use crate::object::{Head, RemovalEvents, WriteCondition};
 use crate::policy::Policy;
 use crate::public_access::{Ownership, PublicAccessBlock};
 use crate::quota::Quota;
@@ -17,7 +17,7 @@ use crate::ratelimit::RateLimit;
 use crate::record;
 use bytes::Bytes;
 use nacre_client::WriteOp;
-use nacre_index::key::Kind;
+use nacre_index::key::IndexRecordKind;
 use nacre_topics::config::{Matcher, NotificationConfig};
 use nacre_types::encoding::{self, DecodeError, Versioned};
 use nacre_types::op::CmpOp;
@@ -33,11 +33,11 @@ const PAGE: usize = 1000;
 /// How long the removal of a bucket, or a first change of its versioning, waits for pending changes and their events, and
 /// how often it checks.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
-const FINISH_LOOK: Duration = Duration::from_millis(50);
+const FINISH_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The object lock document of a bucket that is created with object lock enabled.
-pub(crate) const LOCKING: &str = r#"{"object_lock_enabled":"Enabled","rule":null}"#;
+pub(crate) const EMPTY_OBJECT_LOCK: &str = r#"{"object_lock_enabled":"Enabled","rule":null}"#;
 /// The suffix of the names of users' lists of buckets.
-pub(crate) const OF_USER: &str = ".buckets";
+pub(crate) const USER_BUCKETS_SUFFIX: &str = ".buckets";
 
 /// The versioning state of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,9 +70,9 @@ pub struct Bucket {
     pub(crate) resharding: Option<(u32, u32)>,
     /// The previous generation and its number of shards, until these are removed; or a generation that was abandoned, until
     /// another one is created.
-    pub(crate) left: Option<(u32, u32)>,
+    pub(crate) stale_generation: Option<(u32, u32)>,
     /// The attempt that keeps its index closed.
-    pub(crate) closing: Option<Closing>,
+    pub(crate) closing: Option<FreezeLease>,
     /// Its versioning state.
     pub versioning: Versioning,
     /// The users besides its owner that may list it and write into it.
@@ -98,7 +98,7 @@ pub struct Bucket {
     #[serde(skip)]
     pub(crate) object_lock: Option<Arc<ObjectLockConfiguration>>,
     #[serde(skip)]
-    pub(crate) lifecycle: Option<Arc<Rules>>,
+    pub(crate) lifecycle: Option<Arc<LifecycleConfig>>,
     /// Whether data is encrypted if a request does not specify encryption.
     #[serde(skip)]
     pub(crate) encrypted: bool,
@@ -159,7 +159,8 @@ impl Bucket {
         self.encrypted = self.documents.contains_key(ENCRYPTION);
         if let Some(text) = self.documents.get(LIFECYCLE) {
             let rules = serde_json::from_str(text).map_err(|e| e.to_string());
-            self.lifecycle = Some(Arc::new(rules.and_then(|rules| Rules::read(&rules)).map_err(corrupt)?));
+            self.lifecycle =
+                Some(Arc::new(rules.and_then(|rules| LifecycleConfig::read(&rules)).map_err(corrupt)?));
         }
         if let Some(text) = self.documents.get(OBJECT_LOCK) {
             self.object_lock =
@@ -198,7 +199,7 @@ struct BucketV1 {
     shards: u32,
     resharding: Option<(u32, u32)>,
     left: Option<(u32, u32)>,
-    closing: Option<Closing>,
+    closing: Option<FreezeLease>,
     versioning: Versioning,
     acl: Acl,
     tags: Vec<(String, String)>,
@@ -221,7 +222,7 @@ impl Versioned for Bucket {
             generation: old.generation,
             shards: old.shards,
             resharding: old.resharding,
-            left: old.left,
+            stale_generation: old.left,
             closing: old.closing,
             versioning: old.versioning,
             acl: old.acl,
@@ -235,14 +236,14 @@ impl Versioned for Bucket {
 
 /// An entry of a user's list of buckets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnBucket {
+pub struct UserBucketEntry {
     /// The bucket's id.
     pub id: String,
     /// When it was created, in nanoseconds since 1970.
     pub created_ns: u64,
 }
 
-impl Versioned for OwnBucket {
+impl Versioned for UserBucketEntry {
     const NAME: &'static str = "a user's bucket";
 }
 
@@ -252,8 +253,8 @@ fn list_key(name: &str) -> Bytes {
 }
 
 /// Returns the name of the RADOS object that lists a user's buckets.
-pub(crate) fn list_of(user: &str) -> String {
-    format!("{user}{OF_USER}")
+pub(crate) fn user_buckets_object(user: &str) -> String {
+    format!("{user}{USER_BUCKETS_SUFFIX}")
 }
 
 impl Gateway {
@@ -263,7 +264,7 @@ impl Gateway {
         if bucket.index_format == IndexFormat::V2 {
             return Ok(bucket);
         }
-        self.shared()?.converted(bucket).await
+        self.shared()?.with_current_index(bucket).await
     }
 
     /// Reads the bucket of that name, whatever the format of its index.
@@ -288,7 +289,7 @@ impl Gateway {
     ) -> Result<Bucket> {
         let there = |bucket: &Bucket| {
             let name = name.to_owned();
-            if bucket.owner == owner { Error::BucketIsYours(name) } else { Error::BucketExists(name) }
+            if bucket.owner == owner { Error::BucketAlreadyOwned(name) } else { Error::BucketExists(name) }
         };
         if let Some((bucket, _)) = record::read::<Bucket>(&self.pools.buckets, name).await? {
             return Err(there(&bucket));
@@ -306,7 +307,7 @@ impl Gateway {
         }
         let bucket = Bucket {
             name: name.to_owned(),
-            id: self.tag(),
+            id: self.new_tag(),
             owner: owner.to_owned(),
             created_ns: now_ns(),
             generation: 0,
@@ -323,18 +324,19 @@ impl Gateway {
         index::create(&self.pools.index, &bucket).await?;
         // The list entry is written first: an entry without a bucket can be removed, but a bucket without an entry would be
         // lost.
-        let own = OwnBucket { id: bucket.id.clone(), created_ns: bucket.created_ns };
+        let own = UserBucketEntry { id: bucket.id.clone(), created_ns: bucket.created_ns };
         let entry = (list_key(name), record::encode(&own));
-        self.pools.users.omap_set(&list_of(owner), vec![entry]).await?;
+        self.pools.users.omap_set(&user_buckets_object(owner), vec![entry]).await?;
         let creating = record::create(&self.pools.buckets, name, &bucket);
-        if self.with_best_effort_invalidation(Change::Bucket(name.to_owned()), creating).await? {
+        if self.with_best_effort_invalidation(GatewayMessage::Bucket(name.to_owned()), creating).await? {
             return bucket.read_documents();
         }
         // Another request has created a bucket of this name first.
         index::remove(&self.pools.index, &bucket).await?;
         let winner = self.bucket(name).await?;
-        let wanted = (winner.owner == owner)
-            .then(|| record::encode(&OwnBucket { id: winner.id.clone(), created_ns: winner.created_ns }));
+        let wanted = (winner.owner == owner).then(|| {
+            record::encode(&UserBucketEntry { id: winner.id.clone(), created_ns: winner.created_ns })
+        });
         self.relist(owner, name, record::encode(&own), wanted).await?;
         Err(there(&winner))
     }
@@ -343,13 +345,15 @@ impl Gateway {
     pub async fn remove_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
         let bucket = self.bucket(name).await?;
         // From here on, no change is prepared in it.
-        let tag = self.tag();
-        let bucket = index::close(self, &bucket, Closed::Removal, &tag).await?;
+        let tag = self.new_tag();
+        let bucket = index::begin_freeze(self, &bucket, FreezeReason::Removal, &tag).await?;
         let empty = async {
             self.check_empty(&bucket).await?;
             // While the bucket exists, the entry of that name belongs to it.
-            let listed =
-                self.pools.users.omap_get_vals_by_keys(&list_of(&bucket.owner), vec![list_key(name)]);
+            let listed = self
+                .pools
+                .users
+                .omap_get_vals_by_keys(&user_buckets_object(&bucket.owner), vec![list_key(name)]);
             match listed.await {
                 Err(error) if error.is_not_found() => Ok(None),
                 listed => Ok(listed?.remove(&list_key(name))),
@@ -358,24 +362,25 @@ impl Gateway {
         let listed = match empty.await {
             Ok(listed) => listed,
             Err(error) => {
-                index::release(self, &bucket, &tag).await?;
+                index::abort_freeze(self, &bucket, &tag).await?;
                 return Err(error);
             }
         };
         // Removes this bucket, not another one of its name, and only if this attempt still keeps it closed.
         let removing = record::remove_if(&self.pools.buckets, name, |bucket: &Bucket| {
-            if bucket.is_closed_by(&tag) { Ok(()) } else { Err(Error::IndexBusy(name.to_owned())) }
+            if bucket.is_frozen_by(&tag) { Ok(()) } else { Err(Error::IndexBusy(name.to_owned())) }
         });
-        let removed = self.with_best_effort_invalidation(Change::Bucket(name.to_owned()), removing).await?;
+        let removed =
+            self.with_best_effort_invalidation(GatewayMessage::Bucket(name.to_owned()), removing).await?;
         let bucket = removed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))?;
         if bucket.documents.contains_key(LIFECYCLE) {
-            self.note_lifecycle(&bucket, false).await?;
+            self.register_lifecycle(&bucket, false).await?;
         }
         if let Some(listed) = listed {
             self.relist(&bucket.owner, name, listed, None).await?;
         }
         index::remove(&self.pools.index, &bucket).await?;
-        for (generation, shards) in bucket.resharding.into_iter().chain(bucket.left) {
+        for (generation, shards) in bucket.resharding.into_iter().chain(bucket.stale_generation) {
             index::remove(&self.pools.index, &Bucket { generation, shards, ..bucket.clone() }).await?;
         }
         Ok(())
@@ -389,8 +394,8 @@ impl Gateway {
             Some(wanted) => op.omap_set(vec![(list_key(name), wanted)]),
             None => op.omap_rm_keys(vec![list_key(name)]),
         };
-        match self.pools.users.operate(&list_of(user), op).await?.success().map_err(Error::from) {
-            Err(error) if error.is_canceled() || error.is_absent() => Ok(()),
+        match self.pools.users.operate(&user_buckets_object(user), op).await?.success().map_err(Error::from) {
+            Err(error) if error.is_canceled() || error.is_not_found() => Ok(()),
             done => done.map(drop),
         }
     }
@@ -415,47 +420,47 @@ impl Gateway {
             };
             return self.modify_bucket(name, set).await.map(drop);
         }
-        let tag = self.tag();
-        let bucket = index::close(self, &bucket, Closed::Versioning, &tag).await?;
-        if let Err(error) = self.wait_finished(&bucket).await {
-            index::release(self, &bucket, &tag).await?;
+        let tag = self.new_tag();
+        let bucket = index::begin_freeze(self, &bucket, FreezeReason::Versioning, &tag).await?;
+        if let Err(error) = self.wait_no_pending(&bucket).await {
+            index::abort_freeze(self, &bucket, &tag).await?;
             return Err(error);
         }
         let set = |now: &mut Bucket| {
-            if !now.is_closed_by(&tag) {
+            if !now.is_frozen_by(&tag) {
                 return Err(Error::IndexBusy(name.to_owned()));
             }
             (now.versioning, now.closing) = (versioning, None);
             Ok(())
         };
         let bucket = self.modify_bucket(name, set).await?;
-        index::open(&self.pools.index, &bucket, &tag).await
+        index::thaw(&self.pools.index, &bucket, &tag).await
     }
 
     /// Waits until a closed bucket has no pending changes.
-    pub(crate) async fn wait_finished(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
-        self.wait_without(bucket, Kind::Pending, FINISH_TIMEOUT).await
+    pub(crate) async fn wait_no_pending(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
+        self.wait_no_records(bucket, IndexRecordKind::Pending, FINISH_TIMEOUT).await
     }
 
     /// Waits until a closed bucket's index has no record of that kind.
-    pub(crate) async fn wait_without(
+    pub(crate) async fn wait_no_records(
         self: &Arc<Gateway>,
         bucket: &Bucket,
-        kind: Kind,
+        kind: IndexRecordKind,
         timeout: Duration,
     ) -> Result<()> {
         let started = Instant::now();
-        while index::has_any(&self.pools.index, bucket, kind).await? {
+        while index::has_records(&self.pools.index, bucket, kind).await? {
             match kind {
                 // A listing starts the recovery of changes of dead gateways.
-                Kind::Pending => drop(self.is_empty(bucket).await?),
-                Kind::Tidy => self.tidy_bucket(bucket).await?,
+                IndexRecordKind::Pending => drop(self.is_empty(bucket).await?),
+                IndexRecordKind::Tidy => self.tidy_bucket(bucket).await?,
                 _ => {}
             }
             if started.elapsed() > timeout {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
-            tokio::time::sleep(FINISH_LOOK).await;
+            tokio::time::sleep(FINISH_POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -467,16 +472,16 @@ impl Gateway {
             return Err(Error::BucketNotEmpty(bucket.name.clone()));
         }
         // A pending change may still create an object.
-        self.wait_finished(bucket).await?;
+        self.wait_no_pending(bucket).await?;
         if !self.is_empty(bucket).await? {
             return Err(Error::BucketNotEmpty(bucket.name.clone()));
         }
-        self.wait_without(bucket, Kind::Tidy, FINISH_TIMEOUT).await?;
-        if index::has_any(&self.pools.index, bucket, Kind::Outbox).await? {
+        self.wait_no_records(bucket, IndexRecordKind::Tidy, FINISH_TIMEOUT).await?;
+        if index::has_records(&self.pools.index, bucket, IndexRecordKind::Outbox).await? {
             for shard in 0..bucket.shards.max(1) {
                 self.outbox_written(&bucket.name, &index::shard_name(bucket, shard), &[]);
             }
-            self.wait_without(bucket, Kind::Outbox, FINISH_TIMEOUT).await?;
+            self.wait_no_records(bucket, IndexRecordKind::Outbox, FINISH_TIMEOUT).await?;
         }
         self.abort_uploads(bucket).await
     }
@@ -512,7 +517,7 @@ impl Gateway {
                 let cause = Cause::administration(self);
                 if bucket.versioning == Versioning::Off {
                     let (key, events) = ((&*listed.key, ""), (&cause, RemovalEvents::REQUEST));
-                    self.remove_object(&bucket, key, Condition::None, events).await?;
+                    self.remove_object(&bucket, key, WriteCondition::None, events).await?;
                     continue;
                 }
                 let may = |head: &Head, _| head.check_lock(true);
@@ -531,12 +536,16 @@ impl Gateway {
         change: impl FnMut(&mut Bucket) -> Result<()>,
     ) -> Result<Bucket> {
         let changing = record::update(&self.pools.buckets, name, change);
-        let changed = self.with_invalidation(Change::Bucket(name.to_owned()), changing).await?;
+        let changed = self.with_invalidation(GatewayMessage::Bucket(name.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))
     }
 
     /// Changes the rate limit of a bucket, which applies per minute and gateway.
-    pub async fn limit_bucket(&self, name: &str, change: impl Fn(&mut RateLimit)) -> Result<RateLimit> {
+    pub async fn set_bucket_ratelimit(
+        &self,
+        name: &str,
+        change: impl Fn(&mut RateLimit),
+    ) -> Result<RateLimit> {
         let changed = self.modify_bucket(name, |bucket| {
             let mut limit: RateLimit = bucket.document(RATELIMIT)?;
             change(&mut limit);
@@ -548,8 +557,13 @@ impl Gateway {
     }
 
     /// Returns at most `max` buckets of a user after `after`, by name.
-    pub async fn buckets_of(&self, user: &str, after: &str, max: u64) -> Result<Vec<(String, OwnBucket)>> {
-        let list = list_of(user);
+    pub async fn buckets_of(
+        &self,
+        user: &str,
+        after: &str,
+        max: u64,
+    ) -> Result<Vec<(String, UserBucketEntry)>> {
+        let list = user_buckets_object(user);
         let (mut found, mut after) = (Vec::new(), after.to_owned());
         while (found.len() as u64) < max {
             let asked = max - found.len() as u64;
@@ -560,7 +574,7 @@ impl Gateway {
             };
             for (key, value) in &page.entries {
                 let name = String::from_utf8_lossy(key).into_owned();
-                found.push((name.clone(), record::decode::<OwnBucket>(&list, value)?));
+                found.push((name.clone(), record::decode::<UserBucketEntry>(&list, value)?));
                 after = name;
             }
             if !page.more {

@@ -10,16 +10,16 @@
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
-use crate::index::{self, Found, StaleIntent, Stats, Tails};
+use crate::index::{self, ShardCheck, StaleIntent, Stats, Tails};
 use crate::object::multipart::UploadEntry;
-use crate::object::{HeadEntry, Role, role_of};
+use crate::object::{DataObjectKind, HeadEntry, classify_data_object};
 use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_client::{ReadOp, WriteOp};
-use nacre_index::key::{self, Kind};
+use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::op::Page;
-use nacre_index::record::{Entry, EntryTails, Listed, Pending, Tidy, VersionKind};
+use nacre_index::record::{Entry, EntryTails, ListingEntry, Pending, Tidy, VersionKind};
 use nacre_index::recovery;
 use nacre_index::seq::Seq;
 use nacre_types::op::CmpOp;
@@ -32,14 +32,14 @@ const PAGE: u64 = 1000;
 /// Heads read concurrently.
 const HEADS: usize = 16;
 /// How often a difference is checked again, and the interval between the checks.
-const LOOKS: usize = 50;
-const BETWEEN: Duration = Duration::from_millis(100);
+const RECHECKS: usize = 50;
+const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of problems that a report names; further ones are only counted.
-const NAMED: usize = 10_000;
+const MAX_REPORTED_PROBLEMS: usize = 10_000;
 
 /// An inconsistency of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Problem {
+pub enum BucketInconsistency {
     /// A shard of the index is absent.
     MissingShard(String),
     /// A shard is closed, but no attempt keeps it closed.
@@ -72,15 +72,15 @@ pub struct CheckReport {
     /// Objects and bytes according to the index's entries.
     pub calculated: (u64, u64),
     /// The problems; at most 10 000.
-    pub problems: BTreeSet<Problem>,
+    pub problems: BTreeSet<BucketInconsistency>,
     /// The number of problems found.
     pub found: u64,
 }
 
 impl CheckReport {
-    fn add(&mut self, problem: Problem) {
+    fn add(&mut self, problem: BucketInconsistency) {
         self.found += 1;
-        if self.problems.len() < NAMED {
+        if self.problems.len() < MAX_REPORTED_PROBLEMS {
             self.problems.insert(problem);
         }
     }
@@ -89,12 +89,12 @@ impl CheckReport {
 /// An entry as stored in its shard while the key had no pending changes, and the head at that time.
 struct Compared {
     value: Option<Bytes>,
-    head: Head,
+    head: ObservedHead,
 }
 
 /// The state of a key's head.
 #[derive(Debug, Default)]
-enum Head {
+enum ObservedHead {
     #[default]
     Absent,
     /// A tombstone, and the sequence of its last change.
@@ -136,10 +136,10 @@ impl Gateway {
         fix: bool,
         report: &mut CheckReport,
     ) -> Result<()> {
-        match index::look(self, bucket, shard, fix).await? {
-            Found::Sound => {}
-            Found::Absent => report.add(Problem::MissingShard(shard.to_owned())),
-            Found::Left => report.add(Problem::ClosedShard(shard.to_owned())),
+        match index::check_shard_state(self, bucket, shard, fix).await? {
+            ShardCheck::Consistent => {}
+            ShardCheck::Absent => report.add(BucketInconsistency::MissingShard(shard.to_owned())),
+            ShardCheck::Abandoned => report.add(BucketInconsistency::ClosedShard(shard.to_owned())),
         }
         Ok(())
     }
@@ -154,7 +154,7 @@ impl Gateway {
     }
 
     /// Reads a page of a shard's records of one kind; returns an empty page if the shard is absent.
-    async fn page(&self, shard: &str, kind: Kind, after: Bytes) -> Result<Page> {
+    async fn page(&self, shard: &str, kind: IndexRecordKind, after: Bytes) -> Result<Page> {
         match self.pools.index.omap_get_vals(shard, after, kind.prefix(), PAGE).await {
             Err(error) if error.is_not_found() => Ok(Page::default()),
             page => page.map(|page| Page { entries: page.entries, more: page.more }).map_err(Error::from),
@@ -171,13 +171,13 @@ impl Gateway {
             let shard = index::shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
-                let page = self.page(&shard, Kind::Pending, after.clone()).await?;
+                let page = self.page(&shard, IndexRecordKind::Pending, after.clone()).await?;
                 let mut stale = Vec::new();
                 for change in recovery::parse(&shard, &page)? {
                     after = change.name.clone();
                     let intent = StaleIntent::from(change);
                     if intent.is_older(self.config.pending_expiration) {
-                        report.add(Problem::StalePending(intent.key.clone()));
+                        report.add(BucketInconsistency::StalePending(intent.key.clone()));
                         stale.push(intent);
                     }
                 }
@@ -194,12 +194,14 @@ impl Gateway {
     }
 
     /// Reads a key's current head.
-    async fn checked_head(&self, bucket: &Bucket, key: &str) -> Result<Head> {
-        if let Some(head) = self.head_with_tails(bucket, key).await? {
-            return Ok(Head::Object(head));
+    async fn checked_head(&self, bucket: &Bucket, key: &str) -> Result<ObservedHead> {
+        if let Some(head) = self.head_index_entry(bucket, key).await? {
+            return Ok(ObservedHead::Object(head));
         }
         let head = self.protocol_head(&bucket.id, key).await?;
-        Ok(head.filter(|head| head.is_tombstone()).map_or(Head::Absent, |head| Head::Tombstone(head.seq())))
+        Ok(head
+            .filter(|head| head.is_tombstone())
+            .map_or(ObservedHead::Absent, |head| ObservedHead::Tombstone(head.seq())))
     }
 
     /// Reads an entry and its head until the entry is the same before and after the head is read, without pending changes of
@@ -207,11 +209,11 @@ impl Gateway {
     async fn compare(&self, bucket: &Bucket, key: &str) -> Result<Option<Compared>> {
         let shard = index::shard_of(bucket, key);
         let mut before: Option<Option<Bytes>> = None;
-        let mut head = Head::default();
-        for _ in 0..LOOKS {
+        let mut head = ObservedHead::default();
+        for _ in 0..RECHECKS {
             let mut op = ReadOp::new();
             op.omap_get_vals_by_keys(vec![key::entry(key)]);
-            op.omap_get_vals("", key::prefix(Kind::Pending, key), PAGE);
+            op.omap_get_vals("", key::prefix(IndexRecordKind::Pending, key), PAGE);
             let reply = self.pools.index.operate_read(&shard, op).await.and_then(|reply| reply.success());
             let (value, pending) = match reply {
                 Err(error) if error.is_not_found() => (None, false),
@@ -231,7 +233,7 @@ impl Gateway {
             };
             if pending {
                 before = None;
-                tokio::time::sleep(BETWEEN).await;
+                tokio::time::sleep(RECHECK_INTERVAL).await;
                 continue;
             }
             if before.as_ref() == Some(&value) {
@@ -247,7 +249,7 @@ impl Gateway {
     async fn check_key(&self, bucket: &Bucket, key: &str, fix: bool, report: &mut CheckReport) -> Result<()> {
         let compared = match self.compare(bucket, key).await {
             Err(Error::Corrupt { .. }) => {
-                report.add(Problem::CorruptHead(key.to_owned()));
+                report.add(BucketInconsistency::CorruptHead(key.to_owned()));
                 return Ok(());
             }
             compared => compared?,
@@ -256,18 +258,20 @@ impl Gateway {
         let shard = index::shard_of(bucket, key);
         let entry = value.as_ref().map(|value| record::decode::<Entry>(&shard, value));
         match (&entry, &head) {
-            (None, Head::Absent) => return Ok(()),
+            (None, ObservedHead::Absent) => return Ok(()),
             // Tidying has removed the head but not yet the entry.
-            (Some(Ok(Entry { object: None, .. })), Head::Absent) => {
+            (Some(Ok(Entry { object: None, .. })), ObservedHead::Absent) => {
                 return if fix { self.tidy_key(&bucket.id, &shard, key).await } else { Ok(()) };
             }
-            (Some(Ok(Entry { object: None, seq })), Head::Tombstone(last)) if seq == last => return Ok(()),
-            (Some(Ok(entry)), Head::Object(head)) if agree(entry, head) => return Ok(()),
+            (Some(Ok(Entry { object: None, seq })), ObservedHead::Tombstone(last)) if seq == last => {
+                return Ok(());
+            }
+            (Some(Ok(entry)), ObservedHead::Object(head)) if agree(entry, head) => return Ok(()),
             _ => self.must_stand(bucket).await?,
         }
         match &entry {
-            Some(Err(_)) => report.add(Problem::CorruptEntry(key.to_owned())),
-            _ => report.add(Problem::WrongEntry(key.to_owned())),
+            Some(Err(_)) => report.add(BucketInconsistency::CorruptEntry(key.to_owned())),
+            _ => report.add(BucketInconsistency::WrongEntry(key.to_owned())),
         }
         if !fix {
             return Ok(());
@@ -277,18 +281,18 @@ impl Gateway {
         let mut op = WriteOp::new();
         op.assert_exists().omap_cmp(vec![(name.clone(), CmpOp::Eq, value.unwrap_or_default())]);
         let gone = match &head {
-            Head::Absent => vec![name.clone(), tails.clone()],
-            Head::Tombstone(_) | Head::Object(_) => vec![tails.clone()],
+            ObservedHead::Absent => vec![name.clone(), tails.clone()],
+            ObservedHead::Tombstone(_) | ObservedHead::Object(_) => vec![tails.clone()],
         };
         op.omap_rm_keys(gone);
         match head {
-            Head::Absent => {}
+            ObservedHead::Absent => {}
             // Tidying removes both the head and the entry.
-            Head::Tombstone(seq) => {
+            ObservedHead::Tombstone(seq) => {
                 let tidy = (key::tidy(key), record::encode(&Tidy { up_to: seq }));
                 op.omap_set(vec![(name, record::encode(&Entry { seq, object: None })), tidy]);
             }
-            Head::Object(head) => {
+            ObservedHead::Object(head) => {
                 let entry = Entry { seq: head.seq, object: Some(head.listed) };
                 let mut set = vec![(name, record::encode(&entry))];
                 if !head.tails.is_empty() {
@@ -310,7 +314,7 @@ impl Gateway {
             let shard = index::shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
-                let page = self.page(&shard, Kind::Entry, after.clone()).await?;
+                let page = self.page(&shard, IndexRecordKind::Entry, after.clone()).await?;
                 let differing: Vec<Option<String>> = stream::iter(&page.entries)
                     .map(|(name, value)| {
                         let shard = &shard;
@@ -358,9 +362,11 @@ impl Gateway {
         for place in self.data_pools().await? {
             let mut lister = place.pool.list();
             while let Some(object) = lister.next().await? {
-                match role_of(bucket, object.name()) {
-                    Some(Role::Tail(run)) if place.has_tails(&run) => drop(runs.insert(run)),
-                    Some(role @ (Role::Head(_) | Role::Upload(..))) if place.has_heads() => {
+                match classify_data_object(bucket, object.name()) {
+                    Some(DataObjectKind::Tail(run)) if place.has_tails(&run) => drop(runs.insert(run)),
+                    Some(role @ (DataObjectKind::Head(_) | DataObjectKind::Upload(..)))
+                        if place.has_heads() =>
+                    {
                         self.check_role(bucket, role, fix, report).await?;
                     }
                     // It is not in the pool where the gateway would look for it.
@@ -375,13 +381,13 @@ impl Gateway {
     async fn check_role(
         self: &Arc<Gateway>,
         bucket: &Bucket,
-        role: Role,
+        role: DataObjectKind,
         fix: bool,
         report: &mut CheckReport,
     ) -> Result<()> {
         match role {
-            Role::Tail(_) => {}
-            Role::Head(key) => {
+            DataObjectKind::Tail(_) => {}
+            DataObjectKind::Head(key) => {
                 let shard = index::shard_of(bucket, &key);
                 let name = key::entry(&key);
                 let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await;
@@ -390,18 +396,18 @@ impl Gateway {
                     self.check_key(bucket, &key, fix, report).await?;
                 }
             }
-            Role::Upload(key, id) => {
+            DataObjectKind::Upload(key, id) => {
                 let shard = index::shard_of(bucket, &key);
                 let name = key::upload(&key, &id);
                 let listed = async || -> Result<bool> {
                     let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
                     Ok(found.contains_key(&name))
                 };
-                if listed().await? || self.tails_of_upload(bucket, &key, &id).await?.is_none() {
+                if listed().await? || self.upload_tails(bucket, &key, &id).await?.is_none() {
                     return Ok(());
                 }
                 self.must_stand(bucket).await?;
-                report.add(Problem::UnlistedUpload(key.clone(), id.clone()));
+                report.add(BucketInconsistency::UnlistedUpload(key.clone(), id.clone()));
                 if fix {
                     self.abort_upload(bucket, &key, &id).await?;
                 }
@@ -416,7 +422,7 @@ impl Gateway {
             let shard = index::shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
-                let page = self.page(&shard, Kind::Upload, after.clone()).await?;
+                let page = self.page(&shard, IndexRecordKind::Upload, after.clone()).await?;
                 for (name, value) in &page.entries {
                     after = name.clone();
                     let Some(upload) = key::parse(name) else { continue };
@@ -425,10 +431,10 @@ impl Gateway {
                     let age = now_ns().saturating_sub(entry.begun_ns);
                     // An upload is listed before it is created.
                     let young = u128::from(age) < self.config.pending_expiration.as_nanos();
-                    if young || self.tails_of_upload(bucket, key, id).await?.is_some() {
+                    if young || self.upload_tails(bucket, key, id).await?.is_some() {
                         continue;
                     }
-                    report.add(Problem::MissingUpload(key.clone(), id.clone()));
+                    report.add(BucketInconsistency::MissingUpload(key.clone(), id.clone()));
                     if fix {
                         index::remove_upload(self, bucket, key, id).await?;
                     }
@@ -455,7 +461,7 @@ impl Gateway {
             }
         };
         // The order matters: see the module's documentation.
-        for kind in [Kind::Upload, Kind::Pending, Kind::Tails] {
+        for kind in [IndexRecordKind::Upload, IndexRecordKind::Pending, IndexRecordKind::Tails] {
             for number in 0..bucket.shards.max(1) {
                 let shard = index::shard_name(bucket, number);
                 let mut after = Bytes::new();
@@ -463,18 +469,18 @@ impl Gateway {
                     let page = self.page(&shard, kind, after.clone()).await?;
                     for (name, value) in &page.entries {
                         after = name.clone();
-                        let Some(key::ShardKey { key, suffix, .. }) = key::parse(name) else { continue };
+                        let Some(key::IndexKey { key, suffix, .. }) = key::parse(name) else { continue };
                         match kind {
-                            Kind::Upload => {
-                                let tails = self.tails_of_upload(bucket, &key, &suffix).await?;
+                            IndexRecordKind::Upload => {
+                                let tails = self.upload_tails(bucket, &key, &suffix).await?;
                                 forget(&mut runs, &tails.unwrap_or_default());
                             }
-                            Kind::Pending => {
+                            IndexRecordKind::Pending => {
                                 let pending = record::decode::<Pending>(&shard, value)?;
                                 forget(&mut runs, pending.tails.as_slice());
                                 forget(&mut runs, &pending.replaced);
                                 forget(&mut runs, &pending.parts);
-                                forget(&mut runs, &self.named_tails(bucket, &key).await?);
+                                forget(&mut runs, &self.referenced_tails(bucket, &key).await?);
                             }
                             // A record that can't be decoded references nothing here; the scan of the heads below finds the
                             // references of its head.
@@ -503,18 +509,18 @@ impl Gateway {
         for place in self.data_pools().await? {
             let mut lister = place.pool.list();
             while let Some(object) = lister.next().await? {
-                match role_of(bucket, object.name()) {
-                    Some(Role::Head(key)) if place.has_heads() => {
-                        match self.named_tails(bucket, &key).await {
+                match classify_data_object(bucket, object.name()) {
+                    Some(DataObjectKind::Head(key)) if place.has_heads() => {
+                        match self.referenced_tails(bucket, &key).await {
                             Err(Error::Corrupt { .. }) => readable = false,
                             named => forget(&mut runs, &named?),
                         }
                     }
-                    Some(Role::Upload(key, id)) if place.has_heads() => {
-                        let tails = self.tails_of_upload(bucket, &key, &id).await?;
+                    Some(DataObjectKind::Upload(key, id)) if place.has_heads() => {
+                        let tails = self.upload_tails(bucket, &key, &id).await?;
                         forget(&mut runs, &tails.unwrap_or_default());
                     }
-                    Some(Role::Tail(run)) if place.has_tails(&run) => {
+                    Some(DataObjectKind::Tail(run)) if place.has_tails(&run) => {
                         let number =
                             object.name().rsplit('_').next().and_then(|number| number.parse::<u64>().ok());
                         if runs.contains(&run) {
@@ -529,10 +535,10 @@ impl Gateway {
         counts.retain(|run, _| runs.contains(run));
         self.must_stand(bucket).await?;
         for (name, count) in counts {
-            report.add(Problem::Orphan(name.clone(), count));
+            report.add(BucketInconsistency::Orphan(name.clone(), count));
             // A head that can't be read may reference it.
             if fix && readable {
-                self.discard(&[Tails { name, count }]).await?;
+                self.queue_garbage(&[Tails { name, count }]).await?;
             }
         }
         Ok(())
@@ -540,12 +546,12 @@ impl Gateway {
 
     /// Checks a shard's sums against its entries; both are read while the shard does not change.
     async fn check_sums(&self, shard: &str, fix: bool, report: &mut CheckReport) -> Result<()> {
-        for _ in 0..LOOKS {
+        for _ in 0..RECHECKS {
             let Some((existing, version)) = self.sums(shard).await? else { return Ok(()) };
             let mut calculated = Stats::default();
             let mut after = Bytes::new();
             loop {
-                let page = self.page(shard, Kind::Entry, after.clone()).await?;
+                let page = self.page(shard, IndexRecordKind::Entry, after.clone()).await?;
                 for (name, value) in &page.entries {
                     after = name.clone();
                     if let Ok(entry) = record::decode::<Entry>(shard, value) {
@@ -558,7 +564,7 @@ impl Gateway {
             }
             let Some((_, now)) = self.sums(shard).await? else { return Ok(()) };
             if now != version {
-                tokio::time::sleep(BETWEEN).await;
+                tokio::time::sleep(RECHECK_INTERVAL).await;
                 continue;
             }
             if existing.unwrap_or_default() != calculated {
@@ -570,7 +576,7 @@ impl Gateway {
                         continue;
                     }
                 }
-                report.add(Problem::WrongSums(shard.to_owned()));
+                report.add(BucketInconsistency::WrongSums(shard.to_owned()));
             }
             let existing = existing.unwrap_or_default();
             report.existing = (report.existing.0 + existing.objects, report.existing.1 + existing.bytes);
@@ -578,7 +584,7 @@ impl Gateway {
                 (report.calculated.0 + calculated.objects, report.calculated.1 + calculated.bytes);
             return Ok(());
         }
-        report.add(Problem::BusyShard(shard.to_owned()));
+        report.add(BucketInconsistency::BusyShard(shard.to_owned()));
         Ok(())
     }
 
@@ -605,7 +611,7 @@ fn agree(entry: &Entry, head: &HeadEntry) -> bool {
 
 /// Whether an entry has that sequence and describes that object. It need not know that the object has neither metadata nor
 /// tags.
-fn says(entry: &Entry, seq: Seq, listed: &Listed) -> bool {
+fn says(entry: &Entry, seq: Seq, listed: &ListingEntry) -> bool {
     let mut object = entry.object.clone();
     if let Some(object) = &mut object
         && (object.kind, listed.kind) == (VersionKind::Object, VersionKind::Plain)

@@ -7,7 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
-use crate::object::{Data, Head};
+use crate::object::{DataLocation, Head};
 use crate::pools;
 use crate::record;
 use crate::zone::{ZONE, Zone};
@@ -41,8 +41,8 @@ impl DataPool {
 impl Gateway {
     /// Returns the pool for new data in a storage class, which is empty for STANDARD. Creates a missing pool when the first
     /// data of the class is written. Fails with [`Error::NoSuchStorageClass`] if the zone has no pool for that class.
-    pub(crate) async fn pool_for(&self, class: &str) -> Result<IoCtx> {
-        if let Some(pool) = self.known_pool(class) {
+    pub(crate) async fn pool_for_write(&self, class: &str) -> Result<IoCtx> {
+        if let Some(pool) = self.cached_pool(class) {
             return Ok(pool);
         }
         let none = || Error::NoSuchStorageClass(class.to_owned());
@@ -50,7 +50,7 @@ impl Gateway {
         let stored = zone.class(class).ok_or_else(none)?;
         let pool = stored.data_pool.clone().ok_or_else(none)?;
         if stored.used {
-            return self.remember(class, self.cluster.open_pool(&pool).await?);
+            return self.cache_pool(class, self.cluster.open_pool(&pool).await?);
         }
         let opened = pools::open_or_create(&self.cluster, &pool).await?;
         let mark = |zone: &mut Zone| match zone.class_mut(class) {
@@ -63,12 +63,12 @@ impl Gateway {
             None => Err(none()),
         };
         record::update(&self.pools.root, ZONE, mark).await?.ok_or_else(none)?;
-        self.remember(class, opened)
+        self.cache_pool(class, opened)
     }
 
     /// Fails with [`Error::NoSuchStorageClass`] if the zone has no pool for a class.
     pub(crate) async fn check_class(&self, class: &str) -> Result<()> {
-        if self.known_pool(class).is_some() {
+        if self.cached_pool(class).is_some() {
             return Ok(());
         }
         let zone = Zone::open(&self.pools.root, false).await?;
@@ -77,8 +77,8 @@ impl Gateway {
     }
 
     /// Returns the pool that contains the data in a storage class, which is empty for STANDARD.
-    pub(crate) async fn pool_of(&self, class: &str) -> Result<IoCtx> {
-        if let Some(pool) = self.known_pool(class) {
+    pub(crate) async fn pool_for_read(&self, class: &str) -> Result<IoCtx> {
+        if let Some(pool) = self.cached_pool(class) {
             return Ok(pool);
         }
         let zone = Zone::open(&self.pools.root, false).await?;
@@ -88,15 +88,15 @@ impl Gateway {
             return Err(Error::Internal { what: "the storage class of data", detail });
         };
         let pool = self.cluster.open_pool(&pool).await?;
-        if used { self.remember(class, pool) } else { Ok(pool) }
+        if used { self.cache_pool(class, pool) } else { Ok(pool) }
     }
 
     /// Returns the pool that contains the data of an object, as far as it is not in the head.
     pub(crate) async fn data_pool(&self, head: &Head) -> Result<IoCtx> {
         match head.data {
             // There is no such data, so the zone need not be read.
-            Data::Inline => Ok(self.pools.data.clone()),
-            Data::Tails(_) | Data::Parts(_) => self.pool_of(&head.class).await,
+            DataLocation::Inline => Ok(self.pools.data.clone()),
+            DataLocation::Tails(_) | DataLocation::Parts(_) => self.pool_for_read(&head.class).await,
         }
     }
 
@@ -119,14 +119,14 @@ impl Gateway {
         Ok(all)
     }
 
-    fn known_pool(&self, class: &str) -> Option<IoCtx> {
+    fn cached_pool(&self, class: &str) -> Option<IoCtx> {
         if class.is_empty() {
             return Some(self.pools.data.clone());
         }
         self.pools.classes.0.read().get(class).cloned()
     }
 
-    fn remember(&self, class: &str, pool: IoCtx) -> Result<IoCtx> {
+    fn cache_pool(&self, class: &str, pool: IoCtx) -> Result<IoCtx> {
         self.pools.classes.0.write().insert(class.to_owned(), pool.clone());
         Ok(pool)
     }

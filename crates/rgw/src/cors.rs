@@ -39,7 +39,7 @@ fn matches(pattern: &str, text: &str) -> bool {
 }
 
 /// A cross-origin request, or the one that a preflight asks about.
-struct Asked<'a> {
+struct PreflightRequest<'a> {
     origin: &'a str,
     method: &'a str,
     /// In lower case.
@@ -50,7 +50,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-fn rule_for<'a>(bucket: &'a Bucket, asked: &Asked<'_>) -> Option<&'a CORSRule> {
+fn rule_for<'a>(bucket: &'a Bucket, asked: &PreflightRequest<'_>) -> Option<&'a CORSRule> {
     let rules = bucket.cors.as_ref()?;
     rules.cors_rules.iter().find(|rule| {
         let allowed = rule.allowed_headers.as_deref().unwrap_or_default();
@@ -63,7 +63,7 @@ fn rule_for<'a>(bucket: &'a Bucket, asked: &Asked<'_>) -> Option<&'a CORSRule> {
     })
 }
 
-fn add(headers: &mut HeaderMap, rule: &CORSRule, asked: &Asked<'_>) {
+fn add(headers: &mut HeaderMap, rule: &CORSRule, asked: &PreflightRequest<'_>) {
     let any = rule.allowed_origins.iter().any(|origin| origin == "*");
     let mut set = |name: HeaderName, value: &str| {
         if let Ok(value) = HeaderValue::from_str(value) {
@@ -100,7 +100,7 @@ pub(crate) fn preflight(bucket: Option<&Bucket>, request: &HeaderMap) -> Respons
     let listed = text(request, &header::ACCESS_CONTROL_REQUEST_HEADERS).unwrap_or_default();
     let headers =
         listed.split(',').map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty());
-    let asked = Asked { origin, method, headers: headers.collect() };
+    let asked = PreflightRequest { origin, method, headers: headers.collect() };
     match bucket.and_then(|bucket| rule_for(bucket, &asked)) {
         Some(rule) => {
             let mut response = Response::new(Body::empty());
@@ -121,12 +121,12 @@ fn refused(status: StatusCode, code: &str, message: &str) -> Response<Body> {
     let text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
     );
-    crate::server::plain(status, "application/xml", text)
+    crate::server::plain_response(status, "application/xml", text)
 }
 
 /// Adds the CORS headers to the response to a browser's request.
 pub(crate) fn grant(bucket: &Bucket, method: &Method, origin: &str, response: &mut Response<Body>) {
-    let asked = Asked { origin, method: method.as_str(), headers: Vec::new() };
+    let asked = PreflightRequest { origin, method: method.as_str(), headers: Vec::new() };
     if let Some(rule) = rule_for(bucket, &asked) {
         add(response.headers_mut(), rule, &asked);
     }

@@ -84,7 +84,7 @@ pub enum Error {
     NoSuchBucket(String),
     /// The bucket exists and is this user's.
     #[error("bucket {0} exists and is yours")]
-    BucketIsYours(String),
+    BucketAlreadyOwned(String),
     /// The bucket exists and is another user's.
     #[error("bucket {0} exists")]
     BucketExists(String),
@@ -213,7 +213,7 @@ impl From<nacre_index::Error> for Error {
     fn from(error: nacre_index::Error) -> Error {
         match error {
             nacre_index::Error::Corrupt { name, source } => Error::Corrupt { name, source },
-            nacre_index::Error::Crowded(key) => Error::Contended(key),
+            nacre_index::Error::TooManyPending(key) => Error::Contended(key),
         }
     }
 }
@@ -230,7 +230,7 @@ impl Error {
     }
 
     /// Whether RADOS reports that the object does not exist.
-    pub fn is_absent(&self) -> bool {
+    pub fn is_not_found(&self) -> bool {
         matches!(self, Error::Rados(error) if error.is_not_found())
     }
 
@@ -249,14 +249,14 @@ impl Error {
     }
 
     /// Whether an object that was to be created already exists.
-    pub(crate) fn is_present(&self) -> bool {
+    pub(crate) fn is_already_exists(&self) -> bool {
         matches!(self, Error::Rados(error) if error.errno() == nacre_types::errno::Errno::EEXIST)
     }
 
     /// Whether the operation may have taken effect despite the error. This includes operations of a blocklisted session: an
     /// OSD refuses such an operation when it is resent, even if it was applied before and only its reply was lost. ESTALE
     /// means that an OSD can't tell.
-    pub(crate) fn is_unknown(&self) -> bool {
+    pub(crate) fn is_outcome_unknown(&self) -> bool {
         use nacre_client::Error as Rados;
         if matches!(self, Error::Rados(error) if error.errno() == nacre_types::errno::Errno::ESTALE) {
             return true;
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn what_became_of_a_blocklisted_session_s_operation_is_unknown() {
         let error = |errno| Error::Rados(nacre_client::Error::from(errno));
-        assert!(error(Errno::EBLOCKLISTED).is_unknown());
-        assert!(!error(Errno::ENOSPC).is_unknown() && !error(Errno::ECANCELED).is_unknown());
+        assert!(error(Errno::EBLOCKLISTED).is_outcome_unknown());
+        assert!(!error(Errno::ENOSPC).is_outcome_unknown() && !error(Errno::ECANCELED).is_outcome_unknown());
     }
 }

@@ -2,17 +2,17 @@
 //! a minute for each bucket, since any client can cause it.
 
 use crate::log_limit::LogLimit;
-use crate::policy::{Asked, Decision, Policy, StepLimit};
+use crate::policy::{Decision, Policy, PolicyRequest, StepLimitExceeded};
 use std::time::{Duration, Instant};
 
 /// Messages about evaluations that reached their step limit, by bucket.
 static STEP_LIMIT_LOG: LogLimit = LogLimit::new(Duration::from_secs(60));
 
 /// Returns the decision of a policy on a request.
-pub(crate) fn evaluate(policy: &Policy, asked: &Asked<'_>) -> Decision {
-    policy.decide(asked).unwrap_or_else(|StepLimit| {
+pub(crate) fn evaluate(policy: &Policy, asked: &PolicyRequest<'_>) -> Decision {
+    policy.decide(asked).unwrap_or_else(|StepLimitExceeded| {
         let bucket = subject_of(asked.resource);
-        if let Some(omitted) = STEP_LIMIT_LOG.pass(bucket, Instant::now()) {
+        if let Some(omitted) = STEP_LIMIT_LOG.should_log(bucket, Instant::now()) {
             let action = asked.action;
             tracing::warn!(
                 bucket,
@@ -36,7 +36,7 @@ fn subject_of(resource: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Who;
+    use crate::policy::PolicyPrincipal;
     use serde_json::json;
 
     #[test]
@@ -47,8 +47,8 @@ mod tests {
         let policy = Policy::read(&json!({ "Statement": statement }).to_string(), "b").unwrap();
         let evaluate_for = |referer: &str| {
             let context = |_: &str| vec![referer.to_owned()];
-            let (who, resource) = (Who::default(), "arn:aws:s3:::b/k");
-            evaluate(&policy, &Asked { who, action: "s3:GetObject", resource, context: &context })
+            let (who, resource) = (PolicyPrincipal::default(), "arn:aws:s3:::b/k");
+            evaluate(&policy, &PolicyRequest { who, action: "s3:GetObject", resource, context: &context })
         };
         assert_eq!(evaluate_for("http://x"), Decision::Allow);
         assert_eq!(evaluate_for(&"a".repeat(20_000)), Decision::Deny);

@@ -9,11 +9,11 @@ use crate::evaluation::evaluate;
 use crate::gateway::Gateway;
 use crate::iam;
 use crate::notifications;
-use crate::policy::{Asked, Decision, Policy, Who};
-use crate::s3::{Context, Peer, log_fault};
+use crate::policy::{Decision, Policy, PolicyPrincipal, PolicyRequest};
+use crate::s3::{ConditionContext, RequestOrigin, log_fault};
 use crate::server::RequestInfo;
-use crate::session::Assumed;
-use crate::signature::{self, Refusal};
+use crate::session::CallerIdentity;
+use crate::signature::{self, SigV4Error};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request};
 use s3s::Body;
@@ -25,28 +25,28 @@ const MAX_BODY_BYTES: usize = nacre_topics::sns::MAX_FORM_BYTES;
 
 /// Why a form was refused: HTTP status, AWS's error code, and a message.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct FormError {
     pub(crate) status: StatusCode,
     pub(crate) code: &'static str,
     pub(crate) message: String,
 }
 
-impl Failure {
-    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Failure {
-        Failure { status, code, message: message.into() }
+impl FormError {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> FormError {
+        FormError { status, code, message: message.into() }
     }
 
-    pub(crate) fn invalid(message: impl Into<String>) -> Failure {
-        Failure::new(StatusCode::BAD_REQUEST, "ValidationError", message)
+    pub(crate) fn invalid(message: impl Into<String>) -> FormError {
+        FormError::new(StatusCode::BAD_REQUEST, "ValidationError", message)
     }
 
-    pub(crate) fn denied(action: &str) -> Failure {
-        Failure::new(StatusCode::FORBIDDEN, "AccessDenied", format!("not authorized to perform {action}"))
+    pub(crate) fn denied(action: &str) -> FormError {
+        FormError::new(StatusCode::FORBIDDEN, "AccessDenied", format!("not authorized to perform {action}"))
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
+impl From<Error> for FormError {
+    fn from(error: Error) -> FormError {
         let (status, code) = match &error {
             Error::NoSuchUser(_) | Error::NoSuchRole(_) => (StatusCode::NOT_FOUND, "NoSuchEntity"),
             Error::UserExists(_) | Error::KeyExists(_) | Error::RoleExists(_) => {
@@ -69,50 +69,50 @@ impl From<Error> for Failure {
         };
         if status.is_server_error() {
             log_fault(&error);
-            return Failure::new(
+            return FormError::new(
                 status,
                 code,
                 "The request processing has failed because of an internal error.",
             );
         }
-        Failure { status, code, message: error.to_string() }
+        FormError { status, code, message: error.to_string() }
     }
 }
 
-impl From<nacre_notify::Error> for Failure {
-    fn from(error: nacre_notify::Error) -> Failure {
+impl From<nacre_notify::Error> for FormError {
+    fn from(error: nacre_notify::Error) -> FormError {
         Error::from(error).into()
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Failure {
+impl From<SigV4Error> for FormError {
+    fn from(refusal: SigV4Error) -> FormError {
         let (code, message) = match refusal {
-            Refusal::Missing => ("MissingAuthenticationToken", "the request is not signed"),
-            Refusal::Malformed => {
+            SigV4Error::Missing => ("MissingAuthenticationToken", "the request is not signed"),
+            SigV4Error::Malformed => {
                 ("IncompleteSignature", "the signature can't be understood, or covers too little")
             }
-            Refusal::Skewed => ("RequestExpired", "the request's time is too far from this server's"),
-            Refusal::Wrong => ("SignatureDoesNotMatch", "the signature is not that of the request"),
+            SigV4Error::Skewed => ("RequestExpired", "the request's time is too far from this server's"),
+            SigV4Error::Wrong => ("SignatureDoesNotMatch", "the signature is not that of the request"),
         };
-        Failure::new(StatusCode::FORBIDDEN, code, message)
+        FormError::new(StatusCode::FORBIDDEN, code, message)
     }
 }
 
 /// The sender of a form.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    pub(crate) assumed: Assumed,
+    pub(crate) assumed: CallerIdentity,
     /// Whether the form is signed with temporary credentials.
     pub(crate) temporary: bool,
     /// The values that conditions of policies may ask for.
-    pub(crate) context: Context,
+    pub(crate) context: ConditionContext,
 }
 
 impl Caller {
-    pub(crate) fn who(&self) -> Who<'_> {
+    pub(crate) fn who(&self) -> PolicyPrincipal<'_> {
         let role = self.assumed.role.as_ref().map(|(role, session)| (role.name.as_str(), session.as_str()));
-        Who { user: Some(&self.assumed.user.id), role }
+        PolicyPrincipal { user: Some(&self.assumed.user.id), role }
     }
 
     /// Returns the decision of the caller's own policies.
@@ -141,29 +141,29 @@ impl Caller {
         resource: &str,
     ) -> Decision {
         let context = |key: &str| self.context.get(key);
-        let asked = Asked { who: self.who(), action, resource, context: &context };
-        policies.fold(Decision::Nothing, |decision, policy| decision.or(evaluate(policy, &asked)))
+        let asked = PolicyRequest { who: self.who(), action, resource, context: &context };
+        policies.fold(Decision::Pass, |decision, policy| decision.or(evaluate(policy, &asked)))
     }
 
     /// Whether the caller is an administrator. No policy restricts administrators. Roles, and sessions with a policy, are not
     /// administrators.
     pub(crate) fn is_administrator(&self) -> bool {
         let user = &self.assumed.user;
-        self.is_bare() && (user.admin || user.system)
+        self.is_plain_user() && (user.admin || user.system)
     }
 
     /// Whether the caller has a capability. Roles, and sessions with a policy, do not have the user's capabilities.
     pub(crate) fn is_capable(&self, kind: &str, perm: Perm) -> bool {
-        self.is_administrator() || (self.is_bare() && caps::allow(&self.assumed.user.caps, kind, perm))
+        self.is_administrator() || (self.is_plain_user() && caps::allow(&self.assumed.user.caps, kind, perm))
     }
 
     /// Whether the caller is that user, in no role and in no session with a policy.
     pub(crate) fn is_user(&self, id: &str) -> bool {
-        self.is_bare() && self.assumed.user.id == id
+        self.is_plain_user() && self.assumed.user.id == id
     }
 
     /// Whether the caller is a user in no role and in no session with a policy.
-    pub(crate) fn is_bare(&self) -> bool {
+    pub(crate) fn is_plain_user(&self) -> bool {
         self.assumed.role.is_none() && self.assumed.policy.is_none()
     }
 }
@@ -235,10 +235,10 @@ pub(crate) async fn respond(gateway: &Arc<Gateway>, request: Request<Body>) -> R
     };
     let (status, text) = match answered {
         Ok(text) => (StatusCode::OK, text),
-        Err(Failure { status, code, message }) if is_sns => {
+        Err(FormError { status, code, message }) if is_sns => {
             (status, nacre_topics::sns::error(status.as_u16(), code, &message, &id))
         }
-        Err(failure) => (failure.status, iam::refusal(&failure)),
+        Err(failure) => (failure.status, iam::error_xml(&failure)),
     };
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
@@ -259,35 +259,36 @@ async fn authenticate(
     head: &request::Parts,
     mut body: Body,
     info: Arc<RequestInfo>,
-) -> Result<SignedForm, Failure> {
+) -> Result<SignedForm, FormError> {
     if head.uri.query().is_some_and(|query| !query.is_empty()) {
-        return Err(Failure::new(
+        return Err(FormError::new(
             StatusCode::BAD_REQUEST,
             "InvalidParameterCombination",
             "parameters are in the form",
         ));
     }
     let body = body.store_all_limited(MAX_BODY_BYTES).await;
-    let body = body.map_err(|_| Failure::invalid("the form is cut short or too long"))?;
+    let body = body.map_err(|_| FormError::invalid("the form is cut short or too long"))?;
     let signature = signature::read(&head.headers)?;
     let other_service = || {
-        Failure::new(StatusCode::FORBIDDEN, "SignatureDoesNotMatch", "the signature is for another service")
+        FormError::new(StatusCode::FORBIDDEN, "SignatureDoesNotMatch", "the signature is for another service")
     };
     let service = Service::named(signature.service).ok_or_else(other_service)?;
     let unknown =
-        || Failure::new(StatusCode::FORBIDDEN, "InvalidClientTokenId", "there is no such access key");
-    let secret = match gateway.secret_of(signature.access_key).await {
+        || FormError::new(StatusCode::FORBIDDEN, "InvalidClientTokenId", "there is no such access key");
+    let secret = match gateway.secret_key(signature.access_key).await {
         Err(Error::NoSuchUser(_)) => return Err(unknown()),
         secret => secret?,
     };
     signature.check_form(&head.headers, &body, &secret, OffsetDateTime::now_utc())?;
     let token = head.headers.get("x-amz-security-token").and_then(|token| token.to_str().ok());
-    let assumed = match gateway.identify(signature.access_key, token).await {
+    let assumed = match gateway.authenticate(signature.access_key, token).await {
         Err(Error::NoSuchUser(_)) => return Err(unknown()),
         assumed => assumed?,
     };
-    let peer = head.extensions.get::<Peer>();
-    let context = Context::of(&head.headers, "", peer, Some(assumed.user.as_ref()), assumed.role.as_ref());
+    let peer = head.extensions.get::<RequestOrigin>();
+    let context =
+        ConditionContext::of(&head.headers, "", peer, Some(assumed.user.as_ref()), assumed.role.as_ref());
     let temporary = crate::session::is_temporary(signature.access_key);
     Ok(SignedForm {
         body,

@@ -1,11 +1,11 @@
 //! Fuzz tests: damaged requests of clients and damaged stored records. See `nacre_fuzz`.
 
 use crate::acl::{Acl, Grant, Grantee, Permission};
-use crate::bucket::{Bucket, OwnBucket};
+use crate::bucket::{Bucket, UserBucketEntry};
 use crate::index::Tails;
-use crate::object::{Data, Head, Manifest, ManifestPart, StoredChecksum};
+use crate::object::{DataLocation, Head, Manifest, ManifestPart, StoredChecksum};
 use crate::policy::Policy;
-use crate::post_policy::{Fields, Signed};
+use crate::post_policy::{Fields, PostSignature};
 use crate::record;
 use crate::user::{AccessKey, User};
 use nacre_fuzz::Target;
@@ -50,7 +50,7 @@ fn fuzz_records_of_objects() {
         acl: acl(),
         ..Head::default()
     };
-    let parts = Head { data: Data::Parts(3), upload: "upload".into(), ..head.clone() };
+    let parts = Head { data: DataLocation::Parts(3), upload: "upload".into(), ..head.clone() };
     stored("object-head", &[head, parts, Head::default()]);
     let tails = Tails { name: "t".into(), count: 3 };
     let part = |number| ManifestPart {
@@ -71,7 +71,7 @@ fn fuzz_records_of_users_and_buckets() {
     let mut bucket = Bucket { name: "photos".into(), owner: "a".into(), acl: acl(), ..Bucket::default() };
     bucket.documents.insert("policy".into(), "{}".into());
     stored("bucket", &[bucket]);
-    stored("own-bucket", &[OwnBucket { id: "00".into(), created_ns: 7 }]);
+    stored("own-bucket", &[UserBucketEntry { id: "00".into(), created_ns: 7 }]);
 }
 
 const POLICY: &str = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"AWS":["arn:aws:iam:::user/a"]},
@@ -97,7 +97,11 @@ fn fuzz_policies() {
         "10.0.0.0/33",
     ];
     let seeds = vec![POLICY.as_bytes().to_vec()];
-    let target = Target { words: &words, bytes_per_byte: 1024, ..Target::new("policy", corpus(), seeds) };
+    let target = Target {
+        dictionary: &words,
+        max_alloc_per_input_byte: 1024,
+        ..Target::new("policy", corpus(), seeds)
+    };
     target.run(|input| {
         let text = std::str::from_utf8(input).ok()?;
         let policy = Policy::read(text, "photos").ok()?;
@@ -105,8 +109,8 @@ fn fuzz_policies() {
         let context = |_: &str| vec!["10.1.2.3".to_owned()];
         for user in [None, Some("a")] {
             let (action, resource) = ("s3:GetObject", "arn:aws:s3:::photos/x");
-            let who = crate::policy::Who { user, role: None };
-            _ = policy.decide(&crate::policy::Asked { who, action, resource, context: &context });
+            let who = crate::policy::PolicyPrincipal { user, role: None };
+            _ = policy.decide(&crate::policy::PolicyRequest { who, action, resource, context: &context });
         }
         policy.is_public();
         Some(input.to_vec())
@@ -127,7 +131,8 @@ fn document<T: for<'xml> xml::Deserialize<'xml>>(name: &str, seed: &str) {
         "xmlns=\"x\"",
     ];
     let seeds = vec![seed.as_bytes().to_vec()];
-    let target = Target { words: &words, bytes_per_byte: 1024, ..Target::new(name, corpus(), seeds) };
+    let target =
+        Target { dictionary: &words, max_alloc_per_input_byte: 1024, ..Target::new(name, corpus(), seeds) };
     target.run(|input| {
         let mut reader = xml::Deserializer::new(input);
         T::deserialize(&mut reader).ok()?;
@@ -172,8 +177,11 @@ fn fuzz_policies_of_forms() {
         ["content-length-range",1,10],["eq","$x-amz-meta-a","b"]]}"#;
     let words = ["content-length-range", "starts-with", "eq", "$", "[", "{", "18446744073709551616", "-1"];
     let seeds = vec![policy.as_bytes().to_vec()];
-    let target =
-        Target { words: &words, bytes_per_byte: 1024, ..Target::new("post-policy", corpus(), seeds) };
+    let target = Target {
+        dictionary: &words,
+        max_alloc_per_input_byte: 1024,
+        ..Target::new("post-policy", corpus(), seeds)
+    };
     target.run(|input| {
         use base64::Engine as _;
         let pairs = [
@@ -184,8 +192,8 @@ fn fuzz_policies_of_forms() {
             ("signature", "AAAA".to_owned()),
         ];
         let fields: Fields = pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        let signed = Signed::of(&fields).ok()??;
-        assert!(!signed.is_by("secret"));
+        let signed = PostSignature::of(&fields).ok()??;
+        assert!(!signed.is_signed_with("secret"));
         signed.check(&fields, "b", UNIX_EPOCH).ok()?;
         Some(input.to_vec())
     });
@@ -198,13 +206,13 @@ fn fuzz_signatures_of_forms() {
                 x-amz-date=20260101T000000Z\nx-amz-signature=00ff";
     let words = ["awsaccesskeyid=", "signature=", "/", "\u{e9}", "T", "aws4_request", "\n"];
     let seeds = vec![text.as_bytes().to_vec()];
-    let target = Target { words: &words, ..Target::new("form-signature", corpus(), seeds) };
+    let target = Target { dictionary: &words, ..Target::new("form-signature", corpus(), seeds) };
     target.run(|input| {
         let text = std::str::from_utf8(input).ok()?;
         let pairs = text.split('\n').filter_map(|line| line.split_once('='));
         let fields: Fields = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let signed = Signed::of(&fields).ok()??;
-        assert!(!signed.is_by("a secret that no user has"), "{fields:?}");
+        let signed = PostSignature::of(&fields).ok()??;
+        assert!(!signed.is_signed_with("a secret that no user has"), "{fields:?}");
         Some(input.to_vec())
     });
 }
@@ -228,7 +236,7 @@ fn fuzz_signed_requests() {
         "%",
         "\n",
     ];
-    let target = Target { words: &words, ..Target::new("signed-request", corpus(), vec![text.into()]) };
+    let target = Target { dictionary: &words, ..Target::new("signed-request", corpus(), vec![text.into()]) };
     target.run(|input| {
         let text = std::str::from_utf8(input).ok()?;
         let (query, header) = text.split_once('\n')?;

@@ -63,7 +63,7 @@ pub struct GarbageRecord {
 
 /// The result of a collection, in garbage records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Collected {
+pub struct GcResult {
     /// Records whose objects it removed.
     pub removed: u64,
     /// Records that can't be decoded. They stay.
@@ -92,7 +92,7 @@ impl GarbageRecord {
 
 impl Gateway {
     /// Records unreferenced tails as garbage.
-    pub(crate) async fn discard(&self, garbage: &[Tails]) -> Result<()> {
+    pub(crate) async fn queue_garbage(&self, garbage: &[Tails]) -> Result<()> {
         let due = now_ns() + self.config.gc_wait.as_nanos() as u64;
         for tails in garbage.iter().filter(|tails| tails.count > 0) {
             let shard = format!("gc.{}", ceph_str_hash_rjenkins(tails.name.as_bytes()) % SHARDS);
@@ -146,8 +146,8 @@ impl Gateway {
 
     /// Removes the tails that may be removed now; with `all`, all garbage. Skips records that can't be decoded and records
     /// whose objects can't be removed. Fails if the cluster does not answer.
-    pub async fn collect_garbage(&self, all: bool) -> Result<Collected> {
-        let mut collected = Collected::default();
+    pub async fn collect_garbage(&self, all: bool) -> Result<GcResult> {
+        let mut collected = GcResult::default();
         for shard in 0..SHARDS {
             let mut after = Some(Bytes::new());
             while let Some(from) = after {
@@ -166,7 +166,9 @@ impl Gateway {
                     }
                     match self.collect(&record).await {
                         Ok(()) => collected.removed += 1,
-                        Err(error) if error.is_unknown() || error.is_unavailable() => return Err(error),
+                        Err(error) if error.is_outcome_unknown() || error.is_unavailable() => {
+                            return Err(error);
+                        }
                         Err(error) => {
                             tracing::warn!(%error, name = record.name, "rgw: garbage can't be removed now");
                             collected.failed += 1;
@@ -180,7 +182,7 @@ impl Gateway {
     }
 
     async fn collect(&self, record: &GarbageRecord) -> Result<()> {
-        let pool = self.pool_of(class_of(&record.name)).await?;
+        let pool = self.pool_for_read(class_of(&record.name)).await?;
         let mut removals = stream::iter(0..record.count)
             .map(|at| pool.remove(&format!("{}_{at}", record.name)))
             .map(|removal| async move {
@@ -198,7 +200,7 @@ impl Gateway {
 }
 
 /// Collects garbage, tidies buckets and removes leases of ended gateways from time to time, while the gateway exists.
-pub(crate) async fn work(gateway: std::sync::Weak<Gateway>, every: Duration) {
+pub(crate) async fn run_gc(gateway: std::sync::Weak<Gateway>, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
         let Some(gateway) = gateway.upgrade() else { return };

@@ -1,7 +1,7 @@
 //! A gateway's connection to its cluster: pools, caches of users and buckets, tags, and the work that continues after a
 //! request is answered.
 //!
-//! Cached records are valid while the gateway's watch on [`CONTROL`] is established. A gateway that changes a user or a
+//! Cached records are valid while the gateway's watch on [`NOTIFY_OBJECT`] is established. A gateway that changes a user or a
 //! bucket notifies all gateways. Its request succeeds only after each of them has acknowledged or has lost its watch. A
 //! gateway whose watch gave no sign of life for [`WATCH_TIMEOUT`] may have lost it without knowing; it uses no cached
 //! record.
@@ -9,16 +9,16 @@
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::index::{Finisher, Preparer};
-use crate::lease::Lease;
-use crate::lifecycle::Schedule;
+use crate::lease::GatewayLease;
+use crate::lifecycle::LifecycleSchedule;
 use crate::notifications::{self, Delivery, EndpointRules};
-use crate::object::{Holder, LastCommits, ReadSizes, SECRET_BYTES, Secret};
+use crate::object::{LastCommits, ReadSizeEstimator, SECRET_BYTES, Secret, SseKeySource};
 use crate::pools::Pools;
-use crate::quota::{Ages, Quota, Quotas};
+use crate::quota::{Quota, QuotaCache, QuotaTtls};
 use crate::ratelimit::RateLimits;
 use crate::record;
 use crate::role::Role;
-use crate::session::Sealer;
+use crate::session::TokenSealer;
 use crate::usage::UsageLog;
 use crate::user::User;
 use base64::Engine as _;
@@ -39,28 +39,28 @@ use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio::task::JoinHandle;
 
 /// The object in `default.rgw.control` that all gateways watch.
-pub(crate) const CONTROL: &str = "notify.0";
+pub(crate) const NOTIFY_OBJECT: &str = "notify.0";
 /// The monitors' config-key for the secret for SSE-S3, in base64. It is the key that earlier releases used, and the prefix
 /// of the keys of generated secrets.
 const SECRET_KEY: &str = "rgw/crypt/default_encryption_key";
 /// The record in `default.rgw.control` that names the secret in use.
-const SECRET_CHOICE: &str = "sse_secret";
+const ACTIVE_SECRET: &str = "sse_secret";
 /// The maximum number of records in each cache.
 const REMEMBERED: usize = 10_000;
 /// A watch is lost after this time without a sign of life.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a change waits for the other gateways. By then, gateways that do not answer have lost their watches.
-const TELL_TIMEOUT: Duration = Duration::from_secs(15);
-const _: () = assert!(WATCH_TIMEOUT.as_secs() < TELL_TIMEOUT.as_secs());
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(15);
+const _: () = assert!(WATCH_TIMEOUT.as_secs() < NOTIFY_TIMEOUT.as_secs());
 /// How long to wait for answers of other gateways.
-pub(crate) const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Attempts to notify the other gateways of a change.
-const TELLINGS: u32 = 5;
+const NOTIFY_ATTEMPTS: u32 = 5;
 /// How long a record is cached, as Ceph's `rgw_cache_expiry_interval`: a gateway may die after it changed a record and
 /// before it notified the others.
-const KEPT_FOR: Duration = Duration::from_secs(900);
+const CACHE_TTL: Duration = Duration::from_secs(900);
 /// The bytes that one permit of [`Gateway::put_memory`] stands for.
-pub(crate) const ROOM_BYTES: usize = 1024;
+pub(crate) const PERMIT_BYTES: usize = 1024;
 /// How long each step of a shutdown waits for the cluster.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a health check waits for the cluster, and how long its result is cached.
@@ -92,7 +92,7 @@ pub struct Config {
     /// `rgw_admin_entry`: the beginning of the paths of the admin API; empty to disable the API.
     pub admin_entry: String,
     /// The maximum age of the usage that quotas are checked against.
-    pub quota_ages: Ages,
+    pub quota_ttls: QuotaTtls,
     /// `rgw_user_default_quota_…`: the user quota of new users.
     pub default_user_quota: Quota,
     /// `rgw_bucket_default_quota_…`: the bucket quota of new users.
@@ -129,12 +129,12 @@ pub struct Config {
 
 /// Names the secret for SSE-S3 in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct SecretChoice {
+struct ActiveSecret {
     /// The monitors' config-key that contains it.
     key: String,
 }
 
-impl Versioned for SecretChoice {
+impl Versioned for ActiveSecret {
     const NAME: &'static str = "choice of a secret";
 }
 
@@ -158,7 +158,7 @@ impl Default for Config {
             lease: Duration::from_secs(30),
             region: "default".into(),
             admin_entry: "admin".into(),
-            quota_ages: Ages { bucket: Duration::from_secs(600), user: Duration::from_secs(180) },
+            quota_ttls: QuotaTtls { bucket: Duration::from_secs(600), user: Duration::from_secs(180) },
             default_user_quota: Quota::default(),
             default_bucket_quota: Quota::default(),
             usage: None,
@@ -180,7 +180,7 @@ impl Default for Config {
 
 /// A notification from one gateway to the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Change {
+pub(crate) enum GatewayMessage {
     /// A user or its keys.
     User(String),
     /// A bucket.
@@ -192,7 +192,7 @@ pub(crate) enum Change {
     /// Not a change, but a request for the state of the circuit breaker of the topic with that id in each gateway. The
     /// acknowledgement contains the answer ([`BreakerState::as_str`](nacre_queues::retry::BreakerState::as_str)).
     AskBreaker(String),
-    /// Not a change, but a question: whether a gateway supports storage classes ([`KNOWN`](crate::zone::KNOWN)).
+    /// Not a change, but a question: whether a gateway supports storage classes ([`STORAGE_CLASSES_ANSWER`](crate::zone::KNOWN)).
     AskStorageClasses,
 }
 
@@ -208,15 +208,15 @@ pub struct Gateway {
     pub(crate) finisher: Finisher,
     /// The number of writes of bucket indexes that left events in an outbox.
     pub(crate) outbox_writes: Arc<AtomicU64>,
-    pub(crate) lifecycle: Schedule,
-    pub(crate) lease: Lease,
-    /// Permits of [`ROOM_BYTES`] each.
+    pub(crate) lifecycle: LifecycleSchedule,
+    pub(crate) lease: GatewayLease,
+    /// Permits of [`PERMIT_BYTES`] each.
     pub(crate) put_memory: Arc<Semaphore>,
     /// How many bytes of a head a GET reads first.
-    pub(crate) read_sizes: ReadSizes,
-    pub(crate) quotas: Quotas,
+    pub(crate) read_sizes: ReadSizeEstimator,
+    pub(crate) quotas: QuotaCache,
     /// Seals session tokens; created when it is first needed.
-    pub(crate) sealer: OnceCell<Sealer>,
+    pub(crate) sealer: OnceCell<TokenSealer>,
     pub(crate) usage: Option<Arc<UsageLog>>,
     /// The remaining rate limits of users and buckets in this gateway.
     pub(crate) ratelimits: RateLimits,
@@ -226,7 +226,7 @@ pub struct Gateway {
     pub(crate) notifier: OnceLock<Arc<Notifier>>,
     /// The number of garbage records that the last collection could not decode.
     pub(crate) damaged_garbage: Arc<AtomicU64>,
-    pub(crate) memory: Memory,
+    pub(crate) caches: MetadataCaches,
     secret: OnceCell<Secret>,
     /// The time and the result of the last health check of the cluster.
     answered: tokio::sync::Mutex<Option<(Instant, bool)>>,
@@ -240,7 +240,7 @@ pub struct Gateway {
 
 /// Caches of users, by access key and by id, of roles, of buckets and of topics.
 #[derive(Default)]
-pub(crate) struct Memory {
+pub(crate) struct MetadataCaches {
     /// The watch's cookie; and whether the gateway has ended, so that no watch is wanted.
     watch: Mutex<Option<u64>>,
     ended: AtomicBool,
@@ -270,7 +270,7 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 /// Spawns a task for a large future. The future is boxed, because it would be moved several times before it runs.
-pub(crate) fn spawn_large<F>(future: F) -> JoinHandle<F::Output>
+pub(crate) fn spawn_boxed<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
@@ -286,7 +286,7 @@ fn session_name(number: u64) -> String {
 impl Gateway {
     /// Opens the pools, creates missing ones, and starts to watch. Must be called within a runtime.
     pub async fn open(cluster: Cluster, config: Config) -> Result<Arc<Gateway>> {
-        let lifecycle = Schedule::read(&config.lifecycle_time, config.lifecycle_debug)?;
+        let lifecycle = LifecycleSchedule::read(&config.lifecycle_time, config.lifecycle_debug)?;
         let pools = Pools::open(&cluster, config.watch).await?;
         // Gateways that recover this gateway's changes blocklist it by this name, so it must not continue under another one.
         let number = cluster.bind_session();
@@ -295,7 +295,7 @@ impl Gateway {
         getrandom::fill(&mut instance).map_err(Error::no_random_numbers)?;
         // At least one piece must fit.
         let room = config.put_bytes.max(crate::object::PIECE_BYTES as u64);
-        let permits = (room as usize / ROOM_BYTES).min(u32::MAX as usize);
+        let permits = (room as usize / PERMIT_BYTES).min(u32::MAX as usize);
         let gateway = Arc::new_cyclic(|own| Gateway {
             own: Weak::clone(own),
             preparer: Preparer::default(),
@@ -303,10 +303,10 @@ impl Gateway {
             outbox_writes: Arc::default(),
             finisher: Finisher::default(),
             lifecycle,
-            lease: Lease::default(),
+            lease: GatewayLease::default(),
             put_memory: Arc::new(Semaphore::new(permits)),
-            read_sizes: ReadSizes::default(),
-            quotas: Quotas::default(),
+            read_sizes: ReadSizeEstimator::default(),
+            quotas: QuotaCache::default(),
             sealer: OnceCell::new(),
             usage: config.usage.map(|usage| Arc::new(UsageLog::new(usage.threshold))),
             ratelimits: RateLimits::default(),
@@ -316,7 +316,7 @@ impl Gateway {
             },
             notifier: OnceLock::new(),
             damaged_garbage: Arc::default(),
-            memory: Memory::default(),
+            caches: MetadataCaches::default(),
             secret: OnceCell::new(),
             answered: tokio::sync::Mutex::new(None),
             session,
@@ -334,20 +334,20 @@ impl Gateway {
             gateway.notifier.get_or_init(|| notifications::start(&gateway, delivery, number));
             tokio::spawn(notifications::note_gateways(Arc::downgrade(&gateway)));
         }
-        tokio::spawn(crate::lease::work(Arc::downgrade(&gateway), gateway.config.lease));
+        tokio::spawn(crate::lease::renew_lease_periodically(Arc::downgrade(&gateway), gateway.config.lease));
         if gateway.config.watch {
             tokio::spawn(crate::index::recover(Arc::downgrade(&gateway)));
         }
-        tokio::spawn(crate::garbage::work(Arc::downgrade(&gateway), gateway.config.gc_period));
+        tokio::spawn(crate::garbage::run_gc(Arc::downgrade(&gateway), gateway.config.gc_period));
         if let (Some(log), Some(usage)) = (&gateway.usage, &gateway.config.usage) {
             let log = Arc::clone(log);
-            tokio::spawn(crate::usage::work(Arc::downgrade(&gateway), log, usage.period));
+            tokio::spawn(crate::usage::flush_periodically(Arc::downgrade(&gateway), log, usage.period));
         }
         if gateway.config.dynamic_resharding {
             tokio::spawn(crate::index::reshard(Arc::downgrade(&gateway), gateway.config.reshard_period));
         }
         if gateway.config.lifecycle {
-            tokio::spawn(crate::lifecycle::work(Arc::downgrade(&gateway), lifecycle));
+            tokio::spawn(crate::lifecycle::run_lifecycle(Arc::downgrade(&gateway), lifecycle));
         }
         Ok(gateway)
     }
@@ -356,7 +356,7 @@ impl Gateway {
     /// for this one when they change something. The gateway may still be used, but caches nothing.
     ///
     /// If the cluster does not answer, it gives up after a while: other gateways recover the pending changes.
-    pub async fn finish(&self) {
+    pub async fn shut_down(&self) {
         if let Some(notifier) = self.notifier() {
             notifier.stop().await;
         }
@@ -368,8 +368,8 @@ impl Gateway {
             Ok(Err(error)) => tracing::warn!(%error, "rgw: usage is not written"),
             Err(_) => tracing::warn!("rgw: usage is not written, the cluster does not answer"),
         }
-        self.memory.ended.store(true, Ordering::Release);
-        let cookie = self.memory.watch.lock().take();
+        self.caches.ended.store(true, Ordering::Release);
+        let cookie = self.caches.watch.lock().take();
         if let Some(cookie) = cookie {
             match tokio::time::timeout(FINISH_TIMEOUT, self.pools.control.unwatch(cookie)).await {
                 Ok(Ok(())) => {}
@@ -378,7 +378,7 @@ impl Gateway {
             }
         }
         // A lease that is not released expires.
-        match tokio::time::timeout(FINISH_TIMEOUT, self.end_lease()).await {
+        match tokio::time::timeout(FINISH_TIMEOUT, self.release_lease()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "rgw: the lease could not be given back"),
             Err(_) => tracing::warn!("rgw: the lease could not be given back"),
@@ -399,14 +399,14 @@ impl Gateway {
 
     /// Whether the cluster answers within two seconds. The cluster is asked at most once a second, however many callers
     /// there are.
-    pub async fn answers(&self) -> bool {
+    pub async fn is_cluster_responsive(&self) -> bool {
         let mut answered = self.answered.lock().await;
         if let Some((at, answers)) = *answered
             && at.elapsed() < ANSWER_AGE
         {
             return answers;
         }
-        let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.pools.control.stat(CONTROL)).await;
+        let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.pools.control.stat(NOTIFY_OBJECT)).await;
         let answers = match asked {
             Ok(Ok(_)) => true,
             Ok(Err(error)) => error.is_not_found(),
@@ -432,7 +432,7 @@ impl Gateway {
     }
 
     /// Returns a name that nothing in the cluster has or ever had: 32 hexadecimal digits.
-    pub(crate) fn tag(&self) -> String {
+    pub(crate) fn new_tag(&self) -> String {
         format!("{:016x}{:016x}", self.instance, self.counted.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -446,9 +446,9 @@ impl Gateway {
         let known = self.secret.get_or_try_init(async || {
             let bytes = match self.config.encryption_key {
                 Some(key) => key,
-                None => self.kept_secret().await?,
+                None => self.stored_secret().await?,
             };
-            Ok::<_, Error>(Secret::new(Holder::Cluster, bytes))
+            Ok::<_, Error>(Secret::new(SseKeySource::Cluster, bytes))
         });
         known.await.cloned()
     }
@@ -457,23 +457,23 @@ impl Gateway {
     ///
     /// Each gateway that finds none stores one under a name of its own. One record in RADOS, which is created once, names
     /// the one in use: a command to the monitors that arrives late can't replace it.
-    async fn kept_secret(&self) -> Result<[u8; SECRET_BYTES]> {
-        if let Some((choice, _)) = record::read::<SecretChoice>(&self.pools.control, SECRET_CHOICE).await? {
+    async fn stored_secret(&self) -> Result<[u8; SECRET_BYTES]> {
+        if let Some((choice, _)) = record::read::<ActiveSecret>(&self.pools.control, ACTIVE_SECRET).await? {
             return self.chosen_secret(&choice.key).await;
         }
         // Earlier releases used a single name and had no such record.
         let made = match self.ask_secret(SECRET_KEY).await? {
             Some(_) => None,
-            None => Some(format!("{SECRET_KEY}/{}", self.tag())),
+            None => Some(format!("{SECRET_KEY}/{}", self.new_tag())),
         };
         if let Some(key) = &made {
-            let val = STANDARD.encode(crate::object::salt()?);
+            let val = STANDARD.encode(crate::object::random_salt()?);
             let command = serde_json::json!({ "prefix": "config-key set", "key": key, "val": val });
             self.cluster.command(command.to_string(), "").await?;
         }
-        let own = SecretChoice { key: made.clone().unwrap_or_else(|| SECRET_KEY.to_owned()) };
-        record::create(&self.pools.control, SECRET_CHOICE, &own).await?;
-        let (choice, _) = record::read::<SecretChoice>(&self.pools.control, SECRET_CHOICE)
+        let own = ActiveSecret { key: made.clone().unwrap_or_else(|| SECRET_KEY.to_owned()) };
+        record::create(&self.pools.control, ACTIVE_SECRET, &own).await?;
+        let (choice, _) = record::read::<ActiveSecret>(&self.pools.control, ACTIVE_SECRET)
             .await?
             .ok_or_else(|| Error::Contended("the secret for encryption".into()))?;
         if let Some(key) = made.filter(|key| *key != choice.key) {
@@ -508,26 +508,26 @@ impl Gateway {
     }
 
     /// Returns the user of an access key, as of the beginning of the call or later.
-    pub async fn known_user(&self, access_key: &str) -> Result<Arc<User>> {
-        self.known(&self.memory.users, access_key, self.user_of_key(access_key)).await
+    pub async fn cached_user(&self, access_key: &str) -> Result<Arc<User>> {
+        self.get_cached(&self.caches.users, access_key, self.user_of_key(access_key)).await
     }
 
     /// Returns the user of that id, as of the beginning of the call or later.
-    pub async fn known_user_id(&self, id: &str) -> Result<Arc<User>> {
-        self.known(&self.memory.owners, id, self.user(id)).await
+    pub async fn cached_user_by_id(&self, id: &str) -> Result<Arc<User>> {
+        self.get_cached(&self.caches.owners, id, self.user(id)).await
     }
 
     /// Returns the role of that name, as of the beginning of the call or later.
-    pub(crate) async fn known_role(&self, name: &str) -> Result<Arc<Role>> {
-        self.known(&self.memory.roles, name, self.role(name)).await
+    pub(crate) async fn cached_role(&self, name: &str) -> Result<Arc<Role>> {
+        self.get_cached(&self.caches.roles, name, self.role(name)).await
     }
 
     /// Returns the bucket of that name, as of the beginning of the call or later.
-    pub async fn known_bucket(&self, name: &str) -> Result<Arc<Bucket>> {
-        self.known(&self.memory.buckets, name, self.bucket(name)).await
+    pub async fn cached_bucket(&self, name: &str) -> Result<Arc<Bucket>> {
+        self.get_cached(&self.caches.buckets, name, self.bucket(name)).await
     }
 
-    pub(crate) async fn known<T>(
+    pub(crate) async fn get_cached<T>(
         &self,
         cache: &MetadataCache<T>,
         name: &str,
@@ -538,10 +538,10 @@ impl Gateway {
         {
             return Ok(known);
         }
-        let changes = self.memory.changes.load(Ordering::Acquire);
+        let changes = self.caches.changes.load(Ordering::Acquire);
         let asked = Arc::new(asking.await?);
         if self.is_watching() {
-            cache.keep(&self.memory.changes, changes, name, &asked);
+            cache.insert_if_unchanged(&self.caches.changes, changes, name, &asked);
         }
         Ok(asked)
     }
@@ -549,14 +549,14 @@ impl Gateway {
     /// Whether the watch is certainly established. If so, no other gateway completes a change before it has notified this
     /// one.
     fn is_watching(&self) -> bool {
-        let cookie = *self.memory.watch.lock();
+        let cookie = *self.caches.watch.lock();
         let silent = cookie.map(|cookie| self.pools.control.watch_check(cookie));
         silent.is_some_and(|silent| silent.is_ok_and(|silent| silent < WATCH_TIMEOUT))
     }
 
     /// Returns the sessions of all gateways that watch.
-    pub(crate) async fn gateways(&self) -> Result<BTreeSet<String>> {
-        let watchers = self.pools.control.list_watchers(CONTROL).await?;
+    pub(crate) async fn live_gateways(&self) -> Result<BTreeSet<String>> {
+        let watchers = self.pools.control.list_watchers(NOTIFY_OBJECT).await?;
         Ok(watchers.into_iter().map(|watcher| session_name(watcher.client.0)).collect())
     }
 
@@ -567,7 +567,7 @@ impl Gateway {
             let socket = text.rsplit_once('/').map_or(text, |(socket, _)| socket);
             socket.parse::<SocketAddr>().ok().map(|socket| socket.ip())
         };
-        let watchers = match self.pools.control.list_watchers(CONTROL).await {
+        let watchers = match self.pools.control.list_watchers(NOTIFY_OBJECT).await {
             Err(error) if error.is_not_found() => return Ok(BTreeSet::new()),
             watchers => watchers?,
         };
@@ -575,27 +575,27 @@ impl Gateway {
     }
 
     /// Handles a change that this or another gateway made.
-    fn hear(&self, change: &Change) {
-        self.memory.hear(change);
-        if let (Change::Topic(key), Some(notifier)) = (change, self.notifier()) {
+    fn invalidate(&self, change: &GatewayMessage) {
+        self.caches.invalidate(change);
+        if let (GatewayMessage::Topic(key), Some(notifier)) = (change, self.notifier()) {
             notifier.topic_changed(&notifications::arn_of_key(key, &self.config.region));
         }
     }
 
     /// Removes a bucket from this gateway's cache.
-    pub(crate) fn forget_bucket(&self, name: &str) {
-        self.memory.hear(&Change::Bucket(name.to_owned()));
+    pub(crate) fn invalidate_bucket(&self, name: &str) {
+        self.caches.invalidate(&GatewayMessage::Bucket(name.to_owned()));
     }
 
     /// Makes a change and has all gateways invalidate their cached records of it, unless it was certainly not made. Fails if
-    /// some gateways may not know of the change: they could use the old record for [`KEPT_FOR`], so the caller must request
+    /// some gateways may not know of the change: they could use the old record for [`CACHE_TTL`], so the caller must request
     /// the change again.
     pub(crate) async fn with_invalidation<T>(
         &self,
-        change: Change,
+        change: GatewayMessage,
         making: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let (made, told) = self.make_and_tell(change, making).await;
+        let (made, told) = self.apply_and_notify(change, making).await;
         let made = made?;
         told.map(|()| made)
     }
@@ -604,28 +604,28 @@ impl Gateway {
     /// which takes further steps: gateways that do not know of it find the record, or no index, when they look.
     pub(crate) async fn with_best_effort_invalidation<T>(
         &self,
-        change: Change,
+        change: GatewayMessage,
         making: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        self.make_and_tell(change, making).await.0
+        self.apply_and_notify(change, making).await.0
     }
 
-    async fn make_and_tell<T>(
+    async fn apply_and_notify<T>(
         &self,
-        change: Change,
+        change: GatewayMessage,
         making: impl Future<Output = Result<T>>,
     ) -> (Result<T>, Result<()>) {
         let made = making.await;
-        let may_be_made = made.as_ref().map_or_else(Error::is_unknown, |_| true);
-        let told = if may_be_made { self.tell_others(change).await } else { Ok(()) };
+        let may_be_made = made.as_ref().map_or_else(Error::is_outcome_unknown, |_| true);
+        let told = if may_be_made { self.notify_gateways(change).await } else { Ok(()) };
         (made, told)
     }
 
     /// Asks all gateways a question; returns the answers with the numbers of the gateways' sessions. A gateway that does not
     /// answer in time is missing.
-    pub(crate) async fn ask_gateways(&self, question: &Change) -> Result<Vec<(u64, Bytes)>> {
+    pub(crate) async fn query_gateways(&self, question: &GatewayMessage) -> Result<Vec<(u64, Bytes)>> {
         let payload = postcard::to_stdvec(question).expect("invariant: names can be encoded");
-        match self.pools.control.notify(CONTROL, payload, Some(ASK_TIMEOUT)).await {
+        match self.pools.control.notify(NOTIFY_OBJECT, payload, Some(QUERY_TIMEOUT)).await {
             // No gateway ever watched.
             Err(error) if error.is_not_found() => Ok(Vec::new()),
             outcome => {
@@ -636,14 +636,14 @@ impl Gateway {
     }
 
     /// Notifies all gateways of a change that was made, including this one, and waits until they know. A gateway that does
-    /// not answer has lost its watch and empties its caches. Fails if the gateways could not be notified after [`TELLINGS`]
+    /// not answer has lost its watch and empties its caches. Fails if the gateways could not be notified after [`NOTIFY_ATTEMPTS`]
     /// attempts.
-    pub(crate) async fn tell_others(&self, change: Change) -> Result<()> {
-        self.hear(&change);
+    pub(crate) async fn notify_gateways(&self, change: GatewayMessage) -> Result<()> {
+        self.invalidate(&change);
         let payload = postcard::to_stdvec(&change).expect("invariant: names can be encoded");
         let mut attempt = 1;
         loop {
-            match self.pools.control.notify(CONTROL, payload.clone(), Some(TELL_TIMEOUT)).await {
+            match self.pools.control.notify(NOTIFY_OBJECT, payload.clone(), Some(NOTIFY_TIMEOUT)).await {
                 Ok(outcome) if outcome.timed_out => {
                     tracing::warn!(?change, "rgw: a gateway did not answer");
                     return Ok(());
@@ -655,7 +655,7 @@ impl Gateway {
                     tracing::warn!(%error, ?change, "rgw: other gateways could not be told");
                     let is_over =
                         matches!(error, nacre_client::Error::ShutDown | nacre_client::Error::Blocklisted);
-                    if is_over || attempt == TELLINGS {
+                    if is_over || attempt == NOTIFY_ATTEMPTS {
                         return Err(error.into());
                     }
                     attempt += 1;
@@ -675,11 +675,11 @@ impl<T> Default for MetadataCache<T> {
 impl<T> MetadataCache<T> {
     fn get(&self, name: &str) -> Option<Arc<T>> {
         let map = self.0.lock();
-        map.get(name).filter(|(since, _)| since.elapsed() < KEPT_FOR).map(|(_, value)| Arc::clone(value))
+        map.get(name).filter(|(since, _)| since.elapsed() < CACHE_TTL).map(|(_, value)| Arc::clone(value))
     }
 
     /// Caches a value that was read when `changed` was `before`, unless there was a change since.
-    fn keep(&self, changed: &AtomicU64, before: u64, name: &str, value: &Arc<T>) {
+    fn insert_if_unchanged(&self, changed: &AtomicU64, before: u64, name: &str, value: &Arc<T>) {
         let mut map = self.0.lock();
         if changed.load(Ordering::Acquire) == before {
             if map.len() >= REMEMBERED {
@@ -694,22 +694,22 @@ impl<T> MetadataCache<T> {
     }
 }
 
-impl Memory {
-    fn hear(&self, change: &Change) {
+impl MetadataCaches {
+    fn invalidate(&self, change: &GatewayMessage) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         match change {
-            Change::User(id) => {
+            GatewayMessage::User(id) => {
                 self.users.0.lock().retain(|_, (_, user)| user.id != *id);
                 self.owners.forget(id);
             }
-            Change::Bucket(name) => self.buckets.forget(name),
-            Change::Role(name) => self.roles.forget(name),
-            Change::Topic(key) => self.topics.forget(key),
-            Change::AskBreaker(_) | Change::AskStorageClasses => {}
+            GatewayMessage::Bucket(name) => self.buckets.forget(name),
+            GatewayMessage::Role(name) => self.roles.forget(name),
+            GatewayMessage::Topic(key) => self.topics.forget(key),
+            GatewayMessage::AskBreaker(_) | GatewayMessage::AskStorageClasses => {}
         }
     }
 
-    fn forget_all(&self) {
+    fn invalidate_all(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         self.users.0.lock().clear();
         self.owners.0.lock().clear();
@@ -729,19 +729,19 @@ impl WatchHandler for InvalidationHandler {
     fn notified(&self, notification: Notification) {
         let Some(gateway) = self.gateway.upgrade() else { return };
         let mut answer = "";
-        match postcard::from_bytes::<Change>(&notification.payload) {
-            Ok(Change::AskBreaker(topic)) => answer = gateway.breaker_here(&topic),
-            Ok(Change::AskStorageClasses) => answer = crate::zone::KNOWN,
-            Ok(change) => gateway.hear(&change),
+        match postcard::from_bytes::<GatewayMessage>(&notification.payload) {
+            Ok(GatewayMessage::AskBreaker(topic)) => answer = gateway.local_breaker_state(&topic),
+            Ok(GatewayMessage::AskStorageClasses) => answer = crate::zone::STORAGE_CLASSES_ANSWER,
+            Ok(change) => gateway.invalidate(&change),
             // A message of a newer release may concern any record.
-            Err(_) => gateway.memory.forget_all(),
+            Err(_) => gateway.caches.invalidate_all(),
         }
-        gateway.pools.control.notify_ack(CONTROL, notification.notify_id, notification.cookie, answer);
+        gateway.pools.control.notify_ack(NOTIFY_OBJECT, notification.notify_id, notification.cookie, answer);
     }
 
     fn lost(&self, _cookie: u64, _error: nacre_client::Error) {
         if let Some(gateway) = self.gateway.upgrade() {
-            gateway.memory.forget_all();
+            gateway.caches.invalidate_all();
         }
         self.lost.notify_one();
     }
@@ -754,9 +754,9 @@ async fn keep_watching(gateway: Weak<Gateway>) {
         let Some(strong) = gateway.upgrade() else { return };
         let control = strong.pools.control.clone();
         let handler = Arc::new(InvalidationHandler { gateway: gateway.clone(), lost: Arc::clone(&lost) });
-        let watched = match control.create(CONTROL, false).await {
+        let watched = match control.create(NOTIFY_OBJECT, false).await {
             Ok(()) => {
-                let (cookie, watched) = control.watch(CONTROL, Some(WATCH_TIMEOUT), handler);
+                let (cookie, watched) = control.watch(NOTIFY_OBJECT, Some(WATCH_TIMEOUT), handler);
                 watched.await.map(|()| cookie)
             }
             Err(error) => Err(error),
@@ -764,12 +764,12 @@ async fn keep_watching(gateway: Weak<Gateway>) {
         if let Ok(cookie) = &watched {
             // Reads in flight began before the watch, and this gateway was not notified of changes in between: their results
             // must not be cached.
-            strong.memory.forget_all();
-            *strong.memory.watch.lock() = Some(*cookie);
+            strong.caches.invalidate_all();
+            *strong.caches.watch.lock() = Some(*cookie);
         }
         // The gateway may have ended before the watch was established.
-        if strong.memory.ended.load(Ordering::Acquire) {
-            let cookie = strong.memory.watch.lock().take();
+        if strong.caches.ended.load(Ordering::Acquire) {
+            let cookie = strong.caches.watch.lock().take();
             if let Some(cookie) = cookie {
                 _ = control.unwatch(cookie).await;
             }

@@ -9,7 +9,7 @@ mod sts;
 mod users;
 
 use crate::caps::Perm;
-use crate::forms::{Caller, Failure, Service, SignedForm};
+use crate::forms::{Caller, FormError, Service, SignedForm};
 use crate::gateway::Gateway;
 use crate::policy::{Decision, Policy};
 use http::StatusCode;
@@ -25,12 +25,12 @@ const MAX_PAGE: usize = 1000;
 /// The beginning of a response.
 const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>";
 
-fn malformed(message: impl Into<String>) -> Failure {
-    Failure::new(StatusCode::BAD_REQUEST, "MalformedPolicyDocument", message)
+fn malformed(message: impl Into<String>) -> FormError {
+    FormError::new(StatusCode::BAD_REQUEST, "MalformedPolicyDocument", message)
 }
 
-fn absent(message: impl Into<String>) -> Failure {
-    Failure::new(StatusCode::NOT_FOUND, "NoSuchEntity", message)
+fn absent(message: impl Into<String>) -> FormError {
+    FormError::new(StatusCode::NOT_FOUND, "NoSuchEntity", message)
 }
 
 /// The XML content of a response.
@@ -88,9 +88,9 @@ impl Xml {
 struct Form(BTreeMap<String, String>);
 
 impl Form {
-    fn read(body: &[u8]) -> Result<Form, Failure> {
+    fn read(body: &[u8]) -> Result<Form, FormError> {
         let wrong =
-            || Failure::new(StatusCode::BAD_REQUEST, "MalformedQueryString", "the form can't be read");
+            || FormError::new(StatusCode::BAD_REQUEST, "MalformedQueryString", "the form can't be read");
         let body = std::str::from_utf8(body).map_err(|_| wrong())?;
         let mut fields = BTreeMap::new();
         for pair in body.split('&').filter(|pair| !pair.is_empty()) {
@@ -109,32 +109,33 @@ impl Form {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    fn needed(&self, name: &str) -> Result<&str, Failure> {
-        self.get(name).ok_or_else(|| Failure::invalid(format!("{name} is needed")))
+    fn needed(&self, name: &str) -> Result<&str, FormError> {
+        self.get(name).ok_or_else(|| FormError::invalid(format!("{name} is needed")))
     }
 
     /// Returns a number, which must be within the bounds, or `None` if it is absent.
-    fn number(&self, name: &str, bounds: std::ops::RangeInclusive<u32>) -> Result<Option<u32>, Failure> {
+    fn number(&self, name: &str, bounds: std::ops::RangeInclusive<u32>) -> Result<Option<u32>, FormError> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let number = text.parse().ok().filter(|number| bounds.contains(number));
-        let wrong = || Failure::invalid(format!("{name} is between {} and {}", bounds.start(), bounds.end()));
+        let wrong =
+            || FormError::invalid(format!("{name} is between {} and {}", bounds.start(), bounds.end()));
         number.map(Some).ok_or_else(wrong)
     }
 
     /// Returns the name of a policy, role or session.
-    fn name(&self, name: &str, max: usize) -> Result<&str, Failure> {
+    fn name(&self, name: &str, max: usize) -> Result<&str, FormError> {
         let text = self.needed(name)?;
         let sound = text.len() <= max
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_+=,.@-".contains(&byte));
         if sound {
             Ok(text)
         } else {
-            Err(Failure::invalid(format!("{name}: '{text}' is not a name that it may have")))
+            Err(FormError::invalid(format!("{name}: '{text}' is not a name that it may have")))
         }
     }
 
     /// Checks a policy and returns its text.
-    fn policy(&self, name: &str, read: fn(&str) -> Result<Policy, String>) -> Result<&str, Failure> {
+    fn policy(&self, name: &str, read: fn(&str) -> Result<Policy, String>) -> Result<&str, FormError> {
         let text = self.needed(name)?;
         let policy = read(text).map_err(malformed)?;
         match policy.keys().find(|key| !crate::s3::is_known_key(key)) {
@@ -153,22 +154,22 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// Refuses a caller that has neither the capability nor a policy that allows the action.
-    fn may(&self, kind: &str, perm: Perm, action: &str, resource: &str) -> Result<(), Failure> {
+    fn may(&self, kind: &str, perm: Perm, action: &str, resource: &str) -> Result<(), FormError> {
         match self.caller.own_decision(action, resource) {
-            Decision::Deny if !self.caller.is_administrator() => Err(Failure::denied(action)),
+            Decision::Deny if !self.caller.is_administrator() => Err(FormError::denied(action)),
             Decision::Allow => Ok(()),
             _ if self.caller.is_capable(kind, perm) => Ok(()),
-            _ => Err(Failure::denied(action)),
+            _ => Err(FormError::denied(action)),
         }
     }
 
-    async fn answer(&self, action: &str) -> Result<Xml, Failure> {
+    async fn answer(&self, action: &str) -> Result<Xml, FormError> {
         let known = match action {
             "AssumeRole" | "GetSessionToken" | "GetCallerIdentity" => return sts::answer(self, action).await,
             // As in AWS, credentials of GetSessionToken can't call IAM without a second factor, which Nacre does not
             // support: a thief could use them to create credentials that do not expire.
             _ if self.caller.temporary && self.caller.assumed.role.is_none() => {
-                return Err(Failure::denied(action));
+                return Err(FormError::denied(action));
             }
             _ => roles::answer(self, action).await?,
         };
@@ -177,17 +178,17 @@ impl Call<'_> {
             None => users::answer(self, action).await?,
         };
         known.ok_or_else(|| {
-            Failure::new(StatusCode::BAD_REQUEST, "InvalidAction", format!("there is no {action} here"))
+            FormError::new(StatusCode::BAD_REQUEST, "InvalidAction", format!("there is no {action} here"))
         })
     }
 }
 
 /// Answers a form.
-pub(crate) async fn answer(gateway: &Arc<Gateway>, signed: &SignedForm) -> Result<String, Failure> {
+pub(crate) async fn answer(gateway: &Arc<Gateway>, signed: &SignedForm) -> Result<String, FormError> {
     let form = Form::read(&signed.body)?;
     let action = form.needed("Action")?;
     let is_sts = signed.service == Service::Sts;
-    signed.info.note(if is_sts { "STS" } else { "IAM" }, &signed.caller.assumed.user.id);
+    signed.info.set_operation(if is_sts { "STS" } else { "IAM" }, &signed.caller.assumed.user.id);
     let call = Call { gateway, form: &form, caller: &signed.caller };
     let inner = call.answer(action).await?;
     let space = if is_sts {
@@ -208,7 +209,7 @@ pub(crate) async fn answer(gateway: &Arc<Gateway>, signed: &SignedForm) -> Resul
 }
 
 /// Returns the response to a form that was refused.
-pub(crate) fn refusal(failure: &Failure) -> String {
+pub(crate) fn error_xml(failure: &FormError) -> String {
     let mut xml = Xml::default();
     let kind = if failure.status.is_server_error() { "Receiver" } else { "Sender" };
     xml.part("ErrorResponse", |xml| {

@@ -7,10 +7,10 @@
 //! index and readers of heads see the same, even if a gateway dies between the steps. `nacre_index` defines the protocol;
 //! this module executes it.
 
-mod closure;
 mod convert;
 pub(crate) mod execute;
 mod finish;
+mod freeze;
 mod list;
 mod prepare;
 mod recovery;
@@ -18,16 +18,19 @@ mod reshard;
 mod tidy;
 mod versions;
 
-pub(crate) use closure::{Closed, Closing, Found, close, create, look, open, open_left, open_state, release};
 pub(crate) use finish::Finisher;
+pub(crate) use freeze::{
+    FreezeLease, FreezeReason, ShardCheck, abort_freeze, begin_freeze, check_shard_state, create, open_state,
+    thaw, thaw_abandoned,
+};
 pub(crate) use list::{ListQuery, Listing};
 pub(crate) use prepare::{Prepared, Preparer};
-pub(crate) use recovery::{StaleIntent, work as recover};
-pub(crate) use reshard::work as reshard;
+pub(crate) use recovery::{StaleIntent, run_recovery as recover};
+pub(crate) use reshard::run_reshard as reshard;
 pub use reshard::{MAX_SHARDS, ReshardEntry};
 pub(crate) use versions::ListedVersion;
 
-pub(crate) use nacre_index::record::{Listed, Stats, Tails};
+pub(crate) use nacre_index::record::{ListingEntry, Stats, Tails};
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -37,7 +40,7 @@ use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_client::{IoCtx, WriteOp};
-use nacre_index::key::{self, Kind};
+use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::op::{Guard, Step, Write};
 use nacre_index::state;
 use nacre_types::hash::ceph_str_hash_rjenkins;
@@ -50,8 +53,8 @@ const SUMS: usize = 16;
 /// Uploads of a key per page.
 const UPLOADS: u64 = 100;
 /// How long a change waits for a bucket that is being resharded, and how often it checks.
-pub(crate) const RESHARD_PATIENCE: Duration = Duration::from_secs(20);
-pub(crate) const RESHARD_LOOK: Duration = Duration::from_millis(50);
+pub(crate) const RESHARD_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const RESHARD_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The format of a bucket's index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,8 +120,8 @@ pub(crate) async fn add_upload(
         steps: vec![Step::OmapSet(vec![(key::upload(key, id), record::encode(entry))])],
     };
     match execute::write(&gateway.pools.index, &shard, write).await {
-        Err(error) if error.is_canceled() || error.is_absent() => {
-            Err(closure::busy(gateway, bucket, &shard).await)
+        Err(error) if error.is_canceled() || error.is_not_found() => {
+            Err(freeze::frozen_shard_error(gateway, bucket, &shard).await)
         }
         done => done.map(drop),
     }
@@ -126,22 +129,22 @@ pub(crate) async fn add_upload(
 
 /// Removes an upload from the list of uploads. Waits while the records of the index are being moved.
 pub(crate) async fn remove_upload(gateway: &Gateway, bucket: &Bucket, key: &str, id: &str) -> Result<()> {
-    let deadline = Instant::now() + RESHARD_PATIENCE;
+    let deadline = Instant::now() + RESHARD_WAIT_TIMEOUT;
     let mut fresh: Option<Bucket> = None;
     loop {
         let shard = shard_of(fresh.as_ref().unwrap_or(bucket), key);
         let write = Write {
-            guards: vec![Guard::Exists, state::is_not_frozen()],
+            guards: vec![Guard::Exists, state::guard_not_frozen()],
             steps: vec![Step::OmapRemove(vec![key::upload(key, id)])],
         };
         match execute::write(&gateway.pools.index, &shard, write).await {
-            Err(error) if error.is_canceled() || error.is_absent() => {}
+            Err(error) if error.is_canceled() || error.is_not_found() => {}
             removed => return removed.map(drop),
         }
         if Instant::now() > deadline {
             return Err(Error::IndexBusy(bucket.name.clone()));
         }
-        tokio::time::sleep(RESHARD_LOOK).await;
+        tokio::time::sleep(RESHARD_POLL_INTERVAL).await;
         match gateway.bucket_without_documents(&bucket.name).await {
             Ok(now) if now.id == bucket.id => fresh = Some(now),
             // The bucket was removed, and its index with it.
@@ -157,7 +160,7 @@ fn moved(gateway: &Gateway, bucket: &Bucket, error: nacre_client::Error) -> Erro
     if !error.is_not_found() {
         return error.into();
     }
-    gateway.forget_bucket(&bucket.name);
+    gateway.invalidate_bucket(&bucket.name);
     Error::IndexBusy(bucket.name.clone())
 }
 
@@ -169,7 +172,7 @@ pub(crate) async fn is_pending(gateway: &Gateway, bucket: &Bucket, key: &str, ta
 }
 
 /// Whether the index has a record of that kind.
-pub(crate) async fn has_any(pool: &IoCtx, bucket: &Bucket, kind: Kind) -> Result<bool> {
+pub(crate) async fn has_records(pool: &IoCtx, bucket: &Bucket, kind: IndexRecordKind) -> Result<bool> {
     has_prefix(pool, bucket, &kind.prefix()).await
 }
 
@@ -193,7 +196,7 @@ impl Gateway {
     /// Returns the ids of the uploads of a key.
     pub(crate) async fn uploads_of(&self, bucket: &Bucket, key: &str) -> Result<Vec<String>> {
         let shard = shard_of(bucket, key);
-        let prefix = key::prefix(Kind::Upload, key);
+        let prefix = key::prefix(IndexRecordKind::Upload, key);
         let mut ids = Vec::new();
         let mut after = prefix.clone();
         loop {
@@ -225,7 +228,7 @@ impl Gateway {
             .map_or_else(Bytes::new, |(key, id)| key::upload(key, if id.is_empty() { "\u{7f}" } else { id }));
         for shard in 0..bucket.shards.max(1) {
             let name = shard_name(bucket, shard);
-            let filter = key::position(Kind::Upload, prefix.as_bytes());
+            let filter = key::position(IndexRecordKind::Upload, prefix.as_bytes());
             let page = self.pools.index.omap_get_vals(&name, begin.clone(), filter, max as u64 + 1).await;
             let page = page.map_err(|error| moved(self, bucket, error))?;
             for (key, value) in &page.entries {

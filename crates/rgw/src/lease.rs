@@ -30,7 +30,7 @@ const RENEWALS: u32 = 4;
 
 /// A gateway's own lease.
 #[derive(Debug, Default)]
-pub(crate) struct Lease {
+pub(crate) struct GatewayLease {
     held: AtomicBool,
     taking: tokio::sync::Mutex<()>,
 }
@@ -41,7 +41,7 @@ fn object_of(session: &str) -> String {
 
 impl Gateway {
     /// Makes sure that this gateway holds its lease. Called before each change that other gateways might finish.
-    pub(crate) async fn hold_lease(&self) -> Result<()> {
+    pub(crate) async fn ensure_lease(&self) -> Result<()> {
         if self.lease.held.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -72,12 +72,12 @@ impl Gateway {
     }
 
     /// Releases the lease. The gateway must have no pending changes.
-    pub(crate) async fn end_lease(&self) -> Result<()> {
+    pub(crate) async fn release_lease(&self) -> Result<()> {
         let _taking = self.lease.taking.lock().await;
         if !self.lease.held.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        self.forget_lease(self.session()).await
+        self.remove_lease(self.session()).await
     }
 
     /// Claims the lease of a gateway without a watch; returns whether that gateway is dead. If so, it can't take its lease
@@ -92,7 +92,7 @@ impl Gateway {
             return Ok(false);
         }
         // The gateway may watch again after its lease expired.
-        if self.gateways().await?.contains(session) {
+        if self.live_gateways().await?.contains(session) {
             self.pools.control.unlock(&name, LOCK, CLAIM).await?;
             return Ok(false);
         }
@@ -100,7 +100,7 @@ impl Gateway {
     }
 
     /// Removes a lease's object.
-    pub(crate) async fn forget_lease(&self, session: &str) -> Result<()> {
+    pub(crate) async fn remove_lease(&self, session: &str) -> Result<()> {
         match self.pools.control.remove(&object_of(session)).await {
             Err(error) if error.is_not_found() => Ok(()),
             removed => Ok(removed?),
@@ -129,7 +129,7 @@ impl Gateway {
     /// buckets with notifications: it is the record by which these changes are recovered ([`crate::index::recover`]).
     pub(crate) async fn sweep_leases(&self) -> Result<()> {
         let sessions = self.leases().await?;
-        let alive = self.gateways().await?;
+        let alive = self.live_gateways().await?;
         for session in sessions {
             if session == self.session() || alive.contains(&session) {
                 continue;
@@ -140,19 +140,19 @@ impl Gateway {
                 continue;
             }
             if !self.is_needed(&session).await? {
-                self.forget_lease(&session).await?;
+                self.remove_lease(&session).await?;
             }
         }
         Ok(())
     }
 
     async fn is_needed(&self, session: &str) -> Result<bool> {
-        Ok(!self.notified_by(session).await?.is_empty())
+        Ok(!self.notifying_buckets_with_pending(session).await?.is_empty())
     }
 }
 
 /// Renews a gateway's lease while the gateway exists.
-pub(crate) async fn work(gateway: Weak<Gateway>, term: Duration) {
+pub(crate) async fn renew_lease_periodically(gateway: Weak<Gateway>, term: Duration) {
     loop {
         tokio::time::sleep(term / RENEWALS).await;
         let Some(gateway) = gateway.upgrade() else { return };

@@ -1,15 +1,15 @@
 //! Lifecycle: a bucket's rules for expirations, transitions and aborted uploads, and the worker that applies them.
 //!
-//! Rules are pure: they say what is due at a given time. [`work`] lists the buckets with rules and does what is due, through
+//! Rules are pure: they say what is due at a given time. [`run_lifecycle`] lists the buckets with rules and does what is due, through
 //! the same operations that clients use. It does not change what was written after the worker read it.
 
-mod work;
+mod worker;
 
-pub use work::{Expired, LifecycleEntry, LifecycleStatus};
-pub(crate) use work::{Schedule, work};
+pub use worker::{Expired, LifecycleEntry, LifecycleStatus};
+pub(crate) use worker::{LifecycleSchedule, run_lifecycle};
 
 use crate::object::Head;
-use crate::zone::STORAGE_CLASS;
+use crate::zone::DEFAULT_STORAGE_CLASS;
 use s3s::dto::{BucketLifecycleConfiguration, ExpirationStatus, LifecycleRule, Timestamp};
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub(crate) struct Rule {
 
 /// A bucket's enabled rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rules(Vec<Rule>);
+pub(crate) struct LifecycleConfig(Vec<Rule>);
 
 fn nanoseconds(date: &Timestamp) -> Option<u64> {
     let date = time::OffsetDateTime::from(date.clone());
@@ -84,7 +84,7 @@ fn midnight(date: &Timestamp) -> Result<u64, String> {
 /// Returns the storage class of a transition; empty for STANDARD.
 fn class_named(class: Option<&str>) -> Result<String, String> {
     let class = class.filter(|class| !class.is_empty()).ok_or("a transition needs StorageClass")?;
-    Ok(if class == STORAGE_CLASS { "" } else { class }.to_owned())
+    Ok(if class == DEFAULT_STORAGE_CLASS { "" } else { class }.to_owned())
 }
 
 impl Due {
@@ -227,9 +227,9 @@ fn after(ns: u64, days: u64, day: Duration) -> u64 {
     if day == DAY { at.div_ceil(day_ns).saturating_mul(day_ns) } else { at }
 }
 
-impl Rules {
+impl LifecycleConfig {
     /// Parses the rules that a client sent; the error says what is wrong with them.
-    pub(crate) fn read(configuration: &BucketLifecycleConfiguration) -> Result<Rules, String> {
+    pub(crate) fn read(configuration: &BucketLifecycleConfiguration) -> Result<LifecycleConfig, String> {
         let mut rules = Vec::new();
         let mut ids: Vec<&str> = Vec::new();
         for rule in &configuration.rules {
@@ -248,7 +248,7 @@ impl Rules {
                 other => return Err(format!("a rule is Enabled or Disabled, not {other}")),
             }
         }
-        Ok(Rules(rules))
+        Ok(LifecycleConfig(rules))
     }
 
     /// Returns when an object expires under these rules, in nanoseconds since 1970, and the id of the rule: the first that
@@ -293,7 +293,7 @@ impl Rules {
         self.0.iter().any(|rule| due(rule) && rule.may_match(key, entry.size))
     }
 
-    /// Like [`Rules::transition`], for a noncurrent version that was replaced at `since_ns` and is followed by `newer`
+    /// Like [`LifecycleConfig::transition`], for a noncurrent version that was replaced at `since_ns` and is followed by `newer`
     /// noncurrent versions.
     fn noncurrent_transition(
         &self,
@@ -353,7 +353,7 @@ mod tests {
     const HOUR_NS: u64 = 3600 * 1_000_000_000;
     const DAY_NS: u64 = 24 * HOUR_NS;
 
-    fn rules(json: serde_json::Value) -> Result<Rules, String> {
+    fn rules(json: serde_json::Value) -> Result<LifecycleConfig, String> {
         let mut rule = json;
         let fields = [
             "abort_incomplete_multipart_upload",
@@ -370,7 +370,7 @@ mod tests {
             object.entry(field).or_insert(serde_json::Value::Null);
         }
         object.entry("status").or_insert("Enabled".into());
-        Rules::read(&serde_json::from_value(serde_json::json!({"rules": [rule]})).unwrap())
+        LifecycleConfig::read(&serde_json::from_value(serde_json::json!({"rules": [rule]})).unwrap())
     }
 
     #[test]

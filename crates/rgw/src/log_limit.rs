@@ -30,7 +30,7 @@ impl LogLimit {
     }
 
     /// Whether a message about `subject` may be logged at `now`: if so, how many were omitted since the last one.
-    pub(crate) fn pass(&self, subject: &str, now: Instant) -> Option<u64> {
+    pub(crate) fn should_log(&self, subject: &str, now: Instant) -> Option<u64> {
         let subject: String = subject.chars().take(SUBJECT_CHARS).collect();
         let is_due = |logged: &Logged| now.saturating_duration_since(logged.at) >= self.period;
         let mut subjects = self.subjects.lock();
@@ -65,19 +65,19 @@ mod tests {
         let mut passed = Vec::new();
         for second in 0..150 {
             let now = start + Duration::from_secs(second);
-            passed.extend(limit.pass("a", now).map(|omitted| (second, omitted)));
+            passed.extend(limit.should_log("a", now).map(|omitted| (second, omitted)));
         }
         assert_eq!(passed, [(0, 0), (60, 59), (120, 59)]);
-        assert_eq!(limit.pass("b", start), Some(0), "subjects have limits of their own");
+        assert_eq!(limit.should_log("b", start), Some(0), "subjects have limits of their own");
     }
 
     #[test]
     fn subjects_are_bounded_in_number_and_length() {
         let (limit, start) = (LogLimit::new(PERIOD), Instant::now());
-        let passed = (0..2 * SUBJECTS).filter(|n| limit.pass(&n.to_string(), start).is_some()).count();
+        let passed = (0..2 * SUBJECTS).filter(|n| limit.should_log(&n.to_string(), start).is_some()).count();
         assert_eq!((passed, limit.subjects.lock().len()), (SUBJECTS, SUBJECTS));
         assert_eq!(
-            limit.pass(&"x".repeat(100_000), start + PERIOD),
+            limit.should_log(&"x".repeat(100_000), start + PERIOD),
             Some(0),
             "the others have had their period"
         );

@@ -59,7 +59,7 @@ struct Counts {
 
 /// A request that has ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended<'a> {
+pub(crate) struct RequestSummary<'a> {
     /// S3's operation; empty if it is not known.
     pub(crate) operation: &'a str,
     pub(crate) status: u16,
@@ -121,7 +121,7 @@ impl Metrics {
         OpenConnection(Arc::clone(self))
     }
 
-    pub(crate) fn connection_given_up(&self) {
+    pub(crate) fn connection_evicted(&self) {
         self.given_up_connections.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -133,7 +133,7 @@ impl Metrics {
         self.lost_lines.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(crate) fn ended(&self, ended: &Ended<'_>) {
+    pub(crate) fn ended(&self, ended: &RequestSummary<'_>) {
         let name = if ended.operation.is_empty() { "Unknown" } else { ended.operation };
         let mut operations = self.operations.lock();
         // The names are those of the protocol's table, so there are few of them.
@@ -192,8 +192,8 @@ impl Metrics {
         out.add("ceph_rgw_access_log_lost", counter, "Lines that the access log could not take", &own, lost);
         for metric in self.delivery.0.iter().flat_map(|notifier| notifier.metrics().export()) {
             let kind = match metric.kind {
-                nacre_notify::Kind::Counter => Kind::Counter,
-                nacre_notify::Kind::Gauge => Kind::Gauge,
+                nacre_notify::MetricKind::Counter => Kind::Counter,
+                nacre_notify::MetricKind::Gauge => Kind::Gauge,
             };
             out.add(&format!("ceph_{}", metric.name), kind, metric.help, &own, metric.value as f64);
         }
@@ -254,8 +254,14 @@ mod tests {
         let metrics = Metrics::default();
         for (status, us) in [(200, 400), (404, 700), (500, 60_000_000)] {
             let took = Duration::from_micros(us);
-            let ended =
-                Ended { operation: "GetObject", status, received: 0, sent: 10, took, slow: us > 30_000_000 };
+            let ended = RequestSummary {
+                operation: "GetObject",
+                status,
+                received: 0,
+                sent: 10,
+                took,
+                slow: us > 30_000_000,
+            };
             metrics.ended(&ended);
         }
         let mut out = Exposition::default();

@@ -14,7 +14,7 @@ mod outboxes;
 mod rules;
 mod topics;
 
-pub(crate) use bucket::BucketRoute;
+pub(crate) use bucket::NotificationRoute;
 pub use commands::{DeadLetterAction, DeadLetters};
 pub use delivery::Delivery;
 pub(crate) use delivery::start;
@@ -25,12 +25,12 @@ pub(crate) use topics::arn_of_key;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
-use crate::s3::{Peer, Requester};
+use crate::s3::{RequestOrigin, Requester};
 use crate::server;
 use http::Extensions;
 use nacre_index::record::{Event as IndexEvent, Subject};
 use nacre_index::seq::Seq;
-use nacre_notify::Admitted;
+use nacre_notify::QueueReservation;
 use nacre_topics::attributes::FullQueuePolicy;
 use nacre_topics::event::EventType;
 use nacre_topics::pending::{PendingEvent, PendingEvents};
@@ -63,7 +63,7 @@ impl Cause {
     /// Returns the cause for a request, from its extensions and its sender.
     pub(crate) fn of_request(gateway: &Gateway, extensions: &Extensions, requester: &Requester) -> Cause {
         let id = extensions.get::<Arc<server::RequestInfo>>().map(|info| info.id().to_owned());
-        let peer = extensions.get::<Peer>().map(|peer| peer.address.to_canonical().to_string());
+        let peer = extensions.get::<RequestOrigin>().map(|peer| peer.address.to_canonical().to_string());
         let request = RequestInfo {
             time_ns: now_ns(),
             user: requester.id().to_owned(),
@@ -90,7 +90,7 @@ impl Cause {
         let request = RequestInfo {
             time_ns: now_ns(),
             user: user.to_owned(),
-            id: gateway.tag(),
+            id: gateway.new_tag(),
             host_id: gateway.host_id(),
             ..RequestInfo::default()
         };
@@ -112,7 +112,7 @@ pub(crate) struct ChangeEvents {
     pub(crate) immediate: Option<PendingEvents>,
     /// The space that events reserve in queues with a limit, by their numbers among the events of persistent topics. It is
     /// released if the change is not committed.
-    admitted: Arc<Mutex<Vec<(u16, Admitted)>>>,
+    admitted: Arc<Mutex<Vec<(u16, QueueReservation)>>>,
 }
 
 impl std::fmt::Debug for ChangeEvents {
@@ -174,7 +174,7 @@ impl ChangeEvents {
         }
     }
 
-    fn take_admitted(&self) -> Vec<(u16, Admitted)> {
+    fn take_admitted(&self) -> Vec<(u16, QueueReservation)> {
         std::mem::take(&mut *self.admitted.lock())
     }
 }
@@ -208,7 +208,7 @@ impl Gateway {
         let mut events = ChangeEvents::none();
         for candidate in matcher.candidates(types, key) {
             // A configuration outlives its topic.
-            let Some(topic) = self.known_topic(&candidate.configuration.topic).await? else { continue };
+            let Some(topic) = self.cached_topic(&candidate.configuration.topic).await? else { continue };
             if topic.attributes.push_endpoint.is_none() {
                 continue;
             }
@@ -228,7 +228,7 @@ impl Gateway {
 
     /// Reserves the space that an event needs in the queue of a topic that refuses events when it is full. Returns `None`
     /// for other topics.
-    async fn admit(&self, topic: &Topic, bytes: u64) -> Result<Option<Admitted>> {
+    async fn admit(&self, topic: &Topic, bytes: u64) -> Result<Option<QueueReservation>> {
         if topic.attributes.full_queue_policy() != FullQueuePolicy::Refuse {
             return Ok(None);
         }

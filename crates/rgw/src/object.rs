@@ -20,24 +20,24 @@ mod remove;
 mod transition;
 pub(crate) mod versions;
 
-pub(crate) use body::{Body, Digests, Pieces, Source};
+pub(crate) use body::{BodyStream, BufferList, Digests, UploadBody};
 pub(crate) use commit::LastCommits;
-pub(crate) use crypt::{Encryption, Holder, SECRET_BYTES, Salt, Secret, salt};
-pub(crate) use get::Reader;
-pub(crate) use head_state::{HeadEntry, HeadMark};
+pub(crate) use crypt::{Encryption, SECRET_BYTES, Salt, Secret, SseKeySource, random_salt};
+pub(crate) use get::ObjectReader;
+pub(crate) use head_state::{HeadEntry, HeadStateId};
 pub(crate) use index_op::IndexOp;
-pub(crate) use put::Put;
-pub(crate) use read_size::ReadSizes;
+pub(crate) use put::PutOp;
+pub(crate) use read_size::ReadSizeEstimator;
 pub(crate) use remove::RemovalEvents;
 
 use crate::acl::Acl;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::index::{Listed, Stats, Tails};
+use crate::index::{ListingEntry, Stats, Tails};
 use crate::record;
 use bytes::Bytes;
 use nacre_client::OpReply;
-use nacre_index::commit::Base;
+use nacre_index::commit::AssumedHead;
 use nacre_index::op::{Guard, Step};
 use nacre_index::record::VersionKind;
 use nacre_types::encoding::{self, DecodeError, Versioned};
@@ -94,7 +94,7 @@ pub(crate) struct Head {
     /// How its data is encrypted. Sizes are those of the unencrypted data.
     pub(crate) encryption: Option<Encryption>,
     /// Where the data is.
-    pub(crate) data: Data,
+    pub(crate) data: DataLocation,
     /// The storage class; empty for STANDARD. Heads with an empty class are encoded without it, in the previous format
     /// ([`Versioned::envelope`]).
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -120,7 +120,7 @@ struct UnclassedHead {
     retention: Option<Retention>,
     legal_hold: bool,
     encryption: Option<Encryption>,
-    data: Data,
+    data: DataLocation,
 }
 
 impl From<UnclassedHead> for Head {
@@ -170,7 +170,7 @@ pub(crate) struct StoredChecksum {
 
 /// Where an object's data is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Data {
+pub(crate) enum DataLocation {
     /// In the head.
     #[default]
     Inline,
@@ -259,7 +259,7 @@ impl Versioned for Manifest {
 
 /// A condition of a write or removal on the existing object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Condition {
+pub(crate) enum WriteCondition {
     /// There is no condition.
     #[default]
     None,
@@ -270,7 +270,7 @@ pub(crate) enum Condition {
     /// The object exists and has this ETag.
     Etag(String),
     /// The object's head is in this state.
-    Unchanged(HeadMark),
+    Unchanged(HeadStateId),
 }
 
 /// Returns the name of the RADOS object of a key's head. The names of tails and uploads have a second underscore after the
@@ -287,7 +287,7 @@ pub(crate) fn head_name_in(id: &str, key: &str) -> String {
 
 /// The role of a RADOS object of a data pool in a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum DataObjectKind {
     /// The head of this key.
     Head(String),
     /// A tail: the prefix of the names of its run.
@@ -297,18 +297,18 @@ pub(crate) enum Role {
 }
 
 /// Returns the role of the RADOS object of that name in a bucket; `None` if it does not belong to the bucket.
-pub(crate) fn role_of(bucket: &Bucket, name: &str) -> Option<Role> {
+pub(crate) fn classify_data_object(bucket: &Bucket, name: &str) -> Option<DataObjectKind> {
     let rest = name.strip_prefix(bucket.id.as_str())?.strip_prefix('_')?;
-    let Some(inner) = rest.strip_prefix('_') else { return Some(Role::Head(rest.to_owned())) };
+    let Some(inner) = rest.strip_prefix('_') else { return Some(DataObjectKind::Head(rest.to_owned())) };
     if inner.starts_with('_') {
-        return Some(Role::Head(inner.to_owned()));
+        return Some(DataObjectKind::Head(inner.to_owned()));
     }
     if inner.starts_with("shadow_") {
         let (run, number) = name.rsplit_once('_')?;
-        return number.parse::<u64>().is_ok().then(|| Role::Tail(run.to_owned()));
+        return number.parse::<u64>().is_ok().then(|| DataObjectKind::Tail(run.to_owned()));
     }
     let (key, id) = inner.strip_prefix("multipart_")?.rsplit_once('.')?;
-    Some(Role::Upload(key.to_owned(), id.to_owned()))
+    Some(DataObjectKind::Upload(key.to_owned(), id.to_owned()))
 }
 
 /// Returns the prefix of the names of the tails that belong to `tag`, in a storage class.
@@ -323,8 +323,8 @@ fn tail_count(bytes: u64) -> u64 {
 
 impl Head {
     /// Returns what a listing shows of it. `held` contains the sums of all versions, if the object has versions.
-    fn listed(&self, held: Option<Stats>) -> Listed {
-        Listed {
+    fn listed(&self, held: Option<Stats>) -> ListingEntry {
+        ListingEntry {
             tag: self.tag.clone(),
             size: self.size,
             mtime_ns: self.mtime_ns,
@@ -342,7 +342,7 @@ impl Head {
 }
 
 /// Returns the steps that write the data and attributes of a head.
-fn written(head: &Head, data: impl IntoIterator<Item = Bytes>) -> Vec<Step> {
+fn head_write_steps(head: &Head, data: impl IntoIterator<Item = Bytes>) -> Vec<Step> {
     let mut pieces = data.into_iter();
     let first = pieces.next().unwrap_or_default();
     let mut offset = first.len() as u64;
@@ -357,41 +357,48 @@ fn written(head: &Head, data: impl IntoIterator<Item = Bytes>) -> Vec<Step> {
     steps
 }
 
-impl Condition {
-    /// Whether a commit on `base` with [`Condition::guards`] is refused if the condition does not hold. Otherwise the head
+impl WriteCondition {
+    /// Whether a commit on `base` with [`WriteCondition::guards`] is refused if the condition does not hold. Otherwise the head
     /// must be read.
-    fn is_decided_on(&self, base: &Base) -> bool {
+    fn is_decided_on(&self, base: &AssumedHead) -> bool {
         let is_object = match base {
-            Base::Absent => false,
-            Base::Entry(_) => true,
-            Base::Head(head) => !head.is_tombstone(),
+            AssumedHead::Absent => false,
+            AssumedHead::Entry(_) => true,
+            AssumedHead::Head(head) => !head.is_tombstone(),
         };
         match self {
-            Condition::None => true,
-            Condition::Absent => !is_object,
-            Condition::Present | Condition::Etag(_) => is_object,
-            Condition::Unchanged(mark) => is_object && base.seq() == Some(mark.seq()),
+            WriteCondition::None => true,
+            WriteCondition::Absent => !is_object,
+            WriteCondition::Present | WriteCondition::Etag(_) => is_object,
+            WriteCondition::Unchanged(mark) => is_object && base.seq() == Some(mark.seq()),
         }
     }
 
     /// Returns the guards of a commit that is built without reading the head.
     fn guards(&self) -> Vec<Guard> {
         match self {
-            Condition::Etag(etag) => vec![Guard::AttrEquals(ETAG, Bytes::from(etag.clone().into_bytes()))],
-            Condition::None | Condition::Absent | Condition::Present | Condition::Unchanged(_) => Vec::new(),
+            WriteCondition::Etag(etag) => {
+                vec![Guard::AttrEquals(ETAG, Bytes::from(etag.clone().into_bytes()))]
+            }
+            WriteCondition::None
+            | WriteCondition::Absent
+            | WriteCondition::Present
+            | WriteCondition::Unchanged(_) => Vec::new(),
         }
     }
 
     /// Fails if the condition does not hold for the head that was read.
-    fn check(&self, there: Option<(&Head, HeadMark)>) -> Result<()> {
+    fn check(&self, there: Option<(&Head, HeadStateId)>) -> Result<()> {
         match (self, there) {
-            (Condition::Unchanged(wanted), Some((_, mark))) if wanted.is(mark) => Ok(()),
-            (Condition::Unchanged(_), _) => Err(Error::Precondition("unchanged")),
-            (Condition::None, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => Ok(()),
-            (Condition::Absent, Some(_)) => Err(Error::Precondition("If-None-Match")),
-            (Condition::Present | Condition::Etag(_), None) => Err(Error::NoSuchKey),
-            (Condition::Etag(etag), Some((head, _))) if *etag == head.etag => Ok(()),
-            (Condition::Etag(_), Some(_)) => Err(Error::Precondition("If-Match")),
+            (WriteCondition::Unchanged(wanted), Some((_, mark))) if wanted.is_same_state(mark) => Ok(()),
+            (WriteCondition::Unchanged(_), _) => Err(Error::Precondition("unchanged")),
+            (WriteCondition::None, _)
+            | (WriteCondition::Absent, None)
+            | (WriteCondition::Present, Some(_)) => Ok(()),
+            (WriteCondition::Absent, Some(_)) => Err(Error::Precondition("If-None-Match")),
+            (WriteCondition::Present | WriteCondition::Etag(_), None) => Err(Error::NoSuchKey),
+            (WriteCondition::Etag(etag), Some((head, _))) if *etag == head.etag => Ok(()),
+            (WriteCondition::Etag(_), Some(_)) => Err(Error::Precondition("If-Match")),
         }
     }
 }
@@ -412,15 +419,15 @@ mod tests {
     #[test]
     fn conditions_are_decided_by_a_base_or_by_the_head() {
         let seq = |number| nacre_index::seq::Seq { number, ..nacre_index::seq::Seq::LEGACY };
-        let entry = Base::Entry(seq(3));
-        let etag = Condition::Etag("e".into());
+        let entry = AssumedHead::Entry(seq(3));
+        let etag = WriteCondition::Etag("e".into());
         for (condition, absent, there) in [
-            (&Condition::None, true, true),
-            (&Condition::Absent, true, false),
-            (&Condition::Present, false, true),
+            (&WriteCondition::None, true, true),
+            (&WriteCondition::Absent, true, false),
+            (&WriteCondition::Present, false, true),
             (&etag, false, true),
         ] {
-            let decided = [&Base::Absent, &entry].map(|base| condition.is_decided_on(base));
+            let decided = [&AssumedHead::Absent, &entry].map(|base| condition.is_decided_on(base));
             assert_eq!(decided, [absent, there], "{condition:?}");
         }
         assert_eq!(etag.guards(), [Guard::AttrEquals(ETAG, Bytes::from_static(b"e"))]);
@@ -450,17 +457,28 @@ mod tests {
             ["a", "_a", "__a", "_shadow_x_0", "__shadow_x_0", "_multipart_k.u", "multipart_k.u", "/", "a_0"]
         {
             let name = head_name(&bucket, key);
-            assert_eq!(role_of(&bucket, &name), Some(Role::Head(key.to_owned())), "{name}");
+            assert_eq!(
+                classify_data_object(&bucket, &name),
+                Some(DataObjectKind::Head(key.to_owned())),
+                "{name}"
+            );
             let upload = multipart::upload_name(&bucket, key, tag);
-            assert_eq!(role_of(&bucket, &upload), Some(Role::Upload(key.into(), tag.into())), "{upload}");
+            assert_eq!(
+                classify_data_object(&bucket, &upload),
+                Some(DataObjectKind::Upload(key.into(), tag.into())),
+                "{upload}"
+            );
         }
         let run = tails_name(&bucket, "", tag);
         assert_eq!(run, format!("{}__shadow_{tag}", bucket.id), "data that is there already keeps its name");
         for run in [run.clone(), tails_name(&bucket, "COLD", tag), tails_name(&bucket, "STANDARD_IA", tag)] {
-            assert_eq!(role_of(&bucket, &format!("{run}_17")), Some(Role::Tail(run.clone())));
+            assert_eq!(
+                classify_data_object(&bucket, &format!("{run}_17")),
+                Some(DataObjectKind::Tail(run.clone()))
+            );
         }
         // A key can't name it.
         assert_ne!(head_name(&bucket, &format!("_shadow_{tag}_17")), format!("{run}_17"));
-        assert_eq!(role_of(&bucket, "other_a"), None);
+        assert_eq!(classify_data_object(&bucket, "other_a"), None);
     }
 }

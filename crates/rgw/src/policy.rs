@@ -2,11 +2,11 @@
 //! and topics, to users and roles (what these may do), and also to roles (who may assume them).
 //!
 //! A policy is parsed completely when it is set. Anything in it that is not known is refused then, and never ignored. This
-//! module is pure: a decision depends only on the policy and on [`Asked`], and takes a bounded number of steps ([`glob`]).
+//! module is pure: a decision depends only on the policy and on [`PolicyRequest`], and takes a bounded number of steps ([`glob`]).
 
 mod glob;
 
-use glob::{Budget, matches};
+use glob::{StepBudget, matches};
 use serde_json::{Map, Value};
 use std::net::IpAddr;
 
@@ -32,7 +32,7 @@ pub(crate) enum Decision {
     /// The policy allows the request.
     Allow,
     /// The policy neither allows nor refuses the request.
-    Nothing,
+    Pass,
 }
 
 impl Decision {
@@ -41,7 +41,7 @@ impl Decision {
         match (self, other) {
             (Decision::Deny, _) | (_, Decision::Deny) => Decision::Deny,
             (Decision::Allow, _) | (_, Decision::Allow) => Decision::Allow,
-            _ => Decision::Nothing,
+            _ => Decision::Pass,
         }
     }
 
@@ -50,18 +50,18 @@ impl Decision {
         match (self, other) {
             (Decision::Deny, _) | (_, Decision::Deny) => Decision::Deny,
             (Decision::Allow, Decision::Allow) => Decision::Allow,
-            _ => Decision::Nothing,
+            _ => Decision::Pass,
         }
     }
 }
 
 /// The error of an evaluation that has reached its limit of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StepLimit;
+pub(crate) struct StepLimitExceeded;
 
 /// A request, as policies see it.
-pub(crate) struct Asked<'a> {
-    pub(crate) who: Who<'a>,
+pub(crate) struct PolicyRequest<'a> {
+    pub(crate) who: PolicyPrincipal<'a>,
     /// For example, `s3:GetObject`.
     pub(crate) action: &'a str,
     /// For example, `arn:aws:s3:::bucket/key`.
@@ -73,7 +73,7 @@ pub(crate) struct Asked<'a> {
 
 /// The requester.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Who<'a> {
+pub(crate) struct PolicyPrincipal<'a> {
     /// The user's id; `None` for an anonymous client.
     pub(crate) user: Option<&'a str>,
     /// The role that the user has assumed, and the name of the session.
@@ -311,7 +311,7 @@ impl Condition {
         Ok(Condition { operator, negated, if_exists, all, any, key: key.to_ascii_lowercase(), values })
     }
 
-    fn holds(&self, asked: &Asked<'_>, budget: &Budget) -> bool {
+    fn holds(&self, asked: &PolicyRequest<'_>, budget: &StepBudget) -> bool {
         let given = (asked.context)(&self.key);
         if self.operator == Operator::Null {
             return self.values.iter().any(|value| (value == "true") == given.is_empty());
@@ -341,7 +341,7 @@ impl Condition {
         }
     }
 
-    fn compare(&self, given: &str, value: &str, budget: &Budget) -> bool {
+    fn compare(&self, given: &str, value: &str, budget: &StepBudget) -> bool {
         match self.operator {
             Operator::Equals => given == value,
             Operator::EqualsIgnoreCase => given.eq_ignore_ascii_case(value),
@@ -441,12 +441,12 @@ impl Policy {
 
     /// Returns the decision on a request. Fails if the evaluation exceeds its limit of steps; then the request must be
     /// refused.
-    pub(crate) fn decide(&self, asked: &Asked<'_>) -> Result<Decision, StepLimit> {
-        let (mut decision, budget) = (Decision::Nothing, Budget::default());
+    pub(crate) fn decide(&self, asked: &PolicyRequest<'_>) -> Result<Decision, StepLimitExceeded> {
+        let (mut decision, budget) = (Decision::Pass, StepBudget::default());
         for statement in &self.statements {
             let concerned = statement.concerns(asked, &budget);
             if budget.is_exhausted() {
-                return Err(StepLimit);
+                return Err(StepLimitExceeded);
             }
             match (concerned, statement.allow) {
                 (true, false) => return Ok(Decision::Deny),
@@ -464,7 +464,7 @@ impl Policy {
     }
 
     /// Whether its decisions depend on the tags of the requested object.
-    pub(crate) fn asks_for_tags(&self) -> bool {
+    pub(crate) fn uses_object_tags(&self) -> bool {
         self.asks_for_tags
     }
 
@@ -537,7 +537,7 @@ impl Statement {
                     ["arn", "aws", "s3", _, _, name] => Some(name),
                     _ => None,
                 };
-                let budget = Budget::default();
+                let budget = StepBudget::default();
                 let of_bucket =
                     |name: &&str| matches(name.split('/').next().unwrap_or_default(), bucket, &budget);
                 let name = name.filter(of_bucket);
@@ -568,7 +568,7 @@ impl Statement {
         Ok(Statement { allow, principals, actions, resources, conditions })
     }
 
-    fn concerns(&self, asked: &Asked<'_>, budget: &Budget) -> bool {
+    fn concerns(&self, asked: &PolicyRequest<'_>, budget: &StepBudget) -> bool {
         let action = asked.action.to_ascii_lowercase();
         self.principals.holds(|principal| match principal {
             Principal::Everybody => true,

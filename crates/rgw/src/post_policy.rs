@@ -19,17 +19,17 @@ pub(crate) type Fields = BTreeMap<String, String>;
 
 /// The signature of a form, and the access key that it names.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Signed<'a> {
+pub(crate) struct PostSignature<'a> {
     /// The access key.
     pub(crate) access_key: &'a str,
     policy: &'a str,
     signature: &'a str,
     /// The scope of a signature of version 4; `None` for version 2.
-    scope: Option<Scope<'a>>,
+    scope: Option<CredentialScope<'a>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Scope<'a> {
+struct CredentialScope<'a> {
     date: &'a str,
     region: &'a str,
     service: &'a str,
@@ -41,9 +41,9 @@ fn hmac(key: &[u8], text: &str) -> Hmac<Sha256> {
     hmac
 }
 
-impl Signed<'_> {
+impl PostSignature<'_> {
     /// Reads the signature of a form; returns `None` if the form is not signed.
-    pub(crate) fn of(fields: &Fields) -> S3Result<Option<Signed<'_>>> {
+    pub(crate) fn of(fields: &Fields) -> S3Result<Option<PostSignature<'_>>> {
         let field = |name: &str| fields.get(name).map(String::as_str);
         let names = [
             "policy",
@@ -67,7 +67,7 @@ impl Signed<'_> {
                 return Err(s3_error!(InvalidArgument, "a form is signed once"));
             }
             let (access_key, signature) = (needed("awsaccesskeyid")?, needed("signature")?);
-            return Ok(Some(Signed { access_key, policy, signature, scope: None }));
+            return Ok(Some(PostSignature { access_key, policy, signature, scope: None }));
         }
         if needed("x-amz-algorithm")? != "AWS4-HMAC-SHA256" {
             return Err(s3_error!(InvalidArgument, "x-amz-algorithm must be AWS4-HMAC-SHA256"));
@@ -89,12 +89,12 @@ impl Signed<'_> {
             return Err(malformed());
         }
         let signature = needed("x-amz-signature")?;
-        let scope = Some(Scope { date, region, service });
-        Ok(Some(Signed { access_key, policy, signature, scope }))
+        let scope = Some(CredentialScope { date, region, service });
+        Ok(Some(PostSignature { access_key, policy, signature, scope }))
     }
 
     /// Whether the signature was made with that secret.
-    pub(crate) fn is_by(&self, secret: &str) -> bool {
+    pub(crate) fn is_signed_with(&self, secret: &str) -> bool {
         let Some(scope) = &self.scope else {
             let mut hmac = Hmac::<Sha1>::new_from_slice(secret.as_bytes())
                 .expect("invariant: HMAC takes keys of any length");
@@ -219,9 +219,9 @@ mod tests {
     #[test]
     fn the_documented_example_is_taken() {
         let fields = example();
-        let signed = Signed::of(&fields).unwrap().unwrap();
+        let signed = PostSignature::of(&fields).unwrap().unwrap();
         assert_eq!(signed.access_key, "AKIAIOSFODNN7EXAMPLE");
-        assert!(signed.is_by(SECRET) && !signed.is_by("another"));
+        assert!(signed.is_signed_with(SECRET) && !signed.is_signed_with("another"));
         assert_eq!(signed.check(&fields, "sigv4examplebucket", then()).unwrap(), (0, u64::MAX));
     }
 
@@ -230,7 +230,7 @@ mod tests {
         let refusal = |change: &dyn Fn(&mut Fields), bucket: &str, at: SystemTime| {
             let mut fields = example();
             change(&mut fields);
-            let signed = Signed::of(&fields).unwrap().unwrap();
+            let signed = PostSignature::of(&fields).unwrap().unwrap();
             signed.check(&fields, bucket, at).unwrap_err().message().unwrap_or_default().to_owned()
         };
         let set = |name: &'static str, value: &'static str| {
@@ -260,8 +260,8 @@ mod tests {
             name == "key" || name.starts_with("x-amz-") && !name.contains("meta") && !name.contains("side")
         });
         fields.insert("policy".into(), STANDARD.encode(policy));
-        let signed = Signed::of(&fields).unwrap().unwrap();
-        assert!(!signed.is_by(SECRET), "another policy than the signed one");
+        let signed = PostSignature::of(&fields).unwrap().unwrap();
+        assert!(!signed.is_signed_with(SECRET), "another policy than the signed one");
         assert_eq!(signed.check(&fields, "any", then()).unwrap(), (5, 10));
     }
 
@@ -272,18 +272,18 @@ mod tests {
             [("policy", "cG9saWN5"), ("awsaccesskeyid", "AK"), ("signature", "xjcOd3+I0tu58AF8jUmwdfvwgBU=")];
         let fields: Fields =
             pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let signed = Signed::of(&fields).unwrap().unwrap();
+        let signed = PostSignature::of(&fields).unwrap().unwrap();
         assert_eq!(signed.access_key, "AK");
-        assert!(signed.is_by("secret") && !signed.is_by("Secret"));
+        assert!(signed.is_signed_with("secret") && !signed.is_signed_with("Secret"));
     }
 
     #[test]
     fn signatures_are_whole_or_refused() {
         let mut fields = example();
-        assert!(Signed::of(&Fields::new()).unwrap().is_none());
+        assert!(PostSignature::of(&Fields::new()).unwrap().is_none());
         for name in ["policy", "x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature"] {
             let kept = fields.remove(name).unwrap();
-            assert!(Signed::of(&fields).is_err(), "{name}");
+            assert!(PostSignature::of(&fields).is_err(), "{name}");
             fields.insert(name.to_owned(), kept);
         }
         for (name, value) in [
@@ -296,14 +296,14 @@ mod tests {
         ] {
             let mut fields = example();
             fields.insert(name.to_owned(), value.to_owned());
-            assert!(Signed::of(&fields).is_err(), "{name}: {value}");
+            assert!(PostSignature::of(&fields).is_err(), "{name}: {value}");
         }
         for signature in
             ["", "8afd", "é", "zz", "8AFDBF4008C03F22C2CD3CDB72E4AFBB1F6A588F3255AC628749A66D7F09699F"]
         {
             let mut fields = example();
             fields.insert("x-amz-signature".to_owned(), signature.to_owned());
-            assert!(!Signed::of(&fields).unwrap().unwrap().is_by(SECRET), "{signature}");
+            assert!(!PostSignature::of(&fields).unwrap().unwrap().is_signed_with(SECRET), "{signature}");
         }
     }
 }

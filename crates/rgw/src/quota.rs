@@ -2,7 +2,7 @@
 //!
 //! Quotas are checked against usage that a gateway caches for a bounded time (`rgw_bucket_quota_ttl`), as radosgw does, and
 //! not against the index at each write. Between two reads of the index, this gateway's own changes update the cached usage
-//! when they are finished ([`Quotas::finished`]), and writes in flight reserve their amounts ([`QuotaReservation`]). Changes
+//! when they are finished ([`QuotaCache::apply_finished`]), and writes in flight reserve their amounts ([`QuotaReservation`]). Changes
 //! of other gateways are included by the next read. So a quota can be exceeded only by what other gateways write in that
 //! time. If no quota is enabled, nothing is counted or read.
 
@@ -105,14 +105,14 @@ impl std::ops::Add for QuotaUsage {
 
 /// The effect of a change of the index on the usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Delta {
+pub(crate) struct UsageDelta {
     pub(crate) objects: i64,
     pub(crate) bytes: i64,
 }
 
 /// The maximum ages of cached usage.
 #[derive(Clone, Copy, Debug)]
-pub struct Ages {
+pub struct QuotaTtls {
     /// `rgw_bucket_quota_ttl`: for a bucket. Reservations that are neither finished nor released, such as those of parts of
     /// an upload that was not completed, also count for this time.
     pub bucket: Duration,
@@ -122,24 +122,24 @@ pub struct Ages {
 
 /// What a quota applies to: a bucket, by its id, or all buckets of a user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Scope {
+enum QuotaScope {
     Bucket(String),
     User(String),
 }
 
 /// The cached usage of a scope.
 #[derive(Debug)]
-struct Known {
+struct CachedUsage {
     usage: QuotaUsage,
     read: Instant,
     /// Whether a new read is in progress.
     renewed: bool,
     /// The reservations of writes in flight, by the tag of the write.
-    reserved: HashMap<String, Reserved>,
+    reserved: HashMap<String, ReservedUsage>,
 }
 
 #[derive(Debug)]
-struct Reserved {
+struct ReservedUsage {
     usage: QuotaUsage,
     since: Instant,
     /// The upload that a part belongs to; empty for an object.
@@ -148,8 +148,8 @@ struct Reserved {
 
 /// The cached usage of a gateway.
 #[derive(Debug, Default)]
-pub(crate) struct Quotas {
-    known: Mutex<HashMap<Scope, Known>>,
+pub(crate) struct QuotaCache {
+    known: Mutex<HashMap<QuotaScope, CachedUsage>>,
     /// The owners of buckets with cached usage, by the bucket's id.
     owners: Mutex<HashMap<String, String>>,
     /// Whether usage is cached at all. Most gateways have none, and their writes check nothing else.
@@ -158,7 +158,7 @@ pub(crate) struct Quotas {
 
 /// The kind of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose<'a> {
+pub(crate) enum ReservationKind<'a> {
     /// An object.
     Object,
     /// A part of this upload.
@@ -171,16 +171,16 @@ pub(crate) enum Purpose<'a> {
 /// keeps it until the write is finished in the index.
 pub(crate) struct QuotaReservation {
     gateway: Arc<Gateway>,
-    scopes: Vec<(Scope, Quota)>,
+    scopes: Vec<(QuotaScope, Quota)>,
     tag: String,
     kept: bool,
 }
 
-impl Known {
+impl CachedUsage {
     /// Returns the usage with all reservations except the write's own (`but`) and those of the upload that the write
     /// completes (`completed`).
     fn total(&self, but: &str, completed: &str) -> QuotaUsage {
-        let is_own = |tag: &str, reserved: &Reserved| {
+        let is_own = |tag: &str, reserved: &ReservedUsage| {
             tag == but || (!completed.is_empty() && reserved.upload == completed)
         };
         let reserved = self
@@ -192,14 +192,19 @@ impl Known {
     }
 }
 
-impl Quotas {
+impl QuotaCache {
     /// Notes that changes of the index of the bucket `id` are finished, and how they changed its usage.
-    pub(crate) fn finished<'a>(&self, id: &str, tags: impl Iterator<Item = &'a str> + Clone, delta: Delta) {
+    pub(crate) fn apply_finished<'a>(
+        &self,
+        id: &str,
+        tags: impl Iterator<Item = &'a str> + Clone,
+        delta: UsageDelta,
+    ) {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
         let owner = self.owners.lock().get(id).cloned();
-        let scopes = [Some(Scope::Bucket(id.to_owned())), owner.map(Scope::User)];
+        let scopes = [Some(QuotaScope::Bucket(id.to_owned())), owner.map(QuotaScope::User)];
         let mut all = self.known.lock();
         for scope in scopes.iter().flatten() {
             let Some(known) = all.get_mut(scope) else { continue };
@@ -212,12 +217,12 @@ impl Quotas {
     }
 
     /// Releases the reservations of the parts of an upload that was completed or aborted.
-    pub(crate) fn ended(&self, id: &str, upload: &str) {
+    pub(crate) fn release_upload(&self, id: &str, upload: &str) {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
         let owner = self.owners.lock().get(id).cloned();
-        let scopes = [Some(Scope::Bucket(id.to_owned())), owner.map(Scope::User)];
+        let scopes = [Some(QuotaScope::Bucket(id.to_owned())), owner.map(QuotaScope::User)];
         let mut all = self.known.lock();
         for scope in scopes.iter().flatten() {
             if let Some(known) = all.get_mut(scope) {
@@ -226,7 +231,7 @@ impl Quotas {
         }
     }
 
-    fn give_back(&self, scopes: &[(Scope, Quota)], tag: &str) {
+    fn release(&self, scopes: &[(QuotaScope, Quota)], tag: &str) {
         let mut all = self.known.lock();
         for (scope, _) in scopes {
             if let Some(known) = all.get_mut(scope) {
@@ -263,7 +268,7 @@ impl QuotaReservation {
 impl Drop for QuotaReservation {
     fn drop(&mut self) {
         if !self.kept {
-            self.gateway.quotas.give_back(&self.scopes, &self.tag);
+            self.gateway.quotas.release(&self.scopes, &self.tag);
         }
     }
 }
@@ -271,19 +276,19 @@ impl Drop for QuotaReservation {
 impl Gateway {
     /// Reserves space for a write of `tag` into a bucket, or fails with [`Error::QuotaExceeded`]. Returns `None` if no quota
     /// applies to it.
-    pub(crate) async fn hold(
+    pub(crate) async fn reserve_quota(
         self: &Arc<Gateway>,
         bucket: &Bucket,
         tag: &str,
         usage: QuotaUsage,
-        purpose: Purpose<'_>,
+        purpose: ReservationKind<'_>,
     ) -> Result<Option<QuotaReservation>> {
         let (upload, completed) = match purpose {
-            Purpose::Object => ("", ""),
-            Purpose::Part(upload) => (upload, ""),
-            Purpose::Completion(upload) => ("", upload),
+            ReservationKind::Object => ("", ""),
+            ReservationKind::Part(upload) => (upload, ""),
+            ReservationKind::Completion(upload) => ("", upload),
         };
-        let owner = match self.known_user_id(&bucket.owner).await {
+        let owner = match self.cached_user_by_id(&bucket.owner).await {
             Ok(owner) => owner,
             Err(Error::NoSuchUser(_)) => return Ok(None),
             Err(error) => return Err(error),
@@ -294,13 +299,13 @@ impl Gateway {
         }
         let mut scopes = Vec::new();
         if own.limits() {
-            scopes.push((Scope::Bucket(bucket.id.clone()), own));
+            scopes.push((QuotaScope::Bucket(bucket.id.clone()), own));
         }
         if owner.user_quota.limits() {
-            scopes.push((Scope::User(owner.id.clone()), owner.user_quota));
+            scopes.push((QuotaScope::User(owner.id.clone()), owner.user_quota));
         }
         for (scope, _) in &scopes {
-            self.know(scope, bucket, &owner).await?;
+            self.ensure_cached(scope, bucket, &owner).await?;
         }
         let mut all = self.quotas.known.lock();
         for (scope, quota) in &scopes {
@@ -309,7 +314,7 @@ impl Gateway {
                 if known.reserved.len() >= REMEMBERED {
                     known
                         .reserved
-                        .retain(|_, reserved| reserved.since.elapsed() < self.config.quota_ages.bucket);
+                        .retain(|_, reserved| reserved.since.elapsed() < self.config.quota_ttls.bucket);
                 }
                 if !quota.has_room(known.total(tag, completed) + usage) {
                     return Err(Error::QuotaExceeded);
@@ -318,7 +323,7 @@ impl Gateway {
         }
         for (scope, _) in &scopes {
             if let Some(known) = all.get_mut(scope) {
-                let reserved = Reserved { usage, since: Instant::now(), upload: upload.to_owned() };
+                let reserved = ReservedUsage { usage, since: Instant::now(), upload: upload.to_owned() };
                 known.reserved.insert(tag.to_owned(), reserved);
             }
         }
@@ -328,10 +333,15 @@ impl Gateway {
 
     /// Ensures that usage is cached and not too old. Usage that is older than half of its maximum age is read again while
     /// the request continues.
-    async fn know(self: &Arc<Gateway>, scope: &Scope, bucket: &Bucket, owner: &User) -> Result<()> {
+    async fn ensure_cached(
+        self: &Arc<Gateway>,
+        scope: &QuotaScope,
+        bucket: &Bucket,
+        owner: &User,
+    ) -> Result<()> {
         let most = match scope {
-            Scope::Bucket(_) => self.config.quota_ages.bucket,
-            Scope::User(_) => self.config.quota_ages.user,
+            QuotaScope::Bucket(_) => self.config.quota_ttls.bucket,
+            QuotaScope::User(_) => self.config.quota_ttls.user,
         };
         self.quotas.any.store(true, Ordering::Relaxed);
         let known = |id: &str| self.quotas.owners.lock().get(id).is_some_and(|known| *known == owner.id);
@@ -369,22 +379,22 @@ impl Gateway {
         }
     }
 
-    async fn read_usage(&self, scope: &Scope, bucket: &Bucket) -> Result<()> {
+    async fn read_usage(&self, scope: &QuotaScope, bucket: &Bucket) -> Result<()> {
         let usage = match scope {
-            Scope::Bucket(_) => {
+            QuotaScope::Bucket(_) => {
                 let (objects, bytes) = self.bucket_usage(bucket).await?;
                 QuotaUsage { objects, bytes }
             }
-            Scope::User(id) => self.user_usage(id).await?,
+            QuotaScope::User(id) => self.user_usage(id).await?,
         };
         let mut all = self.quotas.known.lock();
         if all.len() >= REMEMBERED && !all.contains_key(scope) {
             all.clear();
         }
         let reserved = all.remove(scope).map(|known| known.reserved).unwrap_or_default();
-        let most = self.config.quota_ages.bucket;
+        let most = self.config.quota_ttls.bucket;
         let reserved = reserved.into_iter().filter(|(_, reserved)| reserved.since.elapsed() < most).collect();
-        all.insert(scope.clone(), Known { usage, read: Instant::now(), renewed: false, reserved });
+        all.insert(scope.clone(), CachedUsage { usage, read: Instant::now(), renewed: false, reserved });
         Ok(())
     }
 
@@ -409,7 +419,7 @@ impl Gateway {
 
     /// Reads the usage of a bucket, if the bucket belongs to that user.
     async fn usage_of(&self, user: &str, name: String) -> Result<QuotaUsage> {
-        let bucket = match self.known_bucket(&name).await {
+        let bucket = match self.cached_bucket(&name).await {
             // A bucket is listed before it is created, and until after it is removed.
             Err(Error::NoSuchBucket(_)) => return Ok(QuotaUsage::default()),
             bucket => bucket?,
@@ -450,19 +460,22 @@ mod tests {
 
     #[test]
     fn what_is_finished_counts_in_place_of_what_was_held() {
-        let quotas = Quotas::default();
+        let quotas = QuotaCache::default();
         quotas.any.store(true, Ordering::Relaxed);
         quotas.owners.lock().insert("b1".into(), "alice".into());
         let usage = |objects, bytes| QuotaUsage { objects, bytes };
-        for scope in [Scope::Bucket("b1".into()), Scope::User("alice".into())] {
-            let reserved =
-                |upload: &str| Reserved { usage: usage(1, 10), since: Instant::now(), upload: upload.into() };
+        for scope in [QuotaScope::Bucket("b1".into()), QuotaScope::User("alice".into())] {
+            let reserved = |upload: &str| ReservedUsage {
+                usage: usage(1, 10),
+                since: Instant::now(),
+                upload: upload.into(),
+            };
             let reserved = [
                 ("t1".to_owned(), reserved("")),
                 ("t2".to_owned(), reserved("u")),
                 ("t3".to_owned(), reserved("u")),
             ];
-            let known = Known {
+            let known = CachedUsage {
                 usage: usage(5, 50),
                 read: Instant::now(),
                 renewed: false,
@@ -472,10 +485,10 @@ mod tests {
         }
         let totals = || quotas.known.lock().values().map(|known| known.total("", "")).collect::<Vec<_>>();
         assert_eq!(totals(), [usage(8, 80); 2]);
-        quotas.finished("b1", ["t1"].into_iter(), Delta { objects: 1, bytes: 8 });
+        quotas.apply_finished("b1", ["t1"].into_iter(), UsageDelta { objects: 1, bytes: 8 });
         assert_eq!(totals(), [usage(8, 78); 2]);
-        quotas.ended("b1", "u");
-        quotas.finished("b1", [].into_iter(), Delta { objects: -9, bytes: -9 });
+        quotas.release_upload("b1", "u");
+        quotas.apply_finished("b1", [].into_iter(), UsageDelta { objects: -9, bytes: -9 });
         assert_eq!(totals(), [usage(0, 49); 2]);
     }
 }

@@ -46,7 +46,7 @@ impl RateLimit {
 
 /// What a limit applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Scope {
+pub(crate) enum RateLimitScope {
     /// A user, by its id.
     User(String),
     /// A bucket, by its id.
@@ -55,7 +55,7 @@ pub(crate) enum Scope {
 
 /// The remaining tokens of a user or a bucket.
 #[derive(Debug)]
-pub(crate) struct Account(Mutex<Tokens>);
+pub(crate) struct RateLimiterEntry(Mutex<Tokens>);
 
 #[derive(Debug)]
 struct Tokens {
@@ -122,9 +122,9 @@ impl Tokens {
     }
 }
 
-impl Account {
+impl RateLimiterEntry {
     /// Subtracts the bytes of a transfer.
-    pub(crate) fn owe(&self, read: u64, written: u64) {
+    pub(crate) fn charge_bytes(&self, read: u64, written: u64) {
         let mut tokens = self.0.lock();
         if tokens.limit.max_read_bytes > 0 {
             tokens.read_bytes -= read as f64;
@@ -137,18 +137,18 @@ impl Account {
 
 /// All accounts of a gateway.
 #[derive(Debug, Default)]
-pub(crate) struct RateLimits(Mutex<HashMap<Scope, Arc<Account>>>);
+pub(crate) struct RateLimits(Mutex<HashMap<RateLimitScope, Arc<RateLimiterEntry>>>);
 
 impl RateLimits {
     /// Counts an operation. Returns `None` if it exceeds the limit. The bytes that it transfers must be subtracted from the
     /// returned account.
     pub(crate) fn take(
         &self,
-        scope: Scope,
+        scope: RateLimitScope,
         limit: RateLimit,
         writes: bool,
         now: Instant,
-    ) -> Option<Arc<Account>> {
+    ) -> Option<Arc<RateLimiterEntry>> {
         let account = {
             let mut accounts = self.0.lock();
             if accounts.len() >= COUNTED && !accounts.contains_key(&scope) {
@@ -162,7 +162,7 @@ impl RateLimits {
                     accounts.clear();
                 }
             }
-            let begin = || Arc::new(Account(Mutex::new(Tokens::full(limit, now))));
+            let begin = || Arc::new(RateLimiterEntry(Mutex::new(Tokens::full(limit, now))));
             Arc::clone(accounts.entry(scope).or_insert_with(begin))
         };
         let taken = account.0.lock().take(limit, writes, now);
@@ -175,8 +175,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn user(name: &str) -> Scope {
-        Scope::User(name.to_owned())
+    fn user(name: &str) -> RateLimitScope {
+        RateLimitScope::User(name.to_owned())
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
         let limit = RateLimit { enabled: true, max_write_bytes: 600, ..RateLimit::default() };
         let (limits, begin) = (RateLimits::default(), Instant::now());
         let take = |writes, secs| limits.take(user("a"), limit, writes, begin + Duration::from_secs(secs));
-        take(true, 0).unwrap().owe(5000, 1200);
+        take(true, 0).unwrap().charge_bytes(5000, 1200);
         assert!(take(true, 0).is_none() && take(true, 59).is_none(), "600 are owed");
         assert!(take(false, 0).is_some(), "reads have no limit");
         assert!(take(true, 61).is_some());

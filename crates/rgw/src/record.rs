@@ -54,7 +54,7 @@ pub(crate) async fn create<T: Versioned>(pool: &IoCtx, name: &str, value: &T) ->
     let mut op = WriteOp::new();
     op.create(true).write_full(encode_bounded(value)?);
     match pool.operate(name, op).await.and_then(|reply| reply.success()).map_err(Error::from) {
-        Err(error) if error.is_present() => Ok(false),
+        Err(error) if error.is_already_exists() => Ok(false),
         made => made.map(|_| true),
     }
 }
@@ -73,7 +73,7 @@ pub(crate) async fn update<T: Versioned>(
         match pool.operate(name, op).await.and_then(|reply| reply.success()) {
             Ok(_) => return Ok(Some(value)),
             Err(error) if error.is_not_found() => return Ok(None),
-            Err(error) if is_overtaken(&error) => {}
+            Err(error) if is_cas_conflict(&error) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -95,7 +95,7 @@ pub(crate) async fn remove_if<T: Versioned>(
         match pool.operate(name, op).await.and_then(|reply| reply.success()) {
             Ok(_) => return Ok(Some(value)),
             Err(error) if error.is_not_found() => return Ok(None),
-            Err(error) if is_overtaken(&error) => {}
+            Err(error) if is_cas_conflict(&error) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -103,7 +103,7 @@ pub(crate) async fn remove_if<T: Versioned>(
 }
 
 /// Whether a record was changed since it was read.
-pub(crate) fn is_overtaken(error: &nacre_client::Error) -> bool {
+pub(crate) fn is_cas_conflict(error: &nacre_client::Error) -> bool {
     matches!(error.errno(), Errno::ERANGE | Errno::EOVERFLOW)
 }
 

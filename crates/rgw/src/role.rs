@@ -2,7 +2,7 @@
 //! (docs/format/rgw.md).
 
 use crate::error::{Error, Result};
-use crate::gateway::{Change, Gateway, now_ns};
+use crate::gateway::{Gateway, GatewayMessage, now_ns};
 use crate::policy::Policy;
 use crate::record;
 use nacre_types::encoding::{DecodeError, Versioned};
@@ -72,10 +72,10 @@ impl Gateway {
 
     /// Creates a role; sets its id and its time of creation.
     pub(crate) async fn create_role(&self, mut role: Role) -> Result<Role> {
-        role.id = self.tag();
+        role.id = self.new_tag();
         role.created_ns = now_ns();
         let creating = record::create(&self.pools.roles, &role.name, &role);
-        if self.with_invalidation(Change::Role(role.name.clone()), creating).await? {
+        if self.with_invalidation(GatewayMessage::Role(role.name.clone()), creating).await? {
             return role.read_policies();
         }
         Err(Error::RoleExists(role.name))
@@ -88,14 +88,14 @@ impl Gateway {
         change: impl FnMut(&mut Role) -> Result<()>,
     ) -> Result<Role> {
         let changing = record::update(&self.pools.roles, name, change);
-        let changed = self.with_invalidation(Change::Role(name.to_owned()), changing).await?;
+        let changed = self.with_invalidation(GatewayMessage::Role(name.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchRole(name.to_owned()))
     }
 
     /// Removes a role, which ends its sessions.
     pub(crate) async fn remove_role(&self, name: &str) -> Result<()> {
         let removing = record::remove(&self.pools.roles, name);
-        let was_there = self.with_invalidation(Change::Role(name.to_owned()), removing).await?;
+        let was_there = self.with_invalidation(GatewayMessage::Role(name.to_owned()), removing).await?;
         if was_there { Ok(()) } else { Err(Error::NoSuchRole(name.to_owned())) }
     }
 

@@ -29,8 +29,8 @@ mod tagging;
 mod versions;
 mod website;
 
-pub(crate) use access::{Access, Keys, Peer, Requester};
-pub(crate) use conditions::{Context, is_known_key};
+pub(crate) use access::{AccessChecker, RequestOrigin, Requester, SecretKeyProvider};
+pub(crate) use conditions::{ConditionContext, is_known_key};
 pub(crate) use errors::log_fault;
 
 use crate::bucket::Bucket;
@@ -45,7 +45,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// The operations of S3.
 #[derive(Clone, Debug)]
-pub(crate) struct Protocol {
+pub(crate) struct S3Api {
     pub(crate) gateway: Arc<Gateway>,
 }
 
@@ -54,7 +54,7 @@ fn timestamp(ns: u64) -> Timestamp {
     Timestamp::from(UNIX_EPOCH + Duration::from_nanos(ns))
 }
 
-impl Protocol {
+impl S3Api {
     /// Stores the object of a form. The form was checked; the requester and the bucket are among the request's extensions.
     pub(crate) async fn post(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
         self.do_put_object(req, &[EventType::ObjectCreatedPost]).await
@@ -64,7 +64,7 @@ impl Protocol {
     fn cause<T>(&self, req: &S3Request<T>) -> Cause {
         match req.extensions.get::<Arc<Bucket>>() {
             Some(bucket) if bucket.notifications.is_none() => Cause::default(),
-            _ => Cause::of_request(&self.gateway, &req.extensions, &Requester::of(req)),
+            _ => Cause::of_request(&self.gateway, &req.extensions, &Requester::from_request(req)),
         }
     }
 }
@@ -74,7 +74,7 @@ fn answer<T>(output: T) -> S3Result<S3Response<T>> {
 }
 
 #[async_trait::async_trait]
-impl S3 for Protocol {
+impl S3 for S3Api {
     async fn list_buckets(
         &self,
         req: S3Request<ListBucketsInput>,

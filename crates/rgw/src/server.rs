@@ -8,34 +8,34 @@ mod form;
 mod host;
 mod message;
 mod region;
+mod request_body;
 mod routes;
 mod signed;
 mod tls;
 mod track;
 mod tracked_socket;
-mod unread;
 mod website;
 
-pub use connections::Limits;
-pub(crate) use host::ByHost;
+pub use connections::ConnectionLimits;
 pub use host::Hosts;
+pub(crate) use host::VirtualHostBucket;
 pub(crate) use routes::bucket_of as route_bucket;
 #[cfg(test)]
 pub(crate) use signed::check as check_signed;
 pub use tls::Certificate;
 pub(crate) use track::RequestInfo;
-pub use track::Settings;
+pub use track::ServerSettings;
 
 use crate::admin_api::AdminApi;
 use crate::bucket::Bucket;
 use crate::cors;
 use crate::error::{Error, Result};
 use crate::forms;
-use crate::gateway::{Gateway, spawn_large};
+use crate::gateway::{Gateway, spawn_boxed};
 use crate::metrics::Metrics;
-use crate::s3::{Access, Keys, Peer, Protocol, attributes};
-use accept::{Failures, Fault};
-use connections::{Connection, Place};
+use crate::s3::{AccessChecker, RequestOrigin, S3Api, SecretKeyProvider, attributes};
+use accept::{AcceptFailures, AcceptFault};
+use connections::{Connection, ConnectionPermit};
 use futures::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::{Body as _, Incoming};
@@ -43,6 +43,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use request_body::UnreadBody;
 use routes::Routes;
 use s3s::Body;
 use s3s::config::{S3Config, StaticConfigProvider};
@@ -62,9 +63,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
-use track::{TrackedBody, Tracker};
+use track::{RequestTracker, TrackedResponseBody};
 use tracked_socket::TrackedSocket;
-use unread::Unread;
 
 /// The maximum number of bytes of a body that a connection reads at a time.
 const READ_BYTES: usize = 256 << 10;
@@ -85,7 +85,7 @@ pub struct Listen {
 #[derive(Debug)]
 pub struct Server {
     gateway: Arc<Gateway>,
-    tracker: Arc<Tracker>,
+    tracker: Arc<RequestTracker>,
     addrs: Vec<(SocketAddr, bool)>,
     stop: oneshot::Sender<()>,
     listening: JoinHandle<()>,
@@ -93,7 +93,7 @@ pub struct Server {
 
 impl Server {
     /// Listens on `ports`. Must be called within a runtime.
-    pub async fn start(gateway: Arc<Gateway>, ports: &[Listen], settings: Settings) -> Result<Server> {
+    pub async fn start(gateway: Arc<Gateway>, ports: &[Listen], settings: ServerSettings) -> Result<Server> {
         let mut listeners = Vec::new();
         let mut addrs = Vec::new();
         for Listen { addr, certificate } in ports {
@@ -103,18 +103,18 @@ impl Server {
             listeners.push((listener, certificate.clone()));
         }
         gateway.note_listening(addrs.iter().map(|(addr, _)| addr.ip()));
-        let mut builder = S3ServiceBuilder::new(Protocol { gateway: Arc::clone(&gateway) });
-        builder.set_auth(Keys(Arc::clone(&gateway)));
-        builder.set_access(Access(Arc::clone(&gateway)));
+        let mut builder = S3ServiceBuilder::new(S3Api { gateway: Arc::clone(&gateway) });
+        builder.set_auth(SecretKeyProvider(Arc::clone(&gateway)));
+        builder.set_access(AccessChecker(Arc::clone(&gateway)));
         builder.set_route(Routes::new(&gateway));
         builder.set_host(settings.hosts.clone());
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits()))));
         let metrics = Arc::new(Metrics::of_gateway(&gateway));
         let (reload, limits) = (settings.reload, settings.connections);
-        let tracker = Arc::new(Tracker::new(settings, Arc::clone(&metrics), gateway.usage.clone())?);
+        let tracker = Arc::new(RequestTracker::new(settings, Arc::clone(&metrics), gateway.usage.clone())?);
         if !reload.is_zero() {
             for certificate in ports.iter().filter_map(|port| port.certificate.as_ref()) {
-                tokio::spawn(tls::keep_fresh(Arc::downgrade(certificate), reload));
+                tokio::spawn(tls::reload_periodically(Arc::downgrade(certificate), reload));
             }
         }
         tokio::spawn(connections::close_late(Arc::downgrade(&tracker.connections), limits));
@@ -146,7 +146,7 @@ impl Server {
         // The task may have ended by itself.
         _ = self.stop.send(());
         _ = self.listening.await;
-        self.gateway.finish().await;
+        self.gateway.shut_down().await;
     }
 }
 
@@ -180,7 +180,7 @@ async fn listen(listeners: Vec<Listener>, handler: Handler, mut stopped: oneshot
     http.timer(TokioTimer::new()).header_read_timeout(None);
     http.max_header_size(settings.max_header_size).max_headers(MAX_HEADERS).max_buf_size(READ_BYTES);
     let mut first = 0;
-    let mut failures = Failures::new();
+    let mut failures = AcceptFailures::new();
     loop {
         let accepted = tokio::select! {
             _ = &mut stopped => break,
@@ -189,7 +189,7 @@ async fn listen(listeners: Vec<Listener>, handler: Handler, mut stopped: oneshot
         let (socket, peer, tls) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                let closed = Fault::of(&error) == Fault::Resources && connections.give_up_idle();
+                let closed = AcceptFault::of(&error) == AcceptFault::Resources && connections.evict_idle();
                 let pause = failures.failed(&error, closed, Instant::now());
                 if !pause.is_zero() && tokio::time::timeout(pause, &mut stopped).await.is_ok() {
                     break;
@@ -215,7 +215,7 @@ async fn listen(listeners: Vec<Listener>, handler: Handler, mut stopped: oneshot
             let connection = place.connection();
             tokio::select! {
                 biased;
-                () = connection.given_up() => {}
+                () = connection.wait_close_requested() => {}
                 () = serve(&http, handler, socket, peer, tls, &place, watcher) => {}
             }
         });
@@ -234,7 +234,7 @@ async fn serve(
     socket: TcpStream,
     peer: SocketAddr,
     tls: Option<TlsAcceptor>,
-    place: &Place,
+    place: &ConnectionPermit,
     watcher: Watcher,
 ) {
     let connection = place.connection();
@@ -243,7 +243,7 @@ async fn serve(
     };
     match tls.accept(socket).await {
         Ok(socket) => {
-            connection.shook_hands();
+            connection.handshake_done();
             serve_http(http, handler, socket, peer, true, connection, watcher).await;
         }
         Err(error) => tracing::debug!(%error, %peer, "rgw: no TLS with a client"),
@@ -259,12 +259,12 @@ async fn serve_http(
     connection: &Arc<Connection>,
     watcher: Watcher,
 ) {
-    let unread = Unread::default();
+    let unread = UnreadBody::default();
     let socket = TokioIo::new(TrackedSocket::new(socket, Arc::clone(connection), unread.clone()));
     let connection = Arc::clone(connection);
     let answer = service_fn(move |mut request: Request<Incoming>| {
         let secure = secure || (handler.tracker.settings.trust_forwarded && was_secure(request.headers()));
-        request.extensions_mut().insert(Peer { address: peer.ip(), secure });
+        request.extensions_mut().insert(RequestOrigin { address: peer.ip(), secure });
         // The future is large and would be moved several times.
         Box::pin(answer(handler.clone(), peer, request, Arc::clone(&connection), unread.clone()))
     });
@@ -299,7 +299,7 @@ async fn next_connection(
 struct Handler {
     gateway: Arc<Gateway>,
     service: S3Service,
-    tracker: Arc<Tracker>,
+    tracker: Arc<RequestTracker>,
 }
 
 async fn answer(
@@ -307,13 +307,13 @@ async fn answer(
     peer: SocketAddr,
     mut request: Request<Incoming>,
     connection: Arc<Connection>,
-    unread: Unread,
-) -> Result<Response<TrackedBody>, Infallible> {
+    unread: UnreadBody,
+) -> Result<Response<TrackedResponseBody>, Infallible> {
     if !connection.begin() {
         // The connection is being closed.
         return std::future::pending().await;
     }
-    let id = handler.gateway.tag();
+    let id = handler.gateway.new_tag();
     let (tracked, refused) = handler.tracker.begin(&mut request, peer, &connection, id);
     let never_continued = expects_continue(request.headers()) && request.body().is_end_stream();
     let request = request.map(|body| Body::http_body(unread.watch(body, Arc::clone(&connection))));
@@ -323,7 +323,7 @@ async fn answer(
     } else if is_change(&request, &handler) {
         // A change consists of several steps that belong together, including the notification of other gateways. They
         // continue if the client disconnects.
-        let responding = spawn_large({
+        let responding = spawn_boxed({
             let (handler, active) = (handler.clone(), tracked.active());
             async move {
                 let response = caught(respond(&handler, request)).await;
@@ -380,7 +380,7 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
     if let Some(message) = ambiguous(request.headers()) {
         return refusal(StatusCode::BAD_REQUEST, "InvalidRequest", message);
     }
-    if is_document(&request, tracker) && length_of(request.headers()) > MAX_XML_BYTES as u64 {
+    if is_document(&request, tracker) && content_length(request.headers()) > MAX_XML_BYTES as u64 {
         return refusal(StatusCode::BAD_REQUEST, "MaxMessageLengthExceeded", "Your request was too big.");
     }
     let addressed = tracker.settings.hosts.addressed(request.headers());
@@ -399,13 +399,13 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
         return Box::pin(forms::respond(gateway, request)).await;
     }
     // Boxed, because the future of every request would otherwise contain what few requests need.
-    if region::is_unusual(request.headers()) {
-        Box::pin(region::adapt(gateway, &mut request)).await;
+    if region::needs_region_rewrite(request.headers()) {
+        Box::pin(region::rewrite_signature(gateway, &mut request)).await;
     }
     let origin = request.headers().get(header::ORIGIN).and_then(|value| value.to_str().ok());
     let (origin, method) = (origin.map(str::to_owned), request.method().clone());
     if !addressed.bucket.is_empty() {
-        request.extensions_mut().insert(ByHost(addressed.bucket.clone()));
+        request.extensions_mut().insert(VirtualHostBucket(addressed.bucket.clone()));
     }
     let bucket = match &origin {
         Some(_) => bucket_of(gateway, &addressed.bucket, request.uri().path()).await,
@@ -428,7 +428,7 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
         let date = request.headers().get("x-amz-date").cloned();
         let answered = service.call(request).await;
         let answered = if is_about_attributes { answered.map(attributes::unquoted) } else { answered };
-        let answered = answered.map(|response| message::complete(response, date.as_ref()));
+        let answered = answered.map(|response| message::complete_error(response, date.as_ref()));
         answered.unwrap_or_else(|error| {
             tracing::error!(?error, "rgw: no answer could be made");
             internal_error()
@@ -476,7 +476,7 @@ fn is_change<B>(request: &Request<B>, handler: &Handler) -> bool {
 }
 
 /// Whether the body of a request is a document, not an object's data.
-fn is_document<B>(request: &Request<B>, tracker: &Tracker) -> bool {
+fn is_document<B>(request: &Request<B>, tracker: &RequestTracker) -> bool {
     let path = request.uri().path().trim_start_matches('/');
     let in_host = !tracker.settings.hosts.addressed(request.headers()).bucket.is_empty();
     let key = if in_host { path } else { path.split_once('/').map_or("", |(_, key)| key) };
@@ -505,7 +505,7 @@ fn was_secure(headers: &HeaderMap) -> bool {
 }
 
 /// Returns the length of a request's body according to its headers; 0 if they do not say.
-pub(crate) fn length_of(headers: &HeaderMap) -> u64 {
+pub(crate) fn content_length(headers: &HeaderMap) -> u64 {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     length.unwrap_or(0)
 }
@@ -520,12 +520,12 @@ fn ambiguous(headers: &HeaderMap) -> Option<&'static str> {
 async fn health(handler: &Handler) -> Response<Body> {
     let failed = if handler.tracker.draining.load(Ordering::Acquire) {
         "the gateway is about to end\n"
-    } else if !handler.gateway.answers().await {
+    } else if !handler.gateway.is_cluster_responsive().await {
         "the cluster does not answer\n"
     } else {
-        return plain(StatusCode::OK, "text/plain", "ok\n".to_owned());
+        return plain_response(StatusCode::OK, "text/plain", "ok\n".to_owned());
     };
-    plain(StatusCode::SERVICE_UNAVAILABLE, "text/plain", failed.to_owned())
+    plain_response(StatusCode::SERVICE_UNAVAILABLE, "text/plain", failed.to_owned())
 }
 
 /// Returns an S3 error for a request that is refused before S3 sees it.
@@ -534,7 +534,7 @@ fn refusal(status: StatusCode, code: &str, message: &str) -> Response<Body> {
     let text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
     );
-    plain(status, "application/xml", text)
+    plain_response(status, "application/xml", text)
 }
 
 fn internal_error() -> Response<Body> {
@@ -561,15 +561,15 @@ fn escaped(text: &str) -> String {
 /// Returns the bucket that a request addresses by its host, or otherwise by the beginning of its path.
 async fn bucket_of(gateway: &Gateway, in_host: &str, path: &str) -> Option<Arc<Bucket>> {
     if !in_host.is_empty() {
-        return gateway.known_bucket(in_host).await.ok();
+        return gateway.cached_bucket(in_host).await.ok();
     }
     let name = path.trim_start_matches('/').split('/').next().filter(|name| !name.is_empty())?;
     let name = urlencoding::decode(name).ok()?;
     // Other errors are reported by the request itself.
-    gateway.known_bucket(&name).await.ok()
+    gateway.cached_bucket(&name).await.ok()
 }
 
-pub(crate) fn plain(status: StatusCode, kind: &'static str, text: String) -> Response<Body> {
+pub(crate) fn plain_response(status: StatusCode, kind: &'static str, text: String) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -80,7 +80,7 @@ pub(crate) struct Credentials {
 
 /// The sender of a request, and what limits it.
 #[derive(Clone, Debug)]
-pub(crate) struct Assumed {
+pub(crate) struct CallerIdentity {
     pub(crate) user: Arc<User>,
     /// The assumed role and the session's name.
     pub(crate) role: Option<(Arc<Role>, String)>,
@@ -88,7 +88,7 @@ pub(crate) struct Assumed {
 }
 
 /// Seals tokens and derives secrets.
-pub(crate) struct Sealer {
+pub(crate) struct TokenSealer {
     cipher: XChaCha20Poly1305,
     secrets: [u8; 32],
 }
@@ -100,10 +100,10 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-impl Sealer {
-    fn new(key: &[u8; 32]) -> Sealer {
+impl TokenSealer {
+    fn new(key: &[u8; 32]) -> TokenSealer {
         let cipher = XChaCha20Poly1305::new((&mac(key, &[b"session tokens"])).into());
-        Sealer { cipher, secrets: mac(key, &[b"secrets of access keys"]) }
+        TokenSealer { cipher, secrets: mac(key, &[b"secrets of access keys"]) }
     }
 
     /// Returns the secret of a temporary access key.
@@ -141,17 +141,17 @@ impl Sealer {
 }
 
 impl Gateway {
-    async fn sealer(&self) -> Result<&Sealer> {
+    async fn sealer(&self) -> Result<&TokenSealer> {
         self.sealer
             .get_or_try_init(|| async {
                 let pool = &self.pools.sts;
                 if let Some((found, _)) = record::read::<SealingKey>(pool, KEY).await? {
-                    return Ok(Sealer::new(&found.key));
+                    return Ok(TokenSealer::new(&found.key));
                 }
                 let mut made = SealingKey { key: [0; 32] };
                 getrandom::fill(&mut made.key).map_err(Error::no_random_numbers)?;
                 if record::create(pool, KEY, &made).await? {
-                    return Ok(Sealer::new(&made.key));
+                    return Ok(TokenSealer::new(&made.key));
                 }
                 // Another gateway has created the key.
                 let found = record::read::<SealingKey>(pool, KEY).await?;
@@ -159,23 +159,23 @@ impl Gateway {
                     what: "the key of session tokens",
                     detail: format!("{KEY} was removed"),
                 })?;
-                Ok(Sealer::new(&found.key))
+                Ok(TokenSealer::new(&found.key))
             })
             .await
     }
 
     /// Returns the secret for signatures with an access key: a user's, or that of temporary credentials.
-    pub(crate) async fn secret_of(&self, access_key: &str) -> Result<String> {
+    pub(crate) async fn secret_key(&self, access_key: &str) -> Result<String> {
         if is_temporary(access_key) {
             return Ok(self.sealer().await?.secret(access_key));
         }
-        let user = self.known_user(access_key).await?;
+        let user = self.cached_user(access_key).await?;
         let key = user.keys.iter().find(|key| key.access_key == access_key);
         key.map(|key| key.secret_key.clone()).ok_or_else(|| Error::NoSuchUser(access_key.to_owned()))
     }
 
     /// Issues temporary credentials. The caller fills in the session, except for the access key.
-    pub(crate) async fn give_credentials(&self, mut session: Session) -> Result<Credentials> {
+    pub(crate) async fn issue_credentials(&self, mut session: Session) -> Result<Credentials> {
         const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
         let mut random = [0; KEY_CHARS - PREFIX.len()];
         getrandom::fill(&mut random).map_err(Error::no_random_numbers)?;
@@ -193,18 +193,18 @@ impl Gateway {
     /// Identifies the sender of a request by its access key and the token that was sent with it. Temporary credentials are
     /// valid only with their token; a user's own access key requires that there is none. Fails if the user is suspended or
     /// removed, or the role is removed.
-    pub(crate) async fn identify(&self, access_key: &str, token: Option<&str>) -> Result<Assumed> {
+    pub(crate) async fn authenticate(&self, access_key: &str, token: Option<&str>) -> Result<CallerIdentity> {
         let assumed = if is_temporary(access_key) {
             let token = token.ok_or(Error::InvalidToken)?;
             let session = self.sealer().await?.open(access_key, token, now_ns())?;
-            let user = match self.known_user_id(&session.user).await {
+            let user = match self.cached_user_by_id(&session.user).await {
                 Err(Error::NoSuchUser(_)) => return Err(Error::InvalidToken),
                 Ok(user) if user.created_ns != session.user_created_ns => return Err(Error::InvalidToken),
                 user => user?,
             };
             let role = match session.role {
                 None => None,
-                Some((name, id, session)) => match self.known_role(&name).await {
+                Some((name, id, session)) => match self.cached_role(&name).await {
                     Ok(role) if role.id == id => Some((role, session)),
                     Ok(_) | Err(Error::NoSuchRole(_)) => return Err(Error::InvalidToken),
                     Err(error) => return Err(error),
@@ -213,13 +213,13 @@ impl Gateway {
             let read =
                 |text: &str| Policy::read_identity(text).map(Arc::new).map_err(|_| Error::InvalidToken);
             let policy = (!session.policy.is_empty()).then(|| read(&session.policy)).transpose()?;
-            Assumed { user, role, policy }
+            CallerIdentity { user, role, policy }
         } else {
             // A token that is not needed proves nothing.
             if token.is_some() {
                 return Err(Error::InvalidToken);
             }
-            Assumed { user: self.known_user(access_key).await?, role: None, policy: None }
+            CallerIdentity { user: self.cached_user(access_key).await?, role: None, policy: None }
         };
         if assumed.user.suspended { Err(Error::Denied("the user is suspended")) } else { Ok(assumed) }
     }
@@ -242,14 +242,14 @@ mod tests {
 
     #[test]
     fn tokens_are_opened_for_their_own_key_until_they_expire() {
-        let sealer = Sealer::new(&[7; 32]);
+        let sealer = TokenSealer::new(&[7; 32]);
         let session = session();
         let token = sealer.seal(&session).unwrap();
         assert_eq!(sealer.open(&session.access_key, &token, 999).unwrap(), session);
         assert!(matches!(sealer.open(&session.access_key, &token, 1000), Err(Error::ExpiredToken)));
         assert!(matches!(sealer.open("ASIABAAAAAAAAAAAAAAA", &token, 999), Err(Error::InvalidToken)));
         assert!(matches!(
-            Sealer::new(&[8; 32]).open(&session.access_key, &token, 999),
+            TokenSealer::new(&[8; 32]).open(&session.access_key, &token, 999),
             Err(Error::InvalidToken)
         ));
         assert_ne!(sealer.seal(&session).unwrap(), token);
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn no_changed_token_is_opened() {
-        let sealer = Sealer::new(&[7; 32]);
+        let sealer = TokenSealer::new(&[7; 32]);
         let session = session();
         let bytes = STANDARD.decode(sealer.seal(&session).unwrap()).unwrap();
         for at in 0..bytes.len() {
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn secrets_differ_by_access_key_and_cluster() {
-        let (one, two) = (Sealer::new(&[7; 32]), Sealer::new(&[8; 32]));
+        let (one, two) = (TokenSealer::new(&[7; 32]), TokenSealer::new(&[8; 32]));
         assert_eq!(one.secret("ASIAA").len(), 40);
         assert_ne!(one.secret("ASIAA"), one.secret("ASIAB"));
         assert_ne!(one.secret("ASIAA"), two.secret("ASIAA"));

@@ -14,7 +14,7 @@ const MAX_SKEW: Duration = Duration::minutes(15);
 
 /// Why a signature is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum SigV4Error {
     /// The request has no signature.
     Missing,
     /// The signature can't be parsed, or covers too little.
@@ -67,9 +67,9 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// Parses the signature in a request's headers.
-pub(crate) fn read(headers: &HeaderMap) -> Result<Signature<'_>, Refusal> {
+pub(crate) fn read(headers: &HeaderMap) -> Result<Signature<'_>, SigV4Error> {
     if !headers.contains_key(http::header::AUTHORIZATION) {
-        return Err(Refusal::Missing);
+        return Err(SigV4Error::Missing);
     }
     let read = || {
         let value = text(headers, "authorization")?.strip_prefix("AWS4-HMAC-SHA256")?;
@@ -92,7 +92,7 @@ pub(crate) fn read(headers: &HeaderMap) -> Result<Signature<'_>, Refusal> {
         (end == "aws4_request" && amz_date.starts_with(date) && date.len() == 8 && covers)
             .then_some(Signature { access_key, date, region, service, signed, signature, amz_date })
     };
-    read().ok_or(Refusal::Malformed)
+    read().ok_or(SigV4Error::Malformed)
 }
 
 impl Signature<'_> {
@@ -104,41 +104,47 @@ impl Signature<'_> {
         body: &[u8],
         secret: &str,
         now: OffsetDateTime,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SigV4Error> {
         let digest = hex(BodySha256::checksum(body).as_ref());
         if text(headers, "x-amz-content-sha256").is_some_and(|said| said != digest) {
-            return Err(Refusal::Wrong);
+            return Err(SigV4Error::Wrong);
         }
-        self.check(&Signed { method: "POST", path: "/", query: "", headers, payload: &digest }, secret, now)
+        self.check(
+            &CanonicalRequest { method: "POST", path: "/", query: "", headers, payload: &digest },
+            secret,
+            now,
+        )
     }
 
     /// Checks the signature of a request.
     pub(crate) fn check(
         &self,
-        request: &Signed<'_>,
+        request: &CanonicalRequest<'_>,
         secret: &str,
         now: OffsetDateTime,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), SigV4Error> {
         let format = format_description!("[year][month][day]T[hour][minute][second]Z");
         let at =
-            PrimitiveDateTime::parse(self.amz_date, format).map_err(|_| Refusal::Malformed)?.assume_utc();
+            PrimitiveDateTime::parse(self.amz_date, format).map_err(|_| SigV4Error::Malformed)?.assume_utc();
         if (now - at).abs() > MAX_SKEW {
-            return Err(Refusal::Skewed);
+            return Err(SigV4Error::Skewed);
         }
-        self.made(request, self.region, secret)?.verify_slice(&self.signature).map_err(|_| Refusal::Wrong)
+        self.compute(request, self.region, secret)?
+            .verify_slice(&self.signature)
+            .map_err(|_| SigV4Error::Wrong)
     }
 
     /// Computes the signature of the request with that secret in a region.
-    pub(crate) fn made(
+    pub(crate) fn compute(
         &self,
-        request: &Signed<'_>,
+        request: &CanonicalRequest<'_>,
         region: &str,
         secret: &str,
-    ) -> Result<Hmac<Sha256>, Refusal> {
-        let Signed { method, path, query, headers, payload } = request;
+    ) -> Result<Hmac<Sha256>, SigV4Error> {
+        let CanonicalRequest { method, path, query, headers, payload } = request;
         let mut canonical = format!("{method}\n{}\n{}\n", canonical_path(path), canonical_query(query));
         for name in &self.signed {
-            let value = text(headers, name).ok_or(Refusal::Malformed)?;
+            let value = text(headers, name).ok_or(SigV4Error::Malformed)?;
             let value = value.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
             _ = writeln!(canonical, "{name}:{value}");
         }
@@ -159,7 +165,7 @@ impl Signature<'_> {
 
 /// The parts of a request that signatures cover.
 #[derive(Debug)]
-pub(crate) struct Signed<'a> {
+pub(crate) struct CanonicalRequest<'a> {
     pub(crate) method: &'a str,
     /// The path as in the request.
     pub(crate) path: &'a str,
@@ -227,29 +233,38 @@ mod tests {
         let signature = read(&headers).unwrap();
         assert_eq!((signature.access_key, signature.service), ("AKID", "iam"));
         assert_eq!(signature.check_form(&headers, BODY, "secret", at()), Ok(()));
-        assert_eq!(signature.check_form(&headers, BODY, "other", at()), Err(Refusal::Wrong));
-        assert_eq!(signature.check_form(&headers, b"Action=DeleteUser", "secret", at()), Err(Refusal::Wrong));
+        assert_eq!(signature.check_form(&headers, BODY, "other", at()), Err(SigV4Error::Wrong));
+        assert_eq!(
+            signature.check_form(&headers, b"Action=DeleteUser", "secret", at()),
+            Err(SigV4Error::Wrong)
+        );
         let later = at() + Duration::minutes(16);
-        assert_eq!(signature.check_form(&headers, BODY, "secret", later), Err(Refusal::Skewed));
+        assert_eq!(signature.check_form(&headers, BODY, "secret", later), Err(SigV4Error::Skewed));
     }
 
     #[test]
     fn what_a_signature_does_not_cover_is_refused() {
         let mut loose = headers(RIGHT);
         loose.insert("x-amz-security-token", "t".parse().unwrap());
-        assert_eq!(read(&loose).unwrap_err(), Refusal::Malformed);
+        assert_eq!(read(&loose).unwrap_err(), SigV4Error::Malformed);
         let mut twice = headers(RIGHT);
         twice.append("host", "evil".parse().unwrap());
-        assert_eq!(read(&twice).unwrap().check_form(&twice, BODY, "secret", at()), Err(Refusal::Malformed));
+        assert_eq!(
+            read(&twice).unwrap().check_form(&twice, BODY, "secret", at()),
+            Err(SigV4Error::Malformed)
+        );
         let mut changed = headers(RIGHT);
         changed.insert("host", "evil".parse().unwrap());
-        assert_eq!(read(&changed).unwrap().check_form(&changed, BODY, "secret", at()), Err(Refusal::Wrong));
+        assert_eq!(
+            read(&changed).unwrap().check_form(&changed, BODY, "secret", at()),
+            Err(SigV4Error::Wrong)
+        );
         for wrong in ["", "zz", "00"] {
             let headers = headers(wrong);
             let checked =
                 read(&headers).and_then(|signature| signature.check_form(&headers, BODY, "secret", at()));
             assert!(checked.is_err(), "{wrong}");
         }
-        assert_eq!(read(&HeaderMap::new()).unwrap_err(), Refusal::Missing);
+        assert_eq!(read(&HeaderMap::new()).unwrap_err(), SigV4Error::Missing);
     }
 }

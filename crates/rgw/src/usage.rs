@@ -34,7 +34,7 @@ const EPOCH_DIGITS: usize = 11;
 
 /// The counts of one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Counts {
+pub(crate) struct UsageCounts {
     /// Bytes of answers.
     pub bytes_sent: u64,
     /// Bytes of requests.
@@ -46,7 +46,7 @@ pub(crate) struct Counts {
 }
 
 /// Counts by category, which is radosgw's term for a kind of request.
-pub(crate) type Categories = BTreeMap<String, Counts>;
+pub(crate) type Categories = BTreeMap<String, UsageCounts>;
 
 /// A record of the log: one bucket in one hour.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ impl Versioned for UsageRecord {
 
 /// What a record is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Subject {
+pub(crate) struct UsageKey {
     /// The bucket's owner, or the requester if no bucket was named.
     pub user: String,
     /// The beginning of the hour, in seconds since 1970.
@@ -84,8 +84,8 @@ pub struct UsageFilter {
     pub categories: Vec<String>,
 }
 
-impl Counts {
-    fn add(&mut self, other: &Counts) {
+impl UsageCounts {
+    fn add(&mut self, other: &UsageCounts) {
         self.bytes_sent = self.bytes_sent.saturating_add(other.bytes_sent);
         self.bytes_received = self.bytes_received.saturating_add(other.bytes_received);
         self.ops = self.ops.saturating_add(other.ops);
@@ -106,16 +106,16 @@ fn add_all(to: &mut Categories, from: &Categories) {
     }
 }
 
-impl Subject {
+impl UsageKey {
     /// Returns the record's key. Users' ids and buckets' names contain no NUL bytes.
     fn key(&self) -> Bytes {
         format!("{}\0{:0EPOCH_DIGITS$}\0{}", self.user, self.epoch, self.bucket).into()
     }
 
-    fn of_key(key: &[u8]) -> Option<Subject> {
+    fn of_key(key: &[u8]) -> Option<UsageKey> {
         let mut parts = std::str::from_utf8(key).ok()?.splitn(3, '\0');
         let (user, epoch, bucket) = (parts.next()?, parts.next()?, parts.next()?);
-        Some(Subject { user: user.to_owned(), epoch: epoch.parse().ok()?, bucket: bucket.to_owned() })
+        Some(UsageKey { user: user.to_owned(), epoch: epoch.parse().ok()?, bucket: bucket.to_owned() })
     }
 
     fn shard(user: &str) -> String {
@@ -161,7 +161,7 @@ fn category_of(operation: &str) -> String {
 /// The counts that a gateway has not written yet.
 #[derive(Debug, Default)]
 pub(crate) struct UsageLog {
-    waiting: Mutex<BTreeMap<Subject, Categories>>,
+    waiting: Mutex<BTreeMap<UsageKey, Categories>>,
     /// Notified when enough records wait, so that they are written early.
     full: tokio::sync::Notify,
     threshold: usize,
@@ -174,9 +174,9 @@ impl UsageLog {
     }
 
     /// Counts a request that has ended.
-    pub(crate) fn count(&self, user: &str, bucket: &str, operation: &str, counts: Counts) {
+    pub(crate) fn count(&self, user: &str, bucket: &str, operation: &str, counts: UsageCounts) {
         let epoch = now_ns() / 1_000_000_000 / HOUR * HOUR;
-        let subject = Subject { user: user.to_owned(), epoch, bucket: bucket.to_owned() };
+        let subject = UsageKey { user: user.to_owned(), epoch, bucket: bucket.to_owned() };
         let mut waiting = self.waiting.lock();
         if waiting.len() >= WAITING && !waiting.contains_key(&subject) {
             tracing::warn!(user, bucket, "rgw: too much usage waits to be written, a request is not counted");
@@ -188,7 +188,7 @@ impl UsageLog {
         }
     }
 
-    fn put_back(&self, subject: Subject, categories: &Categories) {
+    fn put_back(&self, subject: UsageKey, categories: &Categories) {
         add_all(self.waiting.lock().entry(subject).or_default(), categories);
     }
 }
@@ -197,16 +197,16 @@ impl Gateway {
     /// Writes the counts. Counts that were certainly not written wait for the next attempt.
     pub async fn flush_usage(&self) -> Result<()> {
         let Some(log) = &self.usage else { return Ok(()) };
-        let mut shards: BTreeMap<String, Vec<(Subject, Categories)>> = BTreeMap::new();
+        let mut shards: BTreeMap<String, Vec<(UsageKey, Categories)>> = BTreeMap::new();
         for (subject, categories) in std::mem::take(&mut *log.waiting.lock()) {
-            shards.entry(Subject::shard(&subject.user)).or_default().push((subject, categories));
+            shards.entry(UsageKey::shard(&subject.user)).or_default().push((subject, categories));
         }
         let mut failed = None;
         for (shard, all) in shards {
             for page in all.chunks(PAGE as usize) {
                 if let Err(error) = self.add_usage(&shard, page).await {
                     // If it is not known whether they were written, they must not be counted twice.
-                    if !error.is_unknown() {
+                    if !error.is_outcome_unknown() {
                         page.iter()
                             .for_each(|(subject, categories)| log.put_back(subject.clone(), categories));
                     }
@@ -217,7 +217,7 @@ impl Gateway {
         failed.map_or(Ok(()), Err)
     }
 
-    async fn add_usage(&self, shard: &str, page: &[(Subject, Categories)]) -> Result<()> {
+    async fn add_usage(&self, shard: &str, page: &[(UsageKey, Categories)]) -> Result<()> {
         let pool = &self.pools.usage;
         for _ in 0..ATTEMPTS {
             let keys = page.iter().map(|(subject, _)| subject.key()).collect();
@@ -254,10 +254,10 @@ impl Gateway {
     async fn walk_usage(
         &self,
         filter: &UsageFilter,
-        mut each: impl FnMut(&str, &Bytes, Subject, Categories),
+        mut each: impl FnMut(&str, &Bytes, UsageKey, Categories),
     ) -> Result<()> {
         let shards: Vec<String> = match &filter.user {
-            Some(user) => vec![Subject::shard(user)],
+            Some(user) => vec![UsageKey::shard(user)],
             None => (0..SHARDS).map(|shard| format!("usage.{shard}")).collect(),
         };
         for shard in &shards {
@@ -271,7 +271,7 @@ impl Gateway {
                 };
                 for (key, value) in &page.entries {
                     let record = record::decode::<UsageRecord>(shard, value)?;
-                    let Some(subject) = Subject::of_key(key) else { continue };
+                    let Some(subject) = UsageKey::of_key(key) else { continue };
                     let wanted = subject.epoch + HOUR > filter.start
                         && filter.end.is_none_or(|end| subject.epoch < end)
                         && filter.bucket.as_ref().is_none_or(|bucket| *bucket == subject.bucket);
@@ -291,7 +291,7 @@ impl Gateway {
     /// Returns the log as radosgw-admin prints it, with its entries, the sums by user, or both. Counts that gateways have
     /// not written yet are missing.
     pub async fn usage(&self, filter: &UsageFilter, entries: bool, summary: bool) -> Result<Value> {
-        let mut found: BTreeMap<Subject, Categories> = BTreeMap::new();
+        let mut found: BTreeMap<UsageKey, Categories> = BTreeMap::new();
         self.walk_usage(filter, |_, _, subject, mut categories| {
             if !filter.categories.is_empty() {
                 categories.retain(|category, _| filter.categories.contains(category));
@@ -323,7 +323,7 @@ impl Gateway {
 }
 
 fn categories(categories: &Categories) -> Value {
-    let one = |(category, counts): (&String, &Counts)| {
+    let one = |(category, counts): (&String, &UsageCounts)| {
         let mut value = counts.describe();
         value["category"] = json!(category);
         value
@@ -331,7 +331,7 @@ fn categories(categories: &Categories) -> Value {
     categories.iter().map(one).collect()
 }
 
-fn describe(found: &BTreeMap<Subject, Categories>, entries: bool, summary: bool) -> Value {
+fn describe(found: &BTreeMap<UsageKey, Categories>, entries: bool, summary: bool) -> Value {
     let mut users: BTreeMap<&str, (Vec<Value>, Categories)> = BTreeMap::new();
     for (subject, counted) in found {
         let (buckets, sums) = users.entry(&subject.user).or_default();
@@ -349,7 +349,7 @@ fn describe(found: &BTreeMap<Subject, Categories>, entries: bool, summary: bool)
     }
     if summary {
         let sum = |(user, (_, sums)): (&&str, &(_, Categories))| {
-            let mut total = Counts::default();
+            let mut total = UsageCounts::default();
             sums.values().for_each(|counts| total.add(counts));
             json!({ "user": user, "categories": categories(sums), "total": total.describe() })
         };
@@ -359,7 +359,7 @@ fn describe(found: &BTreeMap<Subject, Categories>, entries: bool, summary: bool)
 }
 
 /// Writes the counts periodically, while the gateway exists.
-pub(crate) async fn work(gateway: Weak<Gateway>, log: Arc<UsageLog>, every: Duration) {
+pub(crate) async fn flush_periodically(gateway: Weak<Gateway>, log: Arc<UsageLog>, every: Duration) {
     loop {
         // The task must not keep the gateway alive while it waits.
         _ = tokio::time::timeout(every, log.full.notified()).await;
@@ -391,16 +391,17 @@ mod tests {
 
     #[test]
     fn keys_say_what_they_are_of_and_lie_in_order() {
-        let subject = |epoch| Subject { user: "a".into(), epoch, bucket: "b".into() };
-        assert_eq!(Subject::of_key(&subject(3600).key()), Some(subject(3600)));
+        let subject = |epoch| UsageKey { user: "a".into(), epoch, bucket: "b".into() };
+        assert_eq!(UsageKey::of_key(&subject(3600).key()), Some(subject(3600)));
         assert!(subject(3600).key() < subject(1_800_000_000).key());
-        assert_eq!(Subject::of_key(b"a\0b"), None);
+        assert_eq!(UsageKey::of_key(b"a\0b"), None);
     }
 
     #[test]
     fn requests_are_summed_by_user_bucket_and_category() {
         let log = UsageLog::new(2);
-        let counts = |successful_ops| Counts { bytes_sent: 1, bytes_received: 10, ops: 1, successful_ops };
+        let counts =
+            |successful_ops| UsageCounts { bytes_sent: 1, bytes_received: 10, ops: 1, successful_ops };
         log.count("alice", "b", "PutObject", counts(1));
         log.count("alice", "b", "UploadPart", counts(0));
         log.count("alice", "b", "GetObject", counts(1));

@@ -2,7 +2,7 @@
 
 use crate::caps::Caps;
 use crate::error::{Error, Result};
-use crate::gateway::{Change, Gateway, now_ns};
+use crate::gateway::{Gateway, GatewayMessage, now_ns};
 use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::ratelimit::RateLimit;
@@ -200,7 +200,7 @@ fn check_id(id: &str) -> Result<()> {
     let sound =
         !id.is_empty() && id.len() <= 128 && id.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$');
     // The names of users' lists of buckets have this suffix.
-    let sound = sound && !id.ends_with(crate::bucket::OF_USER);
+    let sound = sound && !id.ends_with(crate::bucket::USER_BUCKETS_SUFFIX);
     if sound { Ok(()) } else { Err(Error::Invalid(format!("'{id}' can't be a user's id"))) }
 }
 
@@ -276,7 +276,7 @@ impl Gateway {
     /// Changes a user. Keys are changed with [`Gateway::add_key`] and [`Gateway::remove_key`].
     pub async fn modify_user(&self, id: &str, change: impl FnMut(&mut User) -> Result<()>) -> Result<User> {
         let changing = record::update(&self.pools.users, id, change);
-        let changed = self.with_invalidation(Change::User(id.to_owned()), changing).await?;
+        let changed = self.with_invalidation(GatewayMessage::User(id.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchUser(id.to_owned()))
     }
 
@@ -329,7 +329,7 @@ impl Gateway {
             self.give_key_back(id, &key.access_key).await?;
         }
         let removing = record::remove(&self.pools.users, id);
-        self.with_invalidation(Change::User(id.to_owned()), removing).await.map(drop)
+        self.with_invalidation(GatewayMessage::User(id.to_owned()), removing).await.map(drop)
     }
 
     /// Returns the ids of all users.
@@ -338,7 +338,7 @@ impl Gateway {
         let mut names = Vec::new();
         while let Some(object) = lister.next().await? {
             let name = object.name().to_owned();
-            if !name.ends_with(crate::bucket::OF_USER) {
+            if !name.ends_with(crate::bucket::USER_BUCKETS_SUFFIX) {
                 names.push(name);
             }
         }

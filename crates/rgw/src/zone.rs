@@ -8,7 +8,7 @@
 //! As in Ceph, a class is first defined in the zonegroup and then given a pool in the zone. The record contains both.
 
 use crate::error::{Error, Result};
-use crate::gateway::{ASK_TIMEOUT, Change};
+use crate::gateway::{GatewayMessage, QUERY_TIMEOUT};
 use crate::record;
 use nacre_client::{Cluster, IoCtx};
 use nacre_index::record::class_of;
@@ -22,14 +22,14 @@ pub(crate) const ROOT_POOL: &str = ".rgw.root";
 /// The pool of buckets' records, and the namespace of the records.
 const BUCKETS: (&str, &str) = ("default.rgw.meta", "root");
 /// The object that gateways watch, and its pool.
-const WATCHED: (&str, &str) = ("default.rgw.control", crate::gateway::CONTROL);
+const WATCHED: (&str, &str) = ("default.rgw.control", crate::gateway::NOTIFY_OBJECT);
 /// The object of the record.
 pub(crate) const ZONE: &str = "zone_info.default";
 
 /// The only placement target.
-pub const PLACEMENT: &str = "default-placement";
+pub const DEFAULT_PLACEMENT: &str = "default-placement";
 /// The storage class of objects that name none.
-pub const STORAGE_CLASS: &str = "STANDARD";
+pub const DEFAULT_STORAGE_CLASS: &str = "STANDARD";
 /// The maximum length of a storage class's name. A manifest contains it for each part.
 pub(crate) const MAX_CLASS_CHARS: usize = 32;
 /// The maximum number of storage classes besides STANDARD.
@@ -82,7 +82,7 @@ impl Default for Zone {
 /// Checks that a text may be the name of a storage class besides STANDARD.
 fn check_class(class: &str) -> Result<()> {
     let wrong = |what: &str| Err(Error::Invalid(format!("storage class '{class}': {what}")));
-    if class == STORAGE_CLASS {
+    if class == DEFAULT_STORAGE_CLASS {
         return wrong("it is always there");
     }
     let is_sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -172,7 +172,7 @@ impl Zone {
 
     /// Defines a storage class in the zonegroup.
     pub async fn define_class(cluster: &Cluster, class: &str) -> Result<Zone> {
-        if class == STORAGE_CLASS {
+        if class == DEFAULT_STORAGE_CLASS {
             return Zone::read(cluster).await;
         }
         check_class(class)?;
@@ -210,7 +210,7 @@ impl Zone {
     pub async fn set_class_pool(cluster: &Cluster, class: &str, pool: Option<&str>) -> Result<Zone> {
         let unnamed = || Error::Invalid("data pool not configured, need to specify --data-pool".to_owned());
         let pool = pool.filter(|pool| !pool.is_empty());
-        if class == STORAGE_CLASS {
+        if class == DEFAULT_STORAGE_CLASS {
             return match pool {
                 Some(pool) => Zone::set_data_pool(cluster, pool).await,
                 None => Zone::read(cluster).await,
@@ -218,7 +218,7 @@ impl Zone {
         }
         let undefined = || {
             let text = format!(
-                "storage class '{class}' is not defined in zonegroup '{PLACEMENT}' placement target \
+                "storage class '{class}' is not defined in zonegroup '{DEFAULT_PLACEMENT}' placement target \
                  (zonegroup placement add)"
             );
             Error::Invalid(text)
@@ -243,9 +243,9 @@ impl Zone {
 
     /// Removes a storage class from the zone. Fails with [`Error::ClassInUse`] if the class may have data.
     pub async fn remove_class_pool(cluster: &Cluster, class: &str) -> Result<Zone> {
-        if class == STORAGE_CLASS {
+        if class == DEFAULT_STORAGE_CLASS {
             return Err(Error::Invalid(format!(
-                "{STORAGE_CLASS} can't be removed: heads of objects are in its pool"
+                "{DEFAULT_STORAGE_CLASS} can't be removed: heads of objects are in its pool"
             )));
         }
         check_class(class)?;
@@ -267,9 +267,10 @@ impl Zone {
 
     /// Returns the output of `radosgw-admin zonegroup placement list`.
     pub fn describe_targets(&self) -> Value {
-        let mut classes: Vec<&str> = self.classes.keys().map(String::as_str).chain([STORAGE_CLASS]).collect();
+        let mut classes: Vec<&str> =
+            self.classes.keys().map(String::as_str).chain([DEFAULT_STORAGE_CLASS]).collect();
         classes.sort_unstable();
-        json!([{ "key": PLACEMENT, "val": { "name": PLACEMENT, "tags": [], "storage_classes": classes } }])
+        json!([{ "key": DEFAULT_PLACEMENT, "val": { "name": DEFAULT_PLACEMENT, "tags": [], "storage_classes": classes } }])
     }
 
     /// Returns the output of `radosgw-admin zonegroup get`.
@@ -277,19 +278,19 @@ impl Zone {
         json!({
             "id": "default", "name": "default", "api_name": "default", "is_master": true, "endpoints": [],
             "master_zone": "default", "zones": [{ "id": "default", "name": "default" }],
-            "placement_targets": self.describe_targets(), "default_placement": PLACEMENT, "realm_id": "",
+            "placement_targets": self.describe_targets(), "default_placement": DEFAULT_PLACEMENT, "realm_id": "",
         })
     }
 
     /// Returns the output of `radosgw-admin zone placement list`.
     pub fn describe_placement(&self) -> Value {
         let mut classes = serde_json::Map::new();
-        classes.insert(STORAGE_CLASS.to_owned(), json!({ "data_pool": self.data_pool }));
+        classes.insert(DEFAULT_STORAGE_CLASS.to_owned(), json!({ "data_pool": self.data_pool }));
         for (class, pool) in self.class_pools() {
             classes.insert(class.to_owned(), json!({ "data_pool": pool }));
         }
         json!([{
-            "key": PLACEMENT,
+            "key": DEFAULT_PLACEMENT,
             "val": {
                 "index_pool": "default.rgw.buckets.index",
                 "storage_classes": classes,
@@ -364,13 +365,14 @@ async fn check_gateways(cluster: &Cluster) -> Result<()> {
         Err(error) if error.is_not_found() => return Ok(()),
         control => control?,
     };
-    let question = postcard::to_stdvec(&Change::AskStorageClasses).expect("invariant: it can be encoded");
+    let question =
+        postcard::to_stdvec(&GatewayMessage::AskStorageClasses).expect("invariant: it can be encoded");
     for _ in 0..ASKINGS {
-        let outcome = match control.notify(object, question.clone(), Some(ASK_TIMEOUT)).await {
+        let outcome = match control.notify(object, question.clone(), Some(QUERY_TIMEOUT)).await {
             Err(error) if error.is_not_found() => return Ok(()),
             outcome => outcome?,
         };
-        if outcome.reply.acks.iter().any(|(_, _, answer)| answer != KNOWN) {
+        if outcome.reply.acks.iter().any(|(_, _, answer)| answer != STORAGE_CLASSES_ANSWER) {
             return Err(Error::Invalid(
                 "a gateway of an earlier release runs, which knows no storage classes: upgrade it first"
                     .to_owned(),
@@ -386,8 +388,8 @@ async fn check_gateways(cluster: &Cluster) -> Result<()> {
 /// How often gateways are asked. In this time, the watch of a dead gateway ends.
 const ASKINGS: usize = 4;
 
-/// The answer to [`Change::AskStorageClasses`] of gateways that know storage classes.
-pub(crate) const KNOWN: &str = "storage classes";
+/// The answer to [`GatewayMessage::AskStorageClasses`] of gateways that know storage classes.
+pub(crate) const STORAGE_CLASSES_ANSWER: &str = "storage classes";
 
 async fn has_buckets(cluster: &Cluster) -> Result<bool> {
     let (pool, namespace) = BUCKETS;

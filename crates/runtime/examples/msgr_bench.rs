@@ -7,8 +7,8 @@
 use bytes::Bytes;
 use nacre_common::auth::{Caps, Credential, ServiceKeyring, ServiceKeys, SessionKey, TicketBody, Verifier};
 use nacre_common::config::ConfigBuilder;
-use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Policy, Reset, Target};
-use nacre_runtime::signal::Stop;
+use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, Reset};
+use nacre_runtime::signal::ShutdownSignal;
 use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::msg::Message;
 use serde::{Deserialize, Serialize};
@@ -77,12 +77,12 @@ fn thread_cpu() -> Duration {
 }
 
 /// A thread with a current-thread runtime. Returns the CPU time that it used.
-fn lane(stop: &Stop) -> (tokio::runtime::Handle, std::thread::JoinHandle<Duration>) {
+fn lane(stop: &ShutdownSignal) -> (tokio::runtime::Handle, std::thread::JoinHandle<Duration>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let handle = runtime.handle().clone();
     let stop = stop.clone();
     let thread = std::thread::spawn(move || {
-        runtime.block_on(stop.requested());
+        runtime.block_on(stop.wait());
         thread_cpu()
     });
     (handle, thread)
@@ -94,7 +94,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (seconds, bytes, depth) = (number(0, 3), number(1, 4096), number(2, 16));
     let policy = if args.get(3).is_some_and(|p| p == "lossless") { Policy::Lossless } else { Policy::Lossy };
     let mode = args.get(4).map_or("crc", String::as_str);
-    let stop = Stop::new();
+    let stop = ShutdownSignal::new();
     let (server_lane, server_thread) = lane(&stop);
     let (client_lane, client_thread) = lane(&stop);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
@@ -121,7 +121,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let user = Messenger::builder(&config(name)?).lane(client_lane, client.clone()).build()?;
     let main = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let started = main.block_on(async {
-        let conn = user.connect(Target {
+        let conn = user.connect(ConnectTarget {
             addr,
             entity: None,
             policy,

@@ -1,7 +1,7 @@
 //! The commands that every daemon has: versions, counters, configuration, log. They are served on the admin socket and for
 //! `tell`, with Ceph 16.2's words, fields and errors.
 //!
-//! [`Admin`] checks a command's JSON by the daemon's table, executes the common commands and leaves the rest to the daemon.
+//! [`DaemonCommands`] checks a command's JSON by the daemon's table, executes the common commands and leaves the rest to the daemon.
 //! [`socket::AdminSocket`] serves them on a Unix socket.
 
 pub mod socket;
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 /// A command's output.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Output {
+pub enum CommandOutput {
     /// Printed in the requested format.
     Json(Value),
     /// Printed unchanged.
@@ -26,35 +26,35 @@ pub enum Output {
 
 /// A command's success: text for users (Ceph's `outs`) and output.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct CommandAnswer {
     /// For users.
     pub status: String,
     /// For programs.
-    pub output: Output,
+    pub output: CommandOutput,
 }
 
-impl From<Value> for Answer {
-    fn from(value: Value) -> Answer {
-        Answer { status: String::new(), output: Output::Json(value) }
+impl From<Value> for CommandAnswer {
+    fn from(value: Value) -> CommandAnswer {
+        CommandAnswer { status: String::new(), output: CommandOutput::Json(value) }
     }
 }
 
 /// A command's failure: its error number, and text for users.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refused(pub Errno, pub String);
+pub struct CommandFailure(pub Errno, pub String);
 
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
-        Refused(error.errno(), error.to_string())
+impl From<Error> for CommandFailure {
+    fn from(error: Error) -> CommandFailure {
+        CommandFailure(error.errno(), error.to_string())
     }
 }
 
 /// The outcome of a command.
-pub type Outcome = Result<Answer, Refused>;
+pub type CommandResult = Result<CommandAnswer, CommandFailure>;
 
 /// An answer in its encoded form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reply {
+pub struct AdminReply {
     /// 0 or a negated errno.
     pub code: i32,
     /// For users.
@@ -63,15 +63,15 @@ pub struct Reply {
     pub output: Vec<u8>,
 }
 
-impl From<Refused> for Reply {
-    fn from(Refused(errno, status): Refused) -> Reply {
-        Reply { code: errno.negated(), status, output: Vec::new() }
+impl From<CommandFailure> for AdminReply {
+    fn from(CommandFailure(errno, status): CommandFailure) -> AdminReply {
+        AdminReply { code: errno.negated(), status, output: Vec::new() }
     }
 }
 
 /// The state of a daemon that the common commands use.
 #[derive(Clone, Debug)]
-pub struct Admin {
+pub struct DaemonCommands {
     /// Its options.
     pub config: Config,
     /// Its counters.
@@ -80,27 +80,27 @@ pub struct Admin {
     pub table: &'static Table,
 }
 
-impl Admin {
+impl DaemonCommands {
     /// Executes a command in its JSON form. `own` executes those that are not common to all daemons.
-    pub fn run(&self, json: &str, own: impl FnOnce(&Call<'_>) -> Outcome) -> Reply {
+    pub fn run(&self, json: &str, own: impl FnOnce(&Call<'_>) -> CommandResult) -> AdminReply {
         let call = match self.table.resolve(json) {
             Ok(call) => call,
-            Err(error) => return Refused(error.errno(), error.to_string()).into(),
+            Err(error) => return CommandFailure(error.errno(), error.to_string()).into(),
         };
         let outcome = self.common(&call).unwrap_or_else(|| own(&call));
         match outcome {
-            Ok(Answer { status, output: Output::Text(text) }) => {
-                Reply { code: 0, status, output: text.into_bytes() }
+            Ok(CommandAnswer { status, output: CommandOutput::Text(text) }) => {
+                AdminReply { code: 0, status, output: text.into_bytes() }
             }
-            Ok(Answer { status, output: Output::Json(value) }) => {
-                Reply { code: 0, status, output: render_json(&value, call.format()) }
+            Ok(CommandAnswer { status, output: CommandOutput::Json(value) }) => {
+                AdminReply { code: 0, status, output: render_json(&value, call.format()) }
             }
             Err(refused) => refused.into(),
         }
     }
 
     /// Executes a common command. `None` if it is not one.
-    fn common(&self, call: &Call<'_>) -> Option<Outcome> {
+    fn common(&self, call: &Call<'_>) -> Option<CommandResult> {
         Some(match call.prefix() {
             "get_command_descriptions" => Ok(self.table.descriptions().into()),
             "help" => {
@@ -136,7 +136,7 @@ impl Admin {
         })
     }
 
-    fn perf_reset(&self, what: &str) -> Outcome {
+    fn perf_reset(&self, what: &str) -> CommandResult {
         if self.perf.reset(what) {
             Ok(json!({ "success": format!("perf reset {what}") }).into())
         } else {
@@ -152,7 +152,7 @@ impl Admin {
         Value::Object(out)
     }
 
-    fn config_get(&self, name: &str) -> Outcome {
+    fn config_get(&self, name: &str) -> CommandResult {
         match options::find(name) {
             Some(spec) => {
                 let value = self.config.text(spec.name)?;
@@ -166,9 +166,9 @@ impl Admin {
         }
     }
 
-    fn config_set(&self, name: &str, value: &str) -> Outcome {
+    fn config_set(&self, name: &str, value: &str) -> CommandResult {
         let Some(spec) = options::find(name) else {
-            return Err(Refused(
+            return Err(CommandFailure(
                 Errno::ENOENT,
                 format!("error setting '{name}' to '{value}': (2) {}", Errno::ENOENT.text()),
             ));
@@ -179,7 +179,7 @@ impl Admin {
                 other => other.to_string(),
             };
             let number = error.errno();
-            Refused(
+            CommandFailure(
                 number,
                 format!("error setting '{name}' to '{value}': ({}) {}: {reason}", number.0, number.text()),
             )
@@ -194,7 +194,7 @@ impl Admin {
         Ok(json!({ "success": text }).into())
     }
 
-    fn config_unset(&self, name: &str) -> Outcome {
+    fn config_unset(&self, name: &str) -> CommandResult {
         let spec = options::find(name).ok_or_else(|| unknown("unsetting", name))?;
         let changed = self.config.unset(spec.name)?;
         let shown = self.config.text(spec.name)?;
@@ -203,12 +203,12 @@ impl Admin {
     }
 
     /// `--name=value` and `--name value`, one or several per text.
-    fn injectargs(&self, args: &[&str]) -> Outcome {
+    fn injectargs(&self, args: &[&str]) -> CommandResult {
         let words: Vec<&str> = args.iter().flat_map(|text| text.split_whitespace()).collect();
         let mut pairs = Vec::new();
         let mut rest = words.iter().peekable();
         while let Some(word) = rest.next() {
-            let invalid = || Refused(Errno::EINVAL, format!("failed to parse arguments: {word}"));
+            let invalid = || CommandFailure(Errno::EINVAL, format!("failed to parse arguments: {word}"));
             let bare = word.strip_prefix("--").ok_or_else(invalid)?;
             let (name, value) = match bare.split_once('=') {
                 Some((name, value)) => (name, value),
@@ -224,7 +224,7 @@ impl Admin {
             tracing::info!(option = name, value = options::shown(name, value), "option injected");
             status.push_str(&format!("{name} = '{}' ", self.config.text(name)?));
         }
-        Ok(Answer { status, output: Output::Json(json!({})) })
+        Ok(CommandAnswer { status, output: CommandOutput::Json(json!({})) })
     }
 
     fn config_diff(&self, only: Option<&str>) -> Value {
@@ -248,15 +248,15 @@ impl Admin {
     }
 }
 
-fn unknown(what: &str, name: &str) -> Refused {
-    Refused(Errno::ENOENT, format!("error {what} '{name}': (2) {}", Errno::ENOENT.text()))
+fn unknown(what: &str, name: &str) -> CommandFailure {
+    CommandFailure(Errno::ENOENT, format!("error {what} '{name}': (2) {}", Errno::ENOENT.text()))
 }
 
-fn config_help(name: Option<&str>) -> Outcome {
+fn config_help(name: Option<&str>) -> CommandResult {
     match name {
         Some(name) => {
             let spec = options::find(name)
-                .ok_or_else(|| Refused(Errno::EINVAL, format!("Setting not found: '{name}'")))?;
+                .ok_or_else(|| CommandFailure(Errno::EINVAL, format!("Setting not found: '{name}'")))?;
             Ok(json!({ "option": spec.help_json() }).into())
         }
         None => {

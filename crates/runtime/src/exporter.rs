@@ -5,7 +5,7 @@
 //! authentication: the metrics are counts, never contents or keys. Bounded: the number of connections, of which the oldest
 //! without a request is closed for a new one; small requests; one answer per connection.
 
-use crate::msgr::{Handshakes, Slot};
+use crate::msgr::{HandshakeLimiter, HandshakeSlot};
 use nacre_common::config::Config;
 use nacre_common::error::{Error, Result};
 use std::net::{IpAddr, SocketAddr};
@@ -31,15 +31,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A page's content type and text.
 pub type Page = (&'static str, String);
 /// Generates the page of a path. Called on a thread that may block.
-pub type Pages = Arc<dyn Fn(&str) -> Option<Page> + Send + Sync>;
+pub type PageHandler = Arc<dyn Fn(&str) -> Option<Page> + Send + Sync>;
 
 /// The content type of `/metrics`.
-pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 static ADDRESS: OnceLock<SocketAddr> = OnceLock::new();
 
 /// The address of this process's endpoint, once it listens. Daemons report it in their metadata.
-pub fn address() -> Option<SocketAddr> {
+pub fn listen_addr() -> Option<SocketAddr> {
     ADDRESS.get().copied()
 }
 
@@ -89,9 +89,9 @@ impl Exporter {
     }
 
     /// Answers with `pages` from now on, until the runtime ends.
-    pub fn serve(self, pages: Pages) {
+    pub fn serve(self, pages: PageHandler) {
         tokio::spawn(async move {
-            let places = Arc::new(Handshakes::new(CONNECTIONS));
+            let places = Arc::new(HandshakeLimiter::new(CONNECTIONS));
             let answers = Arc::new(Semaphore::new(ANSWERS));
             loop {
                 match self.listener.accept().await {
@@ -134,8 +134,8 @@ fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
 
 async fn answer(
     mut stream: TcpStream,
-    pages: Pages,
-    place: &Slot,
+    pages: PageHandler,
+    place: &HandshakeSlot,
     answers: &Semaphore,
 ) -> std::io::Result<()> {
     let mut request = Vec::new();
@@ -159,7 +159,7 @@ async fn answer(
     }
     let path = target.split('?').next().unwrap_or_default().to_owned();
     // Connections with a request are closed after those without.
-    place.set_known();
+    place.set_authenticated();
     // The semaphore is never closed.
     let Ok(turn) = answers.acquire().await else { return Ok(()) };
     let page = tokio::task::spawn_blocking(move || pages(&path)).await.unwrap_or(None);
@@ -205,7 +205,8 @@ mod tests {
         let exporter = Exporter::bind(&config).await.unwrap().unwrap();
         let addr = exporter.addr();
         assert!(addr.ip().is_loopback());
-        exporter.serve(Arc::new(|path| (path == "/metrics").then(|| (METRICS_TYPE, "a 1\n".to_owned()))));
+        exporter
+            .serve(Arc::new(|path| (path == "/metrics").then(|| (METRICS_CONTENT_TYPE, "a 1\n".to_owned()))));
         let got = ask(addr, "GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n").await;
         assert!(got.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"), "{got}");
         assert!(got.ends_with("Content-Length: 4\r\nConnection: close\r\n\r\na 1\n"), "{got}");
@@ -227,7 +228,7 @@ mod tests {
         let config = ConfigBuilder::new(EntityName::mon()).set("exporter_http_port", "0").build().unwrap();
         let exporter = Exporter::bind(&config).await.unwrap().unwrap();
         let addr = exporter.addr();
-        exporter.serve(Arc::new(|_| Some((METRICS_TYPE, "a 1\n".to_owned()))));
+        exporter.serve(Arc::new(|_| Some((METRICS_CONTENT_TYPE, "a 1\n".to_owned()))));
         let mut silent = Vec::new();
         for _ in 0..CONNECTIONS * 3 {
             silent.push(TcpStream::connect(addr).await.unwrap());

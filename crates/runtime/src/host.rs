@@ -25,7 +25,7 @@ pub fn metadata(config: &Config) -> BTreeMap<String, String> {
     put("distro", release("ID"));
     put("distro_description", release("PRETTY_NAME"));
     put("distro_version", release("VERSION_ID"));
-    put("exporter_addr", crate::exporter::address().map(|addr| addr.to_string()));
+    put("exporter_addr", crate::exporter::listen_addr().map(|addr| addr.to_string()));
     facts
 }
 

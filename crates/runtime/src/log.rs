@@ -173,12 +173,12 @@ pub fn reopen() {
 }
 
 /// Number of calls of [`reopen`]. The owner of an open log file reopens it when this changes.
-pub fn reopened() -> u64 {
+pub fn reopen_count() -> u64 {
     REOPENED.load(Ordering::Relaxed)
 }
 
 /// Whether the process logs to the systemd journal: it was started with the journal as its stderr, and `log_to_journald` is on.
-pub fn is_journal() -> bool {
+pub fn logs_to_journal() -> bool {
     RUNNING.get().is_some_and(|log| log.journal)
 }
 
@@ -188,7 +188,7 @@ pub fn is_journal() -> bool {
 pub fn start(config: &Config, foreground: bool) -> Result<Log> {
     let options = config.snapshot();
     let path = options.global.log_file.trim();
-    let journal = options.global.log_to_journald && journal::is_stderr();
+    let journal = options.global.log_to_journald && journal::stderr_is_journal();
     let wanted = !journal && options.global.log_to_file && !path.is_empty();
     let (file, problem) = match wanted.then(|| LogFile::open(Path::new(path))) {
         Some(Ok(file)) => (Some(Arc::new(file)), None),
@@ -225,13 +225,13 @@ pub fn start(config: &Config, foreground: bool) -> Result<Log> {
 }
 
 /// The target of log lines that tell users why their command waits.
-pub const NOTICES: &str = "notice";
+pub const NOTICE_TARGET: &str = "notice";
 
-/// Prints lines to [`NOTICES`] on stderr, for programs without a log. A started log prints them itself.
-pub fn notices_to_stderr() {
+/// Prints lines to [`NOTICE_TARGET`] on stderr, for programs without a log. A started log prints them itself.
+pub fn print_notices_to_stderr() {
     let lines = tracing_subscriber::fmt::layer().without_time().with_level(false).with_target(false);
     let lines = lines.with_ansi(false).with_writer(io::stderr);
-    let filter = Targets::new().with_target(NOTICES, LevelFilter::WARN);
+    let filter = Targets::new().with_target(NOTICE_TARGET, LevelFilter::WARN);
     // Fails if the process has a log.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines).with(filter));
 }
@@ -258,7 +258,7 @@ mod tests {
         assert!(!targets.would_enable("nacre_runtime::msgr::link", &Level::INFO));
         assert!(targets.would_enable("nacre_runtime::msgr::link", &Level::WARN));
         assert!(!targets.would_enable("elsewhere", &Level::INFO));
-        assert!(targets.would_enable(NOTICES, &Level::WARN));
+        assert!(targets.would_enable(NOTICE_TARGET, &Level::WARN));
     }
 
     #[test]

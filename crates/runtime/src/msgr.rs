@@ -28,7 +28,7 @@ pub use nacre_session::Policy;
 pub use nacre_session::body::{ALIGN_DATA_FROM_BYTES, DATA_ALIGNMENT};
 pub use nacre_types::msg::Encoded;
 
-pub(crate) use accept::{Handshakes, Slot};
+pub(crate) use accept::{HandshakeLimiter, HandshakeSlot};
 
 use conn::ConnInner;
 use nacre_common::auth::handshake::Identity;
@@ -86,7 +86,7 @@ pub trait Dispatcher: Send + Sync + 'static {
 
 /// The target of an outgoing connection.
 #[derive(Clone)]
-pub struct Target {
+pub struct ConnectTarget {
     /// The address.
     pub addr: SocketAddr,
     /// The entity that must answer there. With `None`, any entity that can prove the credential's secret.
@@ -101,7 +101,7 @@ pub struct Target {
 
 /// Counters of a messenger since its start.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct MessengerCounters {
     /// Messages handed to dispatchers.
     pub messages_received: AtomicU64,
     /// Bytes of these messages, headers included.
@@ -127,11 +127,11 @@ pub(crate) struct Lane {
 
 /// Bounds and times that are fixed for the messenger's life.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct MessengerLimits {
     pub(crate) frame: FrameLimits,
     pub(crate) queue_bytes: usize,
     /// Bytes in the queues of all lossy connections together.
-    pub(crate) queues_bytes: usize,
+    pub(crate) total_queue_bytes: usize,
     /// Maximum number of connections from peers that are not daemons.
     pub(crate) connections: usize,
     pub(crate) keepalive_interval: Duration,
@@ -142,28 +142,28 @@ pub(crate) struct Limits {
     pub(crate) backlog: i32,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct MessengerInner {
     pub(crate) identity: Identity,
     pub(crate) config: Config,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) verifier: Verifier,
-    pub(crate) limits: Limits,
+    pub(crate) limits: MessengerLimits,
     pub(crate) client_throttle: Throttle,
     pub(crate) cluster_throttle: Throttle,
-    pub(crate) handshakes: Arc<Handshakes>,
+    pub(crate) handshakes: Arc<HandshakeLimiter>,
     pub(crate) crc_data: Arc<AtomicBool>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: MessengerCounters,
     pub(crate) next_lane: AtomicUsize,
     pub(crate) next_conn: AtomicU64,
     /// Bytes in lossy connections' queues.
     pub(crate) out_bytes: Arc<AtomicUsize>,
     pub(crate) conns: Mutex<HashMap<u64, Weak<ConnInner>>>,
-    pub(crate) sessions: Mutex<Table<Arc<accept::Session>, Caps>>,
-    pub(crate) refusals: Mutex<accept::RefusalLog>,
+    pub(crate) sessions: Mutex<Table<Arc<accept::IncomingSession>, Caps>>,
+    pub(crate) refusals: Mutex<accept::RefusalLogLimiter>,
     pub(crate) listeners: Mutex<Vec<tokio::task::JoinHandle<()>>>,
     pub(crate) stopping: tokio::sync::watch::Sender<bool>,
     /// When the messenger was created. The time of sessions counts from here.
-    pub(crate) began: Instant,
+    pub(crate) started_at: Instant,
 }
 
 pub(crate) fn nanos(duration: Duration) -> Nanos {
@@ -175,7 +175,7 @@ const ABORT_GRACE: Duration = Duration::from_secs(2);
 
 /// One entity's messenger. Cloning is cheap; dropping the last clone stops nothing, see [`Messenger::shutdown`].
 #[derive(Clone)]
-pub struct Messenger(Arc<Inner>);
+pub struct Messenger(Arc<MessengerInner>);
 
 /// Builds a [`Messenger`].
 pub struct MessengerBuilder {
@@ -189,7 +189,7 @@ pub struct MessengerBuilder {
 }
 
 impl MessengerBuilder {
-    /// Adds a lane. Connections are distributed over the lanes in turn, or placed by [`Target::lane`].
+    /// Adds a lane. Connections are distributed over the lanes in turn, or placed by [`ConnectTarget::lane`].
     pub fn lane(mut self, handle: Handle, dispatcher: Arc<dyn Dispatcher>) -> Self {
         self.lanes.push(Lane { handle, dispatcher });
         self
@@ -235,13 +235,13 @@ impl MessengerBuilder {
         self.config.observe(&["ms_crc_data"], move |options, _| {
             observed.store(options.ms.ms_crc_data, Ordering::Relaxed);
         });
-        let limits = Limits {
+        let limits = MessengerLimits {
             frame: FrameLimits {
                 meta_bytes: ms.ms_max_frame_meta_bytes,
                 data_bytes: ms.ms_max_frame_data_bytes,
             },
             queue_bytes: ms.ms_out_queue_bytes as usize,
-            queues_bytes: ms.ms_out_queues_bytes as usize,
+            total_queue_bytes: ms.ms_out_queues_bytes as usize,
             connections: ms.ms_max_connections as usize,
             keepalive_interval: ms.ms_keepalive_interval,
             keepalive_timeout: ms.ms_keepalive_timeout,
@@ -259,16 +259,16 @@ impl MessengerBuilder {
         });
         let cluster_throttle =
             self.cluster_throttle.unwrap_or_else(|| Throttle::new(ms.ms_dispatch_throttle_bytes, 0));
-        Ok(Messenger(Arc::new(Inner {
+        Ok(Messenger(Arc::new(MessengerInner {
             identity: Identity { entity: self.entity, nonce },
             lanes: self.lanes,
             verifier: self.verifier,
             limits,
             client_throttle,
             cluster_throttle,
-            handshakes: Arc::new(Handshakes::new(ms.ms_max_handshakes as usize)),
+            handshakes: Arc::new(HandshakeLimiter::new(ms.ms_max_handshakes as usize)),
             crc_data,
-            counters: Counters::default(),
+            counters: MessengerCounters::default(),
             next_lane: AtomicUsize::new(0),
             out_bytes: Arc::default(),
             next_conn: AtomicU64::new(1),
@@ -277,7 +277,7 @@ impl MessengerBuilder {
             refusals: Mutex::default(),
             listeners: Mutex::default(),
             stopping: tokio::sync::watch::Sender::new(false),
-            began: Instant::now(),
+            started_at: Instant::now(),
             config: self.config,
         })))
     }
@@ -319,7 +319,7 @@ impl Messenger {
 
     /// Connects. Returns at once: messages are queued until the connection is up ([`Conn::ready`] waits for that), and failures
     /// are reported to the lane's dispatcher.
-    pub fn connect(&self, target: Target) -> Result<Conn> {
+    pub fn connect(&self, target: ConnectTarget) -> Result<Conn> {
         if target.lane >= self.0.lanes.len() {
             return Err(Error::Usage(format!("no lane {}", target.lane)));
         }
@@ -340,7 +340,7 @@ impl Messenger {
     }
 
     /// Its counters.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &MessengerCounters {
         &self.0.counters
     }
 
@@ -371,7 +371,7 @@ impl Messenger {
         let deadline = Instant::now() + grace;
         while let Some(conn) = live().first() {
             let left = deadline.saturating_duration_since(Instant::now());
-            if tokio::time::timeout(left, conn.over()).await.is_err() {
+            if tokio::time::timeout(left, conn.wait_over()).await.is_err() {
                 break;
             }
         }
@@ -381,24 +381,24 @@ impl Messenger {
         // If a lane's runtime has ended, its connections end without a notification, because no task waits for them.
         let all_over = async {
             while let Some(conn) = live().first() {
-                conn.over().await;
+                conn.wait_over().await;
             }
         };
         let _ = tokio::time::timeout(ABORT_GRACE, all_over).await;
     }
 }
 
-impl Inner {
+impl MessengerInner {
     pub(crate) fn throttle(&self, kind: EntityKind) -> &Throttle {
         if kind == EntityKind::Client { &self.client_throttle } else { &self.cluster_throttle }
     }
 
     /// The current time of sessions.
     pub(crate) fn now(&self) -> Nanos {
-        nanos(self.began.elapsed())
+        nanos(self.started_at.elapsed())
     }
 
-    /// Sleeps until a time of [`Inner::now`], or for ever if there is none.
+    /// Sleeps until a time of [`MessengerInner::now`], or for ever if there is none.
     pub(crate) async fn sleep_until(&self, at: Option<Nanos>) {
         match at {
             Some(at) => tokio::time::sleep(Duration::from_nanos(at.saturating_sub(self.now()))).await,

@@ -7,18 +7,18 @@ use tokio::sync::watch;
 
 /// Notifies all waiting tasks that the program is to stop. Cloning shares the state.
 #[derive(Debug, Clone)]
-pub struct Stop(Arc<watch::Sender<bool>>);
+pub struct ShutdownSignal(Arc<watch::Sender<bool>>);
 
-impl Default for Stop {
-    fn default() -> Stop {
-        Stop(Arc::new(watch::Sender::new(false)))
+impl Default for ShutdownSignal {
+    fn default() -> ShutdownSignal {
+        ShutdownSignal(Arc::new(watch::Sender::new(false)))
     }
 }
 
-impl Stop {
-    /// A stop that only [`Stop::request`] triggers.
-    pub fn new() -> Stop {
-        Stop::default()
+impl ShutdownSignal {
+    /// A stop that only [`ShutdownSignal::request`] triggers.
+    pub fn new() -> ShutdownSignal {
+        ShutdownSignal::default()
     }
 
     /// Requests the stop.
@@ -32,7 +32,7 @@ impl Stop {
     }
 
     /// Returns when the stop was requested.
-    pub async fn requested(&self) {
+    pub async fn wait(&self) {
         // The sender is in `self`, so waiting can't fail.
         let _ = self.0.subscribe().wait_for(|stop| *stop).await;
     }
@@ -40,13 +40,13 @@ impl Stop {
 
 /// Handles SIGINT and SIGTERM from now on, on the current tokio runtime. `hangup` runs at each SIGHUP (to reopen log files). A
 /// second SIGINT or SIGTERM exits with 128 + its number, without flushing.
-pub fn install(hangup: impl Fn() + Send + 'static) -> Result<Stop> {
+pub fn install(hangup: impl Fn() + Send + 'static) -> Result<ShutdownSignal> {
     let listen =
         |kind| signal(kind).map_err(|e| Error::Io { what: "handle signals".into(), source: Arc::new(e) });
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
     let mut hang_up = listen(SignalKind::hangup())?;
-    let stop = Stop::new();
+    let stop = ShutdownSignal::new();
     let told = stop.clone();
     tokio::spawn(async move {
         loop {
@@ -82,7 +82,7 @@ mod tests {
         hangups.recv().await.unwrap();
         assert!(!stop.is_requested());
         rustix::process::kill_process(me, rustix::process::Signal::TERM).unwrap();
-        stop.requested().await;
+        stop.wait().await;
         assert!(stop.is_requested());
     }
 }

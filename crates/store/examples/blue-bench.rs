@@ -49,7 +49,7 @@ struct Back(Mutex<Sender<Vec<u64>>>);
 
 impl CommitSink for Back {
     fn committed(&self, tokens: &[u64]) {
-        // At the end of a run nobody listens any more.
+        // At the end of a run the receiver is dropped.
         _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(tokens.to_vec());
     }
 

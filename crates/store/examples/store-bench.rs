@@ -89,7 +89,7 @@ struct Back(Mutex<Sender<Vec<u64>>>);
 
 impl CommitSink for Back {
     fn committed(&self, tokens: &[u64]) {
-        // The receiver outlives the run; at its end nobody listens any more.
+        // The receiver outlives the run and is dropped at its end.
         _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(tokens.to_vec());
     }
 

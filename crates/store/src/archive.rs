@@ -33,7 +33,7 @@ enum Record {
     /// Entries of the collection's log, in order.
     Log(Vec<(Eversion, Bytes)>),
     /// Single objects of a collection that is not exported as a whole follow.
-    Within(PgId),
+    PartialCollection(PgId),
     /// An object begins.
     Object { oid: ObjectId, size: u64, attrs: Vec<(String, Bytes)>, omap_header: Bytes },
     /// A part of the object's data. Ranges that no part covers read as zeros.
@@ -50,7 +50,7 @@ impl Versioned for Record {
 
 /// What an export contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selection {
+pub struct ExportSelection {
     /// Collections; empty means all.
     pub pgs: Vec<PgId>,
     /// Names of single objects, exported without the logs and values of their collections; empty means whole collections.
@@ -59,7 +59,7 @@ pub struct Selection {
 
 /// The amount of data exported or imported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Archived {
+pub struct ArchiveStats {
     /// Whole collections.
     pub collections: u64,
     /// Objects.
@@ -85,9 +85,13 @@ fn put(out: &mut dyn Write, record: &Record) -> Result<()> {
 
 /// Exports what `selection` names. Fails with [`StoreError::WrongStore`] if an object does not exist, with
 /// [`StoreError::NoCollection`] if a collection does not exist, and with [`StoreError::Corrupt`] if something can't be read.
-pub fn export(store: &dyn ObjectStore, selection: &Selection, out: &mut dyn Write) -> Result<Archived> {
+pub fn export(
+    store: &dyn ObjectStore,
+    selection: &ExportSelection,
+    out: &mut dyn Write,
+) -> Result<ArchiveStats> {
     out.write_all(MAGIC).map_err(io("write an archive"))?;
-    let mut done = Archived::default();
+    let mut done = ArchiveStats::default();
     let mut missing: BTreeSet<&str> = selection.objects.iter().map(String::as_str).collect();
     let pgs = if selection.pgs.is_empty() { store.list_collections()? } else { selection.pgs.clone() };
     for pg in pgs {
@@ -105,7 +109,7 @@ pub fn export(store: &dyn ObjectStore, selection: &Selection, out: &mut dyn Writ
                 if whole || selection.objects.iter().any(|name| name == oid.name()) {
                     missing.remove(oid.name());
                     if !std::mem::replace(&mut told, true) {
-                        put(out, &Record::Within(pg))?;
+                        put(out, &Record::PartialCollection(pg))?;
                     }
                     done.data_bytes += export_object(store, pg, oid, out)?;
                     done.objects += 1;
@@ -245,9 +249,11 @@ fn check(store: &dyn ObjectStore, file: impl Read, replace: bool) -> Result<()> 
                     reason: "is in this store already".into(),
                 });
             }
-            Record::Within(pg) if !store.collection_exists(pg)? => return Err(StoreError::NoCollection(pg)),
+            Record::PartialCollection(pg) if !store.collection_exists(pg)? => {
+                return Err(StoreError::NoCollection(pg));
+            }
             Record::Collection { pg, .. } => (at, whole, in_object) = (Some(pg), true, false),
-            Record::Within(pg) => (at, whole, in_object) = (Some(pg), false, false),
+            Record::PartialCollection(pg) => (at, whole, in_object) = (Some(pg), false, false),
             Record::Log(_) if whole && !in_object => {}
             Record::Object { oid, .. } => {
                 let pg = at.ok_or_else(|| damaged("an object of no collection"))?;
@@ -272,11 +278,11 @@ pub fn import<R: Read>(
     store: &dyn ObjectStore,
     open: impl Fn() -> std::io::Result<R>,
     replace: bool,
-) -> Result<Archived> {
+) -> Result<ArchiveStats> {
     let again = || open().map_err(io("open an archive"));
     check(store, again()?, replace)?;
     let mut records = Records::open(again()?)?;
-    let mut done = Archived::default();
+    let mut done = ArchiveStats::default();
     let mut at: Option<(PgId, Option<ObjectId>)> = None;
     loop {
         let record = records.next()?;
@@ -287,7 +293,7 @@ pub fn import<R: Read>(
                 done.collections += 1;
                 (pg, vec![TxnOp::CreateCollection, TxnOp::MetaSet(meta)])
             }
-            (Record::Within(pg), _) => {
+            (Record::PartialCollection(pg), _) => {
                 at = Some((pg, None));
                 continue;
             }

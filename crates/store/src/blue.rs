@@ -9,7 +9,7 @@
 //! - Records refer to data only after it is durable, in its place or as a deferred copy. A block that a record refers to is
 //!   overwritten only when a copy of the new data is durable and no read that began before is in progress.
 //! - A released block is allocated again only after the releasing batch is durable and no read that began before is
-//!   in progress ([`gate`]).
+//!   in progress ([`reclaim`]).
 //! - Only the commit thread writes to the database while the store is mounted.
 //! - Lock order: a collection, then the queue, the allocator or the gate. Never two of the latter at once, never two
 //!   collections.
@@ -22,57 +22,57 @@ mod blob_kind;
 mod calls;
 mod collection;
 mod commit;
+mod compression;
 mod db;
 mod deferred;
+mod deferred_writer;
 mod device;
 mod discard;
 mod expand;
 mod extents;
 mod fill;
 mod fsck;
-mod gate;
 pub(crate) mod keys;
 mod label;
 mod mount;
 pub(crate) mod offline;
 mod omap;
 mod onode;
+mod overlay_trim;
 mod overwrite;
-mod packing;
-mod placer;
 mod read;
+mod reclaim;
 mod recovery;
 mod repair;
-mod settling;
 mod state;
 mod varint;
 
 pub use fill::FillPlan;
-pub use fsck::{Finding, FsckReport};
+pub use fsck::{FsckFinding, FsckReport};
 pub use label::LabelInfo;
-pub use recovery::{Recovery, ScanStats};
+pub use recovery::{RecoveredAllocation, ScanStats};
 pub use repair::RepairReport;
 
 use crate::error::{Result, StoreError};
 use crate::{DataOptions, MountReport, StoreEvents};
 use alloc::Allocator;
 use allocation::file::Expected;
-use allocation::ledger::Ledger;
-use allocation::worker::Worker;
+use allocation::ledger::FreelistManager;
+use allocation::worker::CheckpointWorker;
 use allocation::{SpaceAccounting, start};
 use collection::Collection;
-use commit::{CommitCounters, Committer, Queue};
+use commit::{CommitCounters, CommitQueue, Committer};
 use db::{BatchPool, Db, Family, FamilyIds, RawBatch};
+use deferred_writer::DeferredWriter;
 use device::Device;
-use discard::Discards;
-use gate::ReadGate;
+use discard::DiscardQueue;
 use label::FIRST_DATA_BLOCK;
 use nacre_objectstore::files::StoreLock;
 use nacre_types::ids::{Eversion, Incarnation, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
 use onode::{BLOCK_BYTES, Onode, Run};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
-use placer::Placer;
+use reclaim::BlockReclaimer;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -199,12 +199,12 @@ struct Inner {
     device_blocks: u64,
     /// Blocks per allocation unit.
     unit_blocks: u64,
-    discards: Discards,
-    gate: ReadGate,
-    queue: Queue,
+    discards: DiscardQueue,
+    gate: BlockReclaimer,
+    queue: CommitQueue,
     batches: BatchPool,
-    placer: Placer,
-    checkpoints: Worker,
+    placer: DeferredWriter,
+    checkpoints: CheckpointWorker,
     counters: CommitCounters,
     next_id: AtomicU64,
     /// Removed collections stay in the map, marked as removed, until all their changes are committed.
@@ -251,10 +251,11 @@ impl BlueStore {
         let begun = Instant::now();
         let mut opened = mount::open(directory, &config)?;
         let collections = mount::scan_collections(&opened.db)?;
-        let mut known = start::know(&opened, &config, &*events)?;
+        let mut known = start::load_allocation(&opened, &config, &*events)?;
         let mut batch = RawBatch::default();
-        mount::raise(&mut opened, &known, &mut batch);
-        let recording = start::begin(&opened, &config, opened.state.frontier, &mut known, &mut batch)?;
+        mount::raise_limits(&mut opened, &known, &mut batch);
+        let recording =
+            start::start_recording(&opened, &config, opened.state.frontier, &mut known, &mut batch)?;
         mount::mark_mounted(&opened, batch)?;
         let incarnation = opened.state.incarnation;
         let device_blocks = opened.label.size / BLOCK_BYTES;
@@ -289,12 +290,12 @@ impl BlueStore {
             space: Mutex::new(allocator),
             device_blocks,
             unit_blocks: state.unit_blocks,
-            discards: Discards::new(config.discard),
-            gate: ReadGate::default(),
-            queue: Queue::new(config.queue_bytes, usage.clone()),
+            discards: DiscardQueue::new(config.discard),
+            gate: BlockReclaimer::default(),
+            queue: CommitQueue::new(config.queue_bytes, usage.clone()),
             batches: BatchPool::default(),
-            placer: Placer::default(),
-            checkpoints: Worker::default(),
+            placer: DeferredWriter::default(),
+            checkpoints: CheckpointWorker::default(),
             counters: CommitCounters::default(),
             next_id: AtomicU64::new(state.id_max),
             collections: RwLock::new(collections.collect()),
@@ -317,8 +318,8 @@ impl BlueStore {
             config,
         });
         inner.check_file_system();
-        let id_max = state.id_max + commit::ID_STEP;
-        let ledger = Ledger::new(
+        let id_max = state.id_max + commit::ID_PREALLOC;
+        let ledger = FreelistManager::new(
             recording.scheme,
             recording.position,
             recording.delta_bytes,
@@ -502,7 +503,7 @@ impl Inner {
         let mut space = self.space.lock();
         let unit = (self.config.grow_bytes / BLOCK_BYTES).max(1);
         // Grows early, while the free space is still contiguous enough for large writes.
-        if space.free() < blocks + unit / 4 && space.ungrown() > 0 {
+        if space.free() < blocks + unit / 4 && space.blocks_above_frontier() > 0 {
             let from = space.frontier();
             let to = (from + unit.max(blocks)).min(self.device_blocks);
             match self.device.grow(from * BLOCK_BYTES, to * BLOCK_BYTES) {
@@ -525,7 +526,7 @@ impl Inner {
         }
         let available_bytes = space.free() * BLOCK_BYTES;
         drop(space);
-        self.queue.want_settled();
+        self.queue.request_deferred_flush();
         Err(StoreError::NoSpace { wanted_bytes: blocks * BLOCK_BYTES, available_bytes })
     }
 
@@ -614,7 +615,7 @@ impl Inner {
         let (ids, mut batch) = (self.ids, RawBatch::default());
         batch.put(ids, Family::Super, state::CLEAN, &[1]);
         if suspicious {
-            start::void(&self.db, &mut batch)?;
+            start::mark_invalid(&self.db, &mut batch)?;
         }
         batch.finish();
         self.db.write(&batch)?;
@@ -628,7 +629,7 @@ impl Inner {
     /// Measures the free space of the database's file system and updates `db_full` and `db_exhausted`. Returns the free bytes.
     fn judge_file_system(&self) -> Result<u64> {
         let free = self.file_system_free()?;
-        self.db_exhausted.store(free < self.config.refusal_level(), Ordering::Relaxed);
+        self.db_exhausted.store(free < self.config.min_free_for_writes(), Ordering::Relaxed);
         let full = free < self.config.db_min_free_bytes;
         if full != self.db_full.swap(full, Ordering::Relaxed) {
             if full {
@@ -648,7 +649,7 @@ impl Inner {
         let Ok(free) = self.judge_file_system() else { return };
         let config = &self.config;
         let ballast = ballast(&self.directory);
-        let result = if free < config.ballast_level() {
+        let result = if free < config.min_free_with_ballast() {
             std::fs::remove_file(&ballast)
         } else if free > config.db_min_free_bytes + config.ballast_bytes
             && config.ballast_bytes > 0
@@ -687,7 +688,7 @@ impl Inner {
     fn device_room(&self) -> u64 {
         let (free, ungrown) = {
             let space = self.space.lock();
-            (space.free(), space.ungrown())
+            (space.free(), space.blocks_above_frontier())
         };
         if self.device.is_raw() {
             return (free + ungrown) * BLOCK_BYTES;
@@ -777,7 +778,7 @@ impl Inner {
             let at = self.cache_hand.fetch_add(1, Ordering::Relaxed) % collections.len();
             let Some(collection) = collections.values().nth(at) else { continue };
             let Some(mut collection) = collection.try_lock() else { continue };
-            let freed = collection.onodes.sweep(placed, wanted);
+            let freed = collection.onodes.evict(placed, wanted);
             self.account(-(freed as i64));
             wanted = wanted.saturating_sub(freed);
             if wanted == 0 {
@@ -802,5 +803,5 @@ fn database_space(directory: &Path) -> Result<u64> {
 
 fn make_ballast(path: &Path, bytes: u64) -> std::io::Result<()> {
     let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path)?;
-    device::provide_space(&file, 0, bytes).or_else(|error| std::fs::remove_file(path).and(Err(error)))
+    device::preallocate(&file, 0, bytes).or_else(|error| std::fs::remove_file(path).and(Err(error)))
 }

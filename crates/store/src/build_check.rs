@@ -19,7 +19,7 @@ const VALUE_BYTES: usize = 64;
 /// The best of this many passes counts, because other load on the machine slows some passes but not all.
 const PASSES: u32 = 8;
 /// If a step of the scan takes longer than this, the build is not optimised.
-pub const SLOW_STEP: Duration = Duration::from_nanos(400);
+pub const SLOW_ITERATOR_STEP: Duration = Duration::from_nanos(400);
 
 /// The measurements, and how this program was built.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,13 +79,13 @@ impl BuildCheck {
     }
 
     /// Problems of the build, for health reports. Empty if there are none.
-    pub fn complaints(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<String> {
         let mut complaints = Vec::new();
-        if self.step > SLOW_STEP {
+        if self.step > SLOW_ITERATOR_STEP {
             complaints.push(format!(
                 "a RocksDB that was built without optimisation: a step of a scan takes {} ns, above {}",
                 self.step.as_nanos(),
-                SLOW_STEP.as_nanos()
+                SLOW_ITERATOR_STEP.as_nanos()
             ));
         }
         if !self.hardware_crc {
@@ -97,14 +97,14 @@ impl BuildCheck {
 
 /// Problems of this process's build, for health reports. The first call starts the measurement on its own thread; the result is
 /// empty until it has ended.
-pub fn build_complaints() -> &'static [String] {
+pub fn build_warnings() -> &'static [String] {
     static BEGUN: Once = Once::new();
     static FOUND: OnceLock<Vec<String>> = OnceLock::new();
     BEGUN.call_once(|| {
         let measure = || match BuildCheck::run() {
             Ok(check) => {
                 tracing::info!(?check, "the build of the key-value store");
-                let complaints = check.complaints();
+                let complaints = check.warnings();
                 complaints.iter().for_each(|complaint| tracing::warn!("this program has {complaint}"));
                 FOUND.get_or_init(|| complaints);
             }
@@ -147,7 +147,7 @@ fn scan(db: &DB) -> Result<Duration> {
         );
         Ok(took / ENTRIES as u32)
     };
-    fail::fail_point!("store::slow_scan", |_| Ok(SLOW_STEP * 3));
+    fail::fail_point!("store::slow_scan", |_| Ok(SLOW_ITERATOR_STEP * 3));
     best(pass)
 }
 
@@ -200,16 +200,16 @@ mod tests {
         assert!(check.hardware_crc && !check.version.is_empty(), "{check:?}");
         assert!(check.checked_bytes_per_second > 0.0 && check.step > Duration::ZERO, "{check:?}");
         assert!(!check.features.is_empty(), "{check:?}");
-        assert_eq!(check.complaints(), Vec::<String>::new(), "{check:?}");
+        assert_eq!(check.warnings(), Vec::<String>::new(), "{check:?}");
     }
 
     #[test]
     fn a_build_that_is_not_is_complained_of() {
         let good = BuildCheck::run().unwrap();
-        let slow = BuildCheck { step: SLOW_STEP * 2, ..good.clone() };
-        assert!(slow.complaints()[0].contains("without optimisation"), "{:?}", slow.complaints());
+        let slow = BuildCheck { step: SLOW_ITERATOR_STEP * 2, ..good.clone() };
+        assert!(slow.warnings()[0].contains("without optimisation"), "{:?}", slow.warnings());
         let soft = BuildCheck { hardware_crc: false, ..good };
-        assert!(soft.complaints()[0].contains("CRC instructions"), "{:?}", soft.complaints());
+        assert!(soft.warnings()[0].contains("CRC instructions"), "{:?}", soft.warnings());
     }
 
     #[test]
@@ -217,10 +217,10 @@ mod tests {
         let _faults = fail::FailScenario::setup();
         fail::cfg("store::slow_scan", "return").unwrap();
         let began = Instant::now();
-        while build_complaints().is_empty() {
+        while build_warnings().is_empty() {
             assert!(began.elapsed() < Duration::from_secs(60), "no complaint");
             std::thread::yield_now();
         }
-        assert!(build_complaints()[0].contains("without optimisation"));
+        assert!(build_warnings()[0].contains("without optimisation"));
     }
 }

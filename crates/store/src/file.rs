@@ -18,8 +18,8 @@ mod apply;
 mod backend;
 mod collection;
 mod db;
-mod dirs;
 mod fsck;
+mod hash_index;
 mod inner;
 mod journal;
 mod mount;
@@ -50,7 +50,7 @@ use nacre_types::ids::{Eversion, Incarnation, PgId};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use queue::{End, Queue};
+use queue::{StopMode, TxnQueue};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -203,7 +203,7 @@ impl FileStore {
             label,
             backend: opened.backend,
             journal: opened.journal,
-            queue: Queue::new(config.queue_bytes, config.queue_ops, opened.last_seq, usage),
+            queue: TxnQueue::new(config.queue_bytes, config.queue_ops, opened.last_seq, usage),
             counters: Counters::default(),
             next_number: AtomicU64::new(opened.state.next_number),
             collections: RwLock::new(collections),
@@ -221,7 +221,7 @@ impl FileStore {
         let threads = match apply {
             Ok(apply) => vec![journal, apply],
             Err(error) => {
-                inner.queue.end(End::Abandoned);
+                inner.queue.end(StopMode::Abandoned);
                 return Err(error);
             }
         };
@@ -254,7 +254,7 @@ impl FileStore {
     }
 
     /// Stops the threads and takes the mounted state.
-    fn close(&self, end: End) -> Option<Arc<Inner>> {
+    fn close(&self, end: StopMode) -> Option<Arc<Inner>> {
         let inner = self.mounted.write().take()?;
         inner.queue.end(end);
         for thread in self.threads.lock().drain(..) {
@@ -294,7 +294,7 @@ impl Drop for StopOnPanic<'_> {
 
 impl Drop for FileStore {
     fn drop(&mut self) {
-        self.close(End::Abandoned);
+        self.close(StopMode::Abandoned);
     }
 }
 
@@ -329,7 +329,7 @@ impl ObjectStore for FileStore {
         };
         let limit = inner.cache_limit();
         let mut collection = shared.lock();
-        plan::Plan::new(&inner, &mut collection).run(txn, Arc::clone(&shared), on_commit)?;
+        plan::TxnPlanner::new(&inner, &mut collection).run(txn, Arc::clone(&shared), on_commit)?;
         collection.trim(limit, inner.queue.applied());
         Ok(())
     }
@@ -340,7 +340,7 @@ impl ObjectStore for FileStore {
     }
 
     fn umount(&self) -> Result<()> {
-        let inner = self.close(End::Drained).ok_or(StoreError::NotMounted)?;
+        let inner = self.close(StopMode::Drained).ok_or(StoreError::NotMounted)?;
         inner.check()?;
         Label { clean: true, ..inner.label.clone() }.write(&inner.directory)
     }

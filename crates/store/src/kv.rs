@@ -71,7 +71,7 @@ pub struct KvUsage {
 
 /// The amount of data copied by [`KvStore::copy_to`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Copied {
+pub struct KvCopyStats {
     /// Keys.
     pub keys: u64,
     /// Bytes of keys and values.
@@ -200,12 +200,12 @@ impl KvStore {
 
     /// Whether keys of `prefix` are removed by single deletes, which must not be mixed with other deletes.
     fn single_deletes(&self, prefix: &str) -> bool {
-        self.store.is_some() && prefix == offline::SINGLE_DELETES
+        self.store.is_some() && prefix == offline::SINGLE_DELETE_PREFIX
     }
 
     fn change(&self, mut batch: WriteBatch) -> Result<()> {
         if self.store.is_some() {
-            offline::distrust_allocation(&self.db, &mut batch);
+            offline::invalidate_allocation(&self.db, &mut batch);
         }
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
@@ -235,16 +235,16 @@ impl KvStore {
         &self,
         path: &Path,
         keys_per_transaction: u64,
-        mut progress: impl FnMut(&Copied),
-    ) -> Result<Copied> {
+        mut progress: impl FnMut(&KvCopyStats),
+    ) -> Result<KvCopyStats> {
         let mut options = Options::default();
         options.create_if_missing(true);
         options.set_error_if_exists(true);
         options.create_missing_column_families(true);
         let copy = DB::open_cf(&options, path, &self.prefixes).map_err(failed("create a database"))?;
-        let (mut copied, mut batch) = (Copied::default(), WriteBatch::default());
+        let (mut copied, mut batch) = (KvCopyStats::default(), WriteBatch::default());
         let mut outcome = Ok(());
-        let mut write = |batch: &mut WriteBatch, copied: &mut Copied| -> Result<()> {
+        let mut write = |batch: &mut WriteBatch, copied: &mut KvCopyStats| -> Result<()> {
             copied.transactions += 1;
             copy.write(std::mem::take(batch)).map_err(failed("write a database"))?;
             progress(copied);

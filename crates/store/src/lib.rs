@@ -16,12 +16,12 @@ mod file;
 mod kv;
 
 pub use blue::{
-    BlueStore, BlueStoreConfig, BlueStoreCounters, FillPlan, Finding, FsckReport, LabelInfo, Recovery,
-    RepairReport, ScanStats,
+    BlueStore, BlueStoreConfig, BlueStoreCounters, FillPlan, FsckFinding, FsckReport, LabelInfo,
+    RecoveredAllocation, RepairReport, ScanStats,
 };
-pub use build_check::{BuildCheck, SLOW_STEP, build_complaints};
+pub use build_check::{BuildCheck, SLOW_ITERATOR_STEP, build_warnings};
 pub use file::{FileFinding, FileFsckReport, FileStore, FileStoreConfig, FileStoreCounters};
-pub use kv::{Copied, KvKind, KvSize, KvStore, KvUsage};
+pub use kv::{KvCopyStats, KvKind, KvSize, KvStore, KvUsage};
 pub use nacre_common::options::{ChecksumType, CompressionAlgorithm, CompressionMode};
 pub use nacre_objectstore::{
     AllocationSource, CommitSink, Completion, DataOptions, FreeSpace, IgnoreEvents, MAX_OBJECT_BYTES,

@@ -4,7 +4,7 @@
 //! whole, and what is there must be a prefix of what was queued, over all collections: what the disk of the simulator keeps of
 //! a crash. The start after a cut is recorded too, and cut again.
 //!
-//! The layer is the C library's calls defined anew in this binary, which the linker prefers to the library's; a test
+//! The layer is the C library's calls, redefined in this binary, which the linker prefers to the library's; a test
 //! proves that it sees everything. `NACRE_CRASH_RUNS` and `NACRE_CRASH_CUTS` raise the numbers of recordings and states.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

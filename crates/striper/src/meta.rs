@@ -247,7 +247,7 @@ mod tests {
         });
         let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
         let words = [SIZE, PIECES, UNFINISHED, REMOVAL, "18446744073709551615", "4294967295", "-", "\n"];
-        let target = Target { words: &words, ..Target::new("striper-meta", corpus, seeds.to_vec()) };
+        let target = Target { dictionary: &words, ..Target::new("striper-meta", corpus, seeds.to_vec()) };
         target.run(|input| {
             let mut attrs = BTreeMap::new();
             for line in input.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {

@@ -6,7 +6,7 @@
 
 mod table;
 
-pub use table::{AttributeInfo, TABLE};
+pub use table::{ATTRIBUTE_TABLE, AttributeInfo};
 
 use crate::endpoint::{Endpoint, HostPort, KAFKA_PORT, PushEndpoint};
 use crate::error::{Error, Result, quoted};

@@ -2,7 +2,7 @@
 //!
 //! A bucket has up to [`MAX_CONFIGURATIONS`] configurations, each with an id, a topic, patterns of event types and a
 //! filter. They are evaluated in two steps. [`Matcher::candidates`] uses the type and the key, which are known before a
-//! change starts. [`AttributeFilter::selects`] uses metadata and tags, and is called after the change took effect, for the
+//! change starts. [`AttributeFilter::matches`] uses metadata and tags, and is called after the change took effect, for the
 //! version that it created or removed.
 
 mod document;
@@ -91,7 +91,7 @@ impl NotificationConfig {
     }
 
     /// Whether a configuration sends events to the topic `topic`.
-    pub fn names_topic(&self, topic: &TopicArn) -> bool {
+    pub fn references_topic(&self, topic: &TopicArn) -> bool {
         self.configurations.iter().any(|configuration| configuration.topic.is_same_topic(topic))
     }
 }
@@ -103,7 +103,7 @@ impl AttributeFilter {
     }
 
     /// Whether a version's metadata (names in lower case without `x-amz-meta-`) and tags satisfy all rules.
-    pub fn selects(&self, metadata: &[(String, String)], tags: &[(String, String)]) -> bool {
+    pub fn matches(&self, metadata: &[(String, String)], tags: &[(String, String)]) -> bool {
         let satisfy = |pairs: &[(String, String)], rules: &[(String, String)]| {
             rules.iter().all(|rule| pairs.contains(rule))
         };

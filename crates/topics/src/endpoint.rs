@@ -329,7 +329,7 @@ fn vhost(path: &str) -> Result<String> {
     if encoded.contains(['/', '?']) {
         return Err(wrong());
     }
-    let vhost = uri::decoded(encoded).ok_or_else(wrong)?;
+    let vhost = uri::percent_decode(encoded).ok_or_else(wrong)?;
     if vhost.len() > MAX_AMQP_BYTES {
         return Err(wrong());
     }

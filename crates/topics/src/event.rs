@@ -107,7 +107,7 @@ const ALIASES: &[(&str, &str)] = &[
 ];
 
 /// Types of S3 for which the gateway has no operation. An entry is a prefix.
-const NEVER: &[&str] = &[
+const UNSUPPORTED_TYPES: &[&str] = &[
     "ReducedRedundancyLostObject",
     "ObjectRestore:",
     "Replication:",
@@ -226,7 +226,7 @@ impl FromStr for EventPattern {
         if let Some(pattern) = EventPattern::all().find(|pattern| pattern.name() == Some(name)) {
             return Ok(pattern);
         }
-        if NEVER.iter().any(|never| name.starts_with(never)) {
+        if UNSUPPORTED_TYPES.iter().any(|never| name.starts_with(never)) {
             return Err(unknown("is an event type that never occurs here"));
         }
         Err(unknown("is not an event type"))

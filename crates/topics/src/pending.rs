@@ -79,7 +79,7 @@ impl PendingEvents {
     /// arguments give the same events, so duplicates from finishing a change twice can be recognized by their ids.
     pub fn complete(&self, change: &str, key: &str, object: &ObjectInfo) -> Vec<TopicEvent> {
         let numbered = self.candidates.iter().zip(0..=u16::MAX);
-        let selected = numbered.filter(|(pending, _)| pending.filter.selects(&object.metadata, &object.tags));
+        let selected = numbered.filter(|(pending, _)| pending.filter.matches(&object.metadata, &object.tags));
         selected
             .map(|(pending, ordinal)| TopicEvent {
                 topic_id: pending.topic_id,

@@ -3,9 +3,9 @@
 //! A request is a form that is posted to `/`; a reply is an XML document. Parsing a request checks only its form. The
 //! gateway checks the signature before, and the permission ([`Request::permission`]) afterwards.
 
-mod answer;
+mod response;
 
-pub use answer::{
+pub use response::{
     create_topic, delete_topic, error, get_topic, get_topic_attributes, list_topics, set_topic_attributes,
 };
 
@@ -155,7 +155,7 @@ impl Request {
     }
 
     /// Whether the request itself contains a secret: a password, or an endpoint with credentials.
-    pub fn names_secret(&self) -> bool {
+    pub fn contains_secret(&self) -> bool {
         let is_secret = |name: &str, value: &str| match name {
             "password" => !value.is_empty(),
             "push-endpoint" => PushEndpoint::parse(value).is_ok_and(|uri| uri.has_credentials()),

@@ -177,7 +177,7 @@ impl Writer {
     }
 
     /// Writes an element that contains elements.
-    pub(crate) fn part(&mut self, name: &str, inner: impl FnOnce(&mut Writer)) -> &mut Writer {
+    pub(crate) fn element(&mut self, name: &str, inner: impl FnOnce(&mut Writer)) -> &mut Writer {
         _ = write!(self.0, "<{name}>");
         inner(self);
         _ = write!(self.0, "</{name}>");
@@ -185,7 +185,7 @@ impl Writer {
     }
 
     /// Writes an element with a default namespace that contains elements.
-    pub(crate) fn part_in(
+    pub(crate) fn element_in_namespace(
         &mut self,
         name: &str,
         namespace: &str,
@@ -211,8 +211,8 @@ mod tests {
     fn what_is_written_is_read_again() {
         let mut writer = Writer::new();
         let text = " a<b>&\"c'\r\n\té😀 ";
-        writer.part_in("Root", "urn:x", |root| {
-            root.text("A", text).part("B", |b| _ = b.text("C", ""));
+        writer.element_in_namespace("Root", "urn:x", |root| {
+            root.text("A", text).element("B", |b| _ = b.text("C", ""));
         });
         let root = parse(writer.finish().as_bytes()).unwrap();
         assert_eq!((root.name.as_str(), root.children.len()), ("Root", 2));

@@ -24,7 +24,7 @@ fn corpus() -> &'static Path {
 
 fn text_target<'a>(name: &'a str, seeds: &[&str], words: &'a [&'a str]) -> Target<'a> {
     let seeds = seeds.iter().map(|seed| seed.as_bytes().to_vec()).collect();
-    Target { words, bytes_per_byte: 1024, ..Target::new(name, corpus(), seeds) }
+    Target { dictionary: words, max_alloc_per_input_byte: 1024, ..Target::new(name, corpus(), seeds) }
 }
 
 /// A record that must be usable once it is decoded.
@@ -163,7 +163,7 @@ fn fuzz_requests() {
         if let Request::CreateTopic { attributes, .. } = &request {
             _ = Attributes::from_pairs(attributes).map(|attributes| attributes.endpoint("t"));
         }
-        _ = (request.names_secret(), format!("{request:?}"));
+        _ = (request.contains_secret(), format!("{request:?}"));
         Some(input.to_vec())
     });
 }

@@ -337,8 +337,10 @@ fn crush_maps() {
         "}",
         "# ",
     ];
-    let target =
-        Target { words: &words, ..Target::new("crush-text", corpus(), vec![crush.decompile().into_bytes()]) };
+    let target = Target {
+        dictionary: &words,
+        ..Target::new("crush-text", corpus(), vec![crush.decompile().into_bytes()])
+    };
     target.run(|input| {
         let map = CrushMap::compile(std::str::from_utf8(input).ok()?).ok()?;
         Some(map.decompile().into_bytes())
@@ -394,7 +396,11 @@ fn capability_texts() {
         let valid = rows.iter().filter(|row| row.0 == service && row.2 == "OK");
         let seeds = valid.map(|row| row.1.clone().into_bytes()).collect();
         let name = format!("caps-{service}");
-        let target = Target { words: &words, bytes_per_byte: 2048, ..Target::new(&name, corpus(), seeds) };
+        let target = Target {
+            dictionary: &words,
+            max_alloc_per_input_byte: 2048,
+            ..Target::new(&name, corpus(), seeds)
+        };
         target.run(|input| {
             let text = std::str::from_utf8(input).ok()?;
             caps::check(service, text).ok()?;
@@ -467,7 +473,11 @@ fn commands() {
         ",",
     ];
     let seeds = seeds.map(|text| text.as_bytes().to_vec()).to_vec();
-    let target = Target { words: &words, bytes_per_byte: 1024, ..Target::new("command", corpus(), seeds) };
+    let target = Target {
+        dictionary: &words,
+        max_alloc_per_input_byte: 1024,
+        ..Target::new("command", corpus(), seeds)
+    };
     target.run(|input| {
         let text = std::str::from_utf8(input).ok()?;
         let known = mon_commands().resolve(text).or_else(|_| osd_commands().resolve(text)).ok()?;
@@ -495,7 +505,7 @@ fn names_in_texts() {
     let seeds = ["client.admin", "osd.3", "1.1f", "mon.a", "127.0.0.1:0/4123"];
     let words = [".", ":", "/", "-1", "4294967296", "client", "osd", "é", " "];
     let seeds = seeds.map(|text| text.as_bytes().to_vec()).to_vec();
-    let target = Target { words: &words, ..Target::new("names", corpus(), seeds) };
+    let target = Target { dictionary: &words, ..Target::new("names", corpus(), seeds) };
     target.run(|input| {
         let text = std::str::from_utf8(input).ok()?;
         if let Ok(entity) = text.parse::<EntityName>() {

@@ -5,7 +5,7 @@ use super::{Shared, mon};
 use nacre_common::auth::AuthTicketReply;
 use nacre_engine::command_result;
 use nacre_objecter::newest_map;
-use nacre_runtime::log::NOTICES;
+use nacre_runtime::log::NOTICE_TARGET;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Reset};
 use nacre_types::Epoch;
 use nacre_types::encoding;
@@ -62,7 +62,7 @@ impl Dispatcher for Dispatch {
         if let Reset::Failed(nacre_common::Error::Expired(why)) = &reset {
             let notice = osd.and_then(|osd| shared.clock_notices.lock().on_refusal(Instant::now(), osd, why));
             if let Some(notice) = notice {
-                tracing::warn!(target: NOTICES, "{notice}");
+                tracing::warn!(target: NOTICE_TARGET, "{notice}");
             }
             shared.renew.notify_one();
         }

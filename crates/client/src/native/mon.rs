@@ -5,8 +5,8 @@ use super::{Shared, ticket};
 use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, Credentials, Ticket};
 use nacre_engine::engine::LogFollow;
 use nacre_engine::{Error, Result};
-use nacre_runtime::log::NOTICES;
-use nacre_runtime::msgr::{Conn, Messenger, Policy, Target};
+use nacre_runtime::log::NOTICE_TARGET;
+use nacre_runtime::msgr::{Conn, ConnectTarget, Messenger, Policy};
 use nacre_types::Epoch;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{LogSubscribe, MonSubscribe};
@@ -121,7 +121,8 @@ async fn serve(
     up: &mut bool,
     give_up: Instant,
 ) -> Ended {
-    let target = Target { addr, entity: None, policy: Policy::Lossy, lane: 0, credentials: Arc::clone(key) };
+    let target =
+        ConnectTarget { addr, entity: None, policy: Policy::Lossy, lane: 0, credentials: Arc::clone(key) };
     let conn = match messenger.connect(target) {
         Ok(conn) => conn,
         Err(error) => return Ended::Again(error),
@@ -270,7 +271,7 @@ fn granted(shared: &Arc<Shared>, reply: AuthTicketReply) -> Result<()> {
     let ttl = shared.config.snapshot().global.auth_service_ticket_ttl;
     let (life, expired_secs) = ticket::life(ticket.expires_unix, now_unix(), ttl);
     if let Some(notice) = shared.clock_notices.lock().on_grant(std::time::Instant::now(), expired_secs) {
-        tracing::warn!(target: NOTICES, "{notice}");
+        tracing::warn!(target: NOTICE_TARGET, "{notice}");
     }
     *shared.renew_at.lock() = Some(Instant::now() + (life / 2).max(LEAST_RENEWAL));
     *shared.state.lock().ticket.lock() = Some(ticket);

@@ -6,7 +6,7 @@ use nacre_common::auth::{Credential, Ticket};
 use nacre_engine::engine::{CommandReply, LogFollow, OnReply};
 use nacre_engine::{Completer, Error, OpReply, Result};
 use nacre_objecter::{Answer, Objecter, Sent, Sink, Watches};
-use nacre_runtime::msgr::{Conn, Messenger, Policy, Target};
+use nacre_runtime::msgr::{Conn, ConnectTarget, Messenger, Policy};
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
 use nacre_types::msg::{MonCommand, OsdRequest};
@@ -204,7 +204,7 @@ fn connection(
         return Ok(conn.clone());
     }
     let ticket = ticket.clone();
-    let target = Target {
+    let target = ConnectTarget {
         addr,
         entity: Some(EntityName::osd(osd)),
         policy: Policy::Lossy,

@@ -18,7 +18,7 @@ option_group! {
     rgw_thread_pool_size: Uint = "0", "Threads that the gateway works on; 0 for one per core" [basic(), startup(), services(&[Rgw]),
         long("There are never more than one per core: a request that waits holds none, and connections are not bound to threads.")];
     rgw_region: Str = "default", "The region that clients are told of" [startup(), services(&[Rgw])];
-    rgw_dns_name: Str = "", "Names that the gateway goes by, with commas between them" [startup(), services(&[Rgw]),
+    rgw_dns_name: Str = "", "Host names of the gateway, with commas between them" [startup(), services(&[Rgw]),
         long("A request to BUCKET.NAME is one to that bucket, and its path is the key. For any other host the path begins with the bucket.")];
     rgw_dns_s3website_name: Str = "", "Names under which buckets' websites are served, with commas between them" [startup(), services(&[Rgw]),
         long("BUCKET.NAME is the website of that bucket.")];

@@ -1,12 +1,12 @@
 //! The plan of a finish: the shard's records afterwards, and the actions that precede the write.
 
-use super::resolve::Resolved;
-use super::{Found, stats_of};
+use super::resolve::ResolvedKey;
+use super::{KeyRecords, stats_of};
 use crate::error::Result;
 use crate::key;
 use crate::op::{Guard, Step, Write};
 use crate::record::{
-    self, Content, Entry, EntryTails, Evidence, OutboxRecord, Pending, Stats, Subject, Tails, Tidy,
+    self, CommitRecord, Content, Entry, EntryTails, OutboxRecord, Pending, Stats, Subject, Tails, Tidy,
     VersionKind,
 };
 use crate::seq::Seq;
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 /// An upload whose completion is finished on behalf of another gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct UploadEnd {
+pub struct UploadResolution {
     /// The object's key.
     pub key: String,
     /// The upload's id.
@@ -30,9 +30,9 @@ pub struct UploadEnd {
 
 /// The actions of a finish, in this order: settle uploads, record garbage, write the shard, tidy keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Plan {
+pub struct FinishPlan {
     /// Uploads to be settled while their completions are pending.
-    pub uploads: Vec<UploadEnd>,
+    pub uploads: Vec<UploadResolution>,
     /// Tails that are unreferenced, whether the write succeeds or not.
     pub garbage: Vec<Tails>,
     /// The compare-and-swap of the shard.
@@ -62,12 +62,12 @@ struct Parts {
 /// Makes the plan for keys that were found and resolved; `None` if nothing is left to do. `own` tells which changes belong
 /// to this gateway: their uploads are already settled.
 pub(super) fn make(
-    found: Vec<(&str, Found, Resolved)>,
+    found: Vec<(&str, KeyRecords, ResolvedKey)>,
     stats: Option<Bytes>,
     own: impl Fn(&str, &str) -> bool,
-) -> Result<Option<Plan>> {
+) -> Result<Option<FinishPlan>> {
     let before = stats_of(stats.as_ref())?;
-    let mut plan = Plan { before, after: before, ..Plan::default() };
+    let mut plan = FinishPlan { before, after: before, ..FinishPlan::default() };
     let mut parts = Parts::default();
     for (key, found, resolved) in found {
         plan.take(&mut parts, key, found, resolved, &own);
@@ -82,7 +82,7 @@ pub(super) fn make(
         parts.guards.push(is(name.clone(), stats));
         parts.set.push((name, record::encode(&plan.after)));
     }
-    plan.write.guards = vec![Guard::Exists, state::is_not_frozen()];
+    plan.write.guards = vec![Guard::Exists, state::guard_not_frozen()];
     plan.write.guards.append(&mut parts.guards);
     if !parts.set.is_empty() {
         plan.write.steps.push(Step::OmapSet(parts.set));
@@ -99,16 +99,16 @@ fn is(name: Bytes, value: Option<Bytes>) -> Guard {
     }
 }
 
-impl Plan {
+impl FinishPlan {
     fn take(
         &mut self,
         parts: &mut Parts,
         key: &str,
-        found: Found,
-        resolved: Resolved,
+        found: KeyRecords,
+        resolved: ResolvedKey,
         own: &impl Fn(&str, &str) -> bool,
     ) {
-        let Found { place, entry: old, tails: EntryTails { mut tails }, has_tails, pending, .. } = found;
+        let KeyRecords { place, entry: old, tails: EntryTails { mut tails }, has_tails, pending, .. } = found;
         let mut entry = old.clone();
         let mut untidy = None;
         let events_before = self.events;
@@ -119,7 +119,7 @@ impl Plan {
                 let record = OutboxRecord {
                     tag: evidence.tag.clone(),
                     seq: *seq,
-                    begun_ns: pending.begun_ns,
+                    prepared_ns: pending.begun_ns,
                     fixed: event.fixed.clone(),
                     candidates: event.candidates.clone(),
                     subject: subject(evidence, &event.subject, entry.as_ref()),
@@ -178,7 +178,7 @@ impl Plan {
     /// Updates an entry and its tails for a committed change.
     fn apply(
         &mut self,
-        evidence: &Evidence,
+        evidence: &CommitRecord,
         seq: Seq,
         pending: &Pending,
         entry: &mut Option<Entry>,
@@ -236,7 +236,7 @@ impl Plan {
     ) {
         if let Some(upload) = pending.upload.as_ref().filter(|_| !own(key, tag)) {
             let (key, tag, upload) = (key.to_owned(), tag.to_owned(), upload.clone());
-            self.uploads.push(UploadEnd { key, upload, tag, completed });
+            self.uploads.push(UploadResolution { key, upload, tag, completed });
         }
         let name = key::pending(key, tag);
         parts.guards.push(Guard::OmapPresent(name.clone()));
@@ -248,7 +248,7 @@ impl Plan {
 }
 
 /// The version that a change's event is about.
-fn subject(evidence: &Evidence, prepared: &Subject, entry: Option<&Entry>) -> Subject {
+fn subject(evidence: &CommitRecord, prepared: &Subject, entry: Option<&Entry>) -> Subject {
     let attributes = || prepared.attributes.clone();
     if let Some(subject) = &evidence.subject {
         let attributes = subject.attributes.clone().or_else(attributes);

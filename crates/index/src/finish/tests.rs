@@ -3,36 +3,36 @@
 
 use super::*;
 use crate::op::{Fetched, Guard, Step, Write};
-use crate::record::{Content, Event, Listed, OutboxRecord, Subject, Tails, Tidy, VersionKind};
-use crate::seq::{Incarnation, Seq};
+use crate::record::{Content, Event, ListingEntry, OutboxRecord, Subject, Tails, Tidy, VersionKind};
+use crate::seq::{HeadIncarnation, Seq};
 
-const FIRST: Seq = Seq { incarnation: Incarnation { generation: 0, version: 3 }, number: 1 };
+const FIRST: Seq = Seq { incarnation: HeadIncarnation { generation: 0, version: 3 }, number: 1 };
 
 fn run(name: &str) -> Tails {
     Tails { name: name.to_owned(), count: 1 }
 }
 
-fn listed(tag: &str, size: u64) -> Listed {
-    Listed { tag: tag.into(), size, etag: format!("etag-{tag}"), ..Listed::default() }
+fn listed(tag: &str, size: u64) -> ListingEntry {
+    ListingEntry { tag: tag.into(), size, etag: format!("etag-{tag}"), ..ListingEntry::default() }
 }
 
-fn put(tag: &str, seq: Seq) -> Evidence {
-    let content = Content::Object(Listed { kind: VersionKind::Plain, ..listed(tag, 7) });
-    Evidence { seq, tag: tag.into(), content, subject: None, tails: Some(run(tag)), untidy: false }
+fn put(tag: &str, seq: Seq) -> CommitRecord {
+    let content = Content::Object(ListingEntry { kind: VersionKind::Plain, ..listed(tag, 7) });
+    CommitRecord { seq, tag: tag.into(), content, subject: None, tails: Some(run(tag)), untidy: false }
 }
 
-fn of(seq: Seq, tag: &str, content: Content) -> Evidence {
+fn of(seq: Seq, tag: &str, content: Content) -> CommitRecord {
     let untidy = content == Content::Tombstone;
-    Evidence { seq, tag: tag.into(), content, subject: None, tails: None, untidy }
+    CommitRecord { seq, tag: tag.into(), content, subject: None, tails: None, untidy }
 }
 
-fn settled(evidence: &Evidence) -> Settled {
+fn settled(evidence: &CommitRecord) -> ResolvedChange {
     let (key, tag) = ("k".into(), evidence.tag.clone());
-    Settled { key, tag, outcome: Outcome::Committed(Box::new(evidence.clone())) }
+    ResolvedChange { key, tag, outcome: ChangeOutcome::Committed(Box::new(evidence.clone())) }
 }
 
-fn cancelled(tag: &str) -> Settled {
-    Settled { key: "k".into(), tag: tag.into(), outcome: Outcome::Cancelled }
+fn cancelled(tag: &str) -> ResolvedChange {
+    ResolvedChange { key: "k".into(), tag: tag.into(), outcome: ChangeOutcome::Cancelled }
 }
 
 fn with_event() -> Pending {
@@ -59,7 +59,7 @@ impl Shard {
         ReadReply { version: 1, parts: vec![Fetched::Pairs(found.collect())] }
     }
 
-    fn decide(&self, finish: &mut Finish) -> Next {
+    fn decide(&self, finish: &mut Finish) -> FinishStep {
         let reply = self.reply(&finish.read());
         finish.decide(&reply).unwrap()
     }
@@ -85,10 +85,10 @@ impl Shard {
         holds
     }
 
-    fn finish(&mut self, settled: impl IntoIterator<Item = Settled>) -> Plan {
+    fn finish(&mut self, settled: impl IntoIterator<Item = ResolvedChange>) -> FinishPlan {
         let mut finish = Finish::new(settled);
         let next = self.decide(&mut finish);
-        let Next::Execute(plan) = next else { panic!("{next:?}") };
+        let FinishStep::Execute(plan) = next else { panic!("{next:?}") };
         assert!(self.apply(&plan.write));
         *plan
     }
@@ -117,9 +117,9 @@ fn a_change_is_finished_once() {
     let planned = shard.decide(&mut late);
     let plan = shard.finish([settled(&first)]);
     assert_eq!((plan.events, shard.stats()), (1, Stats { objects: 1, bytes: 7 }));
-    let Next::Execute(planned) = planned else { panic!("{planned:?}") };
+    let FinishStep::Execute(planned) = planned else { panic!("{planned:?}") };
     assert!(!shard.apply(&planned.write));
-    assert_eq!(shard.decide(&mut late), Next::Done);
+    assert_eq!(shard.decide(&mut late), FinishStep::Done);
     assert_eq!(shard.events().len(), 1);
 }
 
@@ -128,9 +128,9 @@ fn an_event_has_what_the_commit_proves() {
     let mut shard = Shard::default();
     shard.prepare("a", &with_event());
     let subject = Subject { version_id: "v1".into(), size: 7, etag: "e".into(), attributes: None };
-    shard.finish([settled(&Evidence { subject: Some(subject.clone()), ..put("a", FIRST) })]);
+    shard.finish([settled(&CommitRecord { subject: Some(subject.clone()), ..put("a", FIRST) })]);
     let [event] = &shard.events()[..] else { panic!("one event") };
-    assert_eq!((event.seq, event.tag.as_str(), event.begun_ns), (FIRST, "a", 5));
+    assert_eq!((event.seq, event.tag.as_str(), event.prepared_ns), (FIRST, "a", 5));
     assert_eq!((&event.subject, &event.fixed[..]), (&subject, &b"fixed"[..]));
 }
 
@@ -151,14 +151,14 @@ fn changes_of_a_key_are_finished_together_in_their_order() {
 #[test]
 fn a_predecessor_of_another_gateway_is_finished_first() {
     let mut shard = Shard::default();
-    let (a, b) = (put("a", FIRST), Evidence { untidy: true, ..put("b", FIRST.successor()) });
+    let (a, b) = (put("a", FIRST), CommitRecord { untidy: true, ..put("b", FIRST.successor()) });
     shard.prepare("a", &with_event());
     shard.prepare("b", &with_event());
     let mut finish = Finish::new([settled(&b)]);
-    assert_eq!(shard.decide(&mut finish), Next::Look(vec!["k".into()]));
-    finish.look("k", Some(Head { version: 2, last: Some(b.clone()), earlier: vec![a] }));
+    assert_eq!(shard.decide(&mut finish), FinishStep::ReadHeads(vec!["k".into()]));
+    finish.add_head("k", Some(Head { version: 2, last: Some(b.clone()), earlier: vec![a] }));
     let next = shard.decide(&mut finish);
-    let Next::Execute(plan) = next else { panic!("{next:?}") };
+    let FinishStep::Execute(plan) = next else { panic!("{next:?}") };
     assert_eq!((plan.events, &plan.untidy), (2, &vec!["k".to_owned()]));
     assert!(shard.apply(&plan.write));
     let tidy: Tidy = record::decode("tidy", &shard.0[&key::tidy("k")]).unwrap();
@@ -171,9 +171,9 @@ fn a_lost_entry_does_not_stop_later_changes() {
     let late = put("b", FIRST.successor().successor());
     shard.prepare("b", &with_event());
     let mut finish = Finish::new([settled(&late)]);
-    assert_eq!(shard.decide(&mut finish), Next::Look(vec!["k".into()]));
-    finish.look("k", Some(Head { version: 2, last: Some(late.clone()), earlier: Vec::new() }));
-    assert!(matches!(shard.decide(&mut finish), Next::Execute(_)));
+    assert_eq!(shard.decide(&mut finish), FinishStep::ReadHeads(vec!["k".into()]));
+    finish.add_head("k", Some(Head { version: 2, last: Some(late.clone()), earlier: Vec::new() }));
+    assert!(matches!(shard.decide(&mut finish), FinishStep::Execute(_)));
 }
 
 #[test]
@@ -182,15 +182,15 @@ fn a_head_is_read_again_where_the_shard_changed_meanwhile() {
     shard.prepare("d", &Pending { slot: true, ..with_event() });
     let mut finish = Finish::default();
     finish.add_orphan("k", "d");
-    assert_eq!(shard.decide(&mut finish), Next::Look(vec!["k".into()]));
-    finish.look("k", None);
+    assert_eq!(shard.decide(&mut finish), FinishStep::ReadHeads(vec!["k".into()]));
+    finish.add_head("k", None);
     // The entry was written after the head was read, so the absence of the head proves nothing about this object.
     let object = Some(listed("a", 7));
     shard.0.insert(key::entry("k"), record::encode(&Entry { seq: FIRST, object }));
-    assert_eq!(shard.decide(&mut finish), Next::Look(vec!["k".into()]));
-    finish.look("k", None);
+    assert_eq!(shard.decide(&mut finish), FinishStep::ReadHeads(vec!["k".into()]));
+    finish.add_head("k", None);
     let next = shard.decide(&mut finish);
-    let Next::Execute(plan) = next else { panic!("{next:?}") };
+    let FinishStep::Execute(plan) = next else { panic!("{next:?}") };
     assert_eq!(plan.events, 1);
 }
 
@@ -202,13 +202,13 @@ fn the_removal_of_a_head_is_deduced_from_its_slot() {
     shard.prepare("d", &Pending { slot: true, ..with_event() });
     shard.prepare("b", &with_event());
     // Another gateway created the object again.
-    let again = Seq { incarnation: Incarnation { generation: 0, version: 9 }, number: 1 };
+    let again = Seq { incarnation: HeadIncarnation { generation: 0, version: 9 }, number: 1 };
     let b = put("b", again);
     let mut finish = Finish::new([settled(&b)]);
-    assert_eq!(shard.decide(&mut finish), Next::Look(vec!["k".into()]));
-    finish.look("k", Some(Head { version: 2, last: Some(b.clone()), earlier: Vec::new() }));
+    assert_eq!(shard.decide(&mut finish), FinishStep::ReadHeads(vec!["k".into()]));
+    finish.add_head("k", Some(Head { version: 2, last: Some(b.clone()), earlier: Vec::new() }));
     let next = shard.decide(&mut finish);
-    let Next::Execute(plan) = next else { panic!("{next:?}") };
+    let FinishStep::Execute(plan) = next else { panic!("{next:?}") };
     assert!(shard.apply(&plan.write));
     let tags: Vec<String> = shard.events().into_iter().map(|event| event.tag).collect();
     assert_eq!(tags, ["a", "d", "b"]);
@@ -269,7 +269,7 @@ fn parts_are_garbage_where_their_change_wrote_them_and_is_cancelled() {
         assert_eq!(plan.garbage, if wrote { vec![run("p"), run("q")] } else { Vec::new() });
         let mut shard = Shard::default();
         shard.prepare("a", &Pending { parts: vec![run("p")], ..Pending::default() });
-        let listed = Listed { class: "COLD".into(), ..listed("a", 7) };
+        let listed = ListingEntry { class: "COLD".into(), ..listed("a", 7) };
         let plan = shard.finish([settled(&of(FIRST, "a", Content::Object(listed.clone())))]);
         assert!(plan.garbage.is_empty());
         assert_eq!(shard.entry().unwrap().object, Some(listed));
@@ -284,10 +284,10 @@ fn an_orphan_without_evidence_is_cancelled() {
     shard.prepare("a", &Pending { tails: Some(run("a")), ..with_event() });
     let mut finish = Finish::default();
     finish.add_orphan("k", "a");
-    assert_eq!(shard.decide(&mut finish), Next::Look(vec!["k".into()]));
-    finish.look("k", Some(Head { version: 2, last: Some(put("other", FIRST)), earlier: Vec::new() }));
+    assert_eq!(shard.decide(&mut finish), FinishStep::ReadHeads(vec!["k".into()]));
+    finish.add_head("k", Some(Head { version: 2, last: Some(put("other", FIRST)), earlier: Vec::new() }));
     let next = shard.decide(&mut finish);
-    let Next::Execute(plan) = next else { panic!("{next:?}") };
+    let FinishStep::Execute(plan) = next else { panic!("{next:?}") };
     assert_eq!((plan.events, &plan.garbage), (0, &vec![run("a")]));
 }
 
@@ -298,18 +298,18 @@ fn uploads_of_others_are_settled_before_the_write() {
     for tag in ["a", "b"] {
         shard.prepare(tag, &upload());
     }
-    let own = Evidence { tails: None, ..put("a", FIRST) };
+    let own = CommitRecord { tails: None, ..put("a", FIRST) };
     // The change's own gateway settled the upload.
     let plan = shard.finish([settled(&own)]);
     assert!(plan.uploads.is_empty());
     let mut finish = Finish::default();
     finish.add_orphan("k", "b");
-    assert!(matches!(shard.decide(&mut finish), Next::Look(_)));
-    finish.look("k", Some(Head { version: 2, last: Some(own), earlier: Vec::new() }));
+    assert!(matches!(shard.decide(&mut finish), FinishStep::ReadHeads(_)));
+    finish.add_head("k", Some(Head { version: 2, last: Some(own), earlier: Vec::new() }));
     let next = shard.decide(&mut finish);
-    let Next::Execute(plan) = next else { panic!("{next:?}") };
+    let FinishStep::Execute(plan) = next else { panic!("{next:?}") };
     let (key, tag) = ("k".into(), "b".into());
-    assert_eq!(plan.uploads, [UploadEnd { key, upload: "u".into(), tag, completed: false }]);
+    assert_eq!(plan.uploads, [UploadResolution { key, upload: "u".into(), tag, completed: false }]);
     // The parts belong to the upload again, or to the object.
     assert!(plan.garbage.is_empty());
 }
@@ -320,7 +320,7 @@ fn parts_that_the_object_still_has_are_no_garbage() {
     let parts = || Pending { parts: vec![run("part")], ..Pending::default() };
     shard.prepare("a", &parts());
     shard.prepare("b", &parts());
-    let of = |tag, seq| Evidence { tails: None, ..put(tag, seq) };
+    let of = |tag, seq| CommitRecord { tails: None, ..put(tag, seq) };
     let plan = shard.finish([settled(&of("a", FIRST)), settled(&of("b", FIRST.successor()))]);
     assert!(plan.garbage.is_empty());
     let tails: EntryTails = record::decode("tails", &shard.0[&key::tails("k")]).unwrap();
@@ -334,7 +334,7 @@ fn what_is_replaced_in_an_object_with_versions_is_no_garbage() {
     shard.finish([settled(&put("a", FIRST))]);
     shard.prepare("b", &Pending { replaced: vec![run("null")], ..Pending::default() });
     let held = Some(Stats { objects: 2, bytes: 14 });
-    let content = Content::Object(Listed { held, ..listed("b", 7) });
+    let content = Content::Object(ListingEntry { held, ..listed("b", 7) });
     let plan = shard.finish([settled(&of(FIRST.successor(), "b", content))]);
     assert_eq!(plan.garbage, [run("null")]);
     assert!(!shard.0.contains_key(&key::tails("k")));

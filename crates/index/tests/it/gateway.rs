@@ -3,18 +3,18 @@
 use crate::model::{Mutation, Truth};
 use crate::rados::Stored;
 use bytes::Bytes;
-use nacre_index::commit::{self, Base, Change, New, Removal};
-use nacre_index::finish::{Finish, Next, Outcome, Plan, Settled};
+use nacre_index::commit::{self, AssumedHead, ListingUpdate, PreparedChange, RemovalStep};
+use nacre_index::finish::{ChangeOutcome, Finish, FinishPlan, FinishStep, ResolvedChange};
 use nacre_index::head;
-use nacre_index::key::{self, Kind as KeyKind};
+use nacre_index::key::{self, IndexRecordKind as KeyKind};
 use nacre_index::op::{self, Guard, Step, Write};
-use nacre_index::prepare::{Batch, Prepare, Refusal, View};
-use nacre_index::record::{self, Event, Evidence, Listed, Pending, Stats, Subject};
+use nacre_index::prepare::{KeyView, Prepare, PrepareBatch, PrepareRefusal};
+use nacre_index::record::{self, CommitRecord, Event, ListingEntry, Pending, Stats, Subject};
 use nacre_index::recovery;
 use nacre_index::reshard;
-use nacre_index::seq::Incarnation;
+use nacre_index::seq::HeadIncarnation;
 use nacre_index::state;
-use nacre_index::tidy::{self, Work};
+use nacre_index::tidy::{self, TidyWork};
 use nacre_types::errno::Errno;
 
 /// The key that everybody changes.
@@ -53,8 +53,8 @@ impl Cluster {
         let mut sums = Stats::default();
         let mut records = Vec::new();
         for (name, value) in old.omap {
-            if reshard::place(&name).is_some() {
-                sums.add(reshard::counted("shard", &name, &value).unwrap());
+            if reshard::routing_key(&name).is_some() {
+                sums.add(reshard::record_stats("shard", &name, &value).unwrap());
                 records.push((name, value));
             }
         }
@@ -74,8 +74,8 @@ pub(crate) struct Actor {
     request: Request,
     pub(crate) tag: &'static str,
     size: u64,
-    prepared: Incarnation,
-    view: View,
+    prepared: HeadIncarnation,
+    view: KeyView,
     /// What the shard has of the key was not read.
     unread: bool,
     slot: bool,
@@ -84,12 +84,12 @@ pub(crate) struct Actor {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
-    Prepare(Batch),
-    Inquire(Batch),
-    View(Batch),
+    Prepare(PrepareBatch),
+    Inquire(PrepareBatch),
+    View(PrepareBatch),
     ReadHead,
     /// With the object that the head showed, where it was read.
-    Commit(Base, Option<(String, u64)>),
+    Commit(AssumedHead, Option<(String, u64)>),
     Finish(Finishing),
     Tidy(Tidying),
     Done,
@@ -101,7 +101,7 @@ pub(crate) enum Phase {
 pub(crate) enum Finishing {
     Read(Finish),
     Look(Finish),
-    Execute(Finish, Box<Plan>),
+    Execute(Finish, Box<FinishPlan>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -130,31 +130,31 @@ pub(crate) fn object_attr(tag: &str, size: u64) -> Bytes {
     Bytes::from(format!("{tag}:{size}"))
 }
 
-pub(crate) fn listed(tag: &str, size: u64) -> Listed {
-    Listed { tag: tag.into(), size, etag: format!("etag of {tag}"), ..Listed::default() }
+pub(crate) fn listed(tag: &str, size: u64) -> ListingEntry {
+    ListingEntry { tag: tag.into(), size, etag: format!("etag of {tag}"), ..ListingEntry::default() }
 }
 
 fn subject(tag: &str, size: u64) -> Subject {
     Subject { size, etag: listed(tag, size).etag, ..Subject::default() }
 }
 
-fn batch(tag: &'static str, slot: bool, expect_new: bool) -> Batch {
+fn batch(tag: &'static str, slot: bool, expect_new: bool) -> PrepareBatch {
     let event = Event { fixed: Bytes::from_static(tag.as_bytes()), ..Event::default() };
     let pending = Pending { session: tag.into(), slot, event: Some(event), ..Pending::default() };
-    Batch::new(state::OPEN, vec![Prepare { key: KEY.into(), tag: tag.into(), pending, expect_new }])
+    PrepareBatch::new(state::OPEN, vec![Prepare { key: KEY.into(), tag: tag.into(), pending, expect_new }])
 }
 
 impl Actor {
     pub(crate) fn new(request: Request, tag: &'static str, size: u64) -> Actor {
         let (slot, unread) = (request == Request::Delete, request == Request::PutUnread);
         let phase = Phase::Prepare(batch(tag, slot, unread));
-        let (prepared, view) = (Incarnation::default(), View::default());
+        let (prepared, view) = (HeadIncarnation::default(), KeyView::default());
         Actor { request, tag, size, prepared, view, unread, slot, phase }
     }
 
     /// Ends it. What it knew does not matter any more: states that differ in nothing else are the same.
     pub(crate) fn end(&mut self, phase: Phase) {
-        (self.prepared, self.view, self.slot) = (Incarnation::default(), View::default(), false);
+        (self.prepared, self.view, self.slot) = (HeadIncarnation::default(), KeyView::default(), false);
         self.unread = false;
         self.phase = phase;
     }
@@ -185,10 +185,10 @@ impl Actor {
                 }
                 match cluster.shard.write(&write) {
                     Ok(version) => {
-                        self.prepared = Incarnation { generation: cluster.generation, version };
+                        self.prepared = HeadIncarnation { generation: cluster.generation, version };
                         match batch.read() {
                             Some(_) => Phase::View(batch),
-                            None => Phase::Commit(Base::Absent, None),
+                            None => Phase::Commit(AssumedHead::Absent, None),
                         }
                     }
                     Err(errno) => {
@@ -198,10 +198,10 @@ impl Actor {
                 }
             }
             Phase::Inquire(batch) => {
-                let reply = cluster.shard.read(&batch.inquiry()).unwrap();
+                let reply = cluster.shard.read(&batch.refusal_read()).unwrap();
                 match batch.refusal(&reply).unwrap() {
-                    Refusal::Slots(batch) => Phase::Prepare(batch),
-                    Refusal::State(state) => panic!("the shard is {state:?}"),
+                    PrepareRefusal::Slots(batch) => Phase::Prepare(batch),
+                    PrepareRefusal::State(state) => panic!("the shard is {state:?}"),
                 }
             }
             Phase::View(batch) => {
@@ -213,18 +213,20 @@ impl Actor {
                     self.view.alone = true;
                 }
                 let guess = match self.request {
-                    Request::Put | Request::Copy => self.view.guess_write(),
+                    Request::Put | Request::Copy => self.view.assume_for_write(),
                     // Its guess that the key is new was wrong.
-                    Request::PutUnread => self.view.guess_removal(),
-                    Request::PutIfAbsent => self.view.guess_write().filter(|base| *base == Base::Absent),
-                    Request::Delete => self.view.guess_removal(),
+                    Request::PutUnread => self.view.assume_for_removal(),
+                    Request::PutIfAbsent => {
+                        self.view.assume_for_write().filter(|base| *base == AssumedHead::Absent)
+                    }
+                    Request::Delete => self.view.assume_for_removal(),
                     Request::Tagging => None,
                 };
                 guess.map_or(Phase::ReadHead, |base| Phase::Commit(base, None))
             }
             Phase::ReadHead => {
                 let reply = cluster.head.read(&head::read());
-                let base = Base::read(head::parse(KEY, reply.as_ref()).unwrap());
+                let base = AssumedHead::read(head::parse(KEY, reply.as_ref()).unwrap());
                 Phase::Commit(base, shown(&cluster.head))
             }
             Phase::Commit(base, shown) => self.commit((&base, shown), cluster, truth, mutation),
@@ -243,7 +245,7 @@ impl Actor {
 
     fn commit(
         &mut self,
-        (base, shown): (&Base, Option<(String, u64)>),
+        (base, shown): (&AssumedHead, Option<(String, u64)>),
         cluster: &mut Cluster,
         truth: &mut Vec<Truth>,
         mutation: Mutation,
@@ -254,7 +256,7 @@ impl Actor {
             }
             Request::Delete | Request::Tagging => shown.as_ref().map(|(tag, size)| subject(tag, *size)),
         };
-        let change = Change {
+        let change = PreparedChange {
             key: KEY,
             tag: self.tag,
             prepared: self.prepared,
@@ -269,24 +271,24 @@ impl Actor {
         ];
         let commit = match self.request {
             Request::PutIfAbsent if shown.is_some() => None,
-            Request::Put | Request::PutUnread | Request::PutIfAbsent | Request::Copy => {
-                Some(commit::write(change, base, New::Object(&own, None), Vec::new(), object).unwrap())
-            }
+            Request::Put | Request::PutUnread | Request::PutIfAbsent | Request::Copy => Some(
+                commit::write(change, base, ListingUpdate::Object(&own, None), Vec::new(), object).unwrap(),
+            ),
             Request::Tagging if shown.is_none() => None,
             Request::Tagging => {
                 let tags = vec![Step::SetAttr(TAGS, Bytes::from_static(self.tag.as_bytes()))];
-                Some(commit::write(change, base, New::Unchanged, Vec::new(), tags).unwrap())
+                Some(commit::write(change, base, ListingUpdate::Unchanged, Vec::new(), tags).unwrap())
             }
             Request::Delete => {
                 let bury = vec![Step::Truncate(0), Step::RemoveAttr(OBJECT)];
                 match commit::remove(change, base, Vec::new(), bury).unwrap() {
-                    Removal::Nothing => None,
-                    Removal::ReadHead => return Phase::ReadHead,
-                    Removal::Commit(commit) => Some(*commit),
+                    RemovalStep::Nothing => None,
+                    RemovalStep::ReadHead => return Phase::ReadHead,
+                    RemovalStep::Commit(commit) => Some(*commit),
                 }
             }
         };
-        let Some(mut commit) = commit else { return self.finish(Outcome::Cancelled) };
+        let Some(mut commit) = commit else { return self.finish(ChangeOutcome::Cancelled) };
         if mutation == Mutation::NoEvidence {
             commit.write.steps.retain(|step| !matches!(step, Step::OmapSet(_)));
         }
@@ -300,7 +302,7 @@ impl Actor {
                     Request::Delete | Request::Tagging => before.expect("it changed an object"),
                 };
                 truth.push(Truth { tag: self.tag.to_owned(), subject: subject(&tag, size) });
-                self.finish(Outcome::Committed(Box::new(commit.evidence)))
+                self.finish(ChangeOutcome::Committed(Box::new(commit.evidence)))
             }
             Err(errno) => {
                 assert!(op::is_overtaken(errno), "{errno:?}");
@@ -313,8 +315,8 @@ impl Actor {
         }
     }
 
-    fn finish(&self, outcome: Outcome) -> Phase {
-        let settled = Settled { key: KEY.into(), tag: self.tag.into(), outcome };
+    fn finish(&self, outcome: ChangeOutcome) -> Phase {
+        let settled = ResolvedChange { key: KEY.into(), tag: self.tag.into(), outcome };
         Phase::Finish(Finishing::Read(Finish::new([settled])))
     }
 }
@@ -330,12 +332,12 @@ impl Finishing {
             Finishing::Read(mut finish) => {
                 let reply = cluster.shard.read(&finish.read()).unwrap();
                 match finish.decide(&reply).unwrap() {
-                    Next::Done => Err(false),
-                    Next::Look(keys) => {
+                    FinishStep::Done => Err(false),
+                    FinishStep::ReadHeads(keys) => {
                         assert_eq!(keys, [KEY]);
                         Ok(Finishing::Look(finish))
                     }
-                    Next::Execute(mut plan) => {
+                    FinishStep::Execute(mut plan) => {
                         if mutation == Mutation::NoOutbox {
                             without_outbox(&mut plan.write);
                         }
@@ -345,7 +347,7 @@ impl Finishing {
             }
             Finishing::Look(mut finish) => {
                 let reply = cluster.head.read(&head::read());
-                finish.look(KEY, head::parse(KEY, reply.as_ref()).unwrap());
+                finish.add_head(KEY, head::parse(KEY, reply.as_ref()).unwrap());
                 Ok(Finishing::Read(finish))
             }
             Finishing::Execute(finish, plan) => match cluster.shard.write(&plan.write) {
@@ -377,9 +379,9 @@ impl Tidying {
         match self {
             Tidying::Read => {
                 let reply = cluster.shard.read(&tidy::read(KEY)).unwrap();
-                match tidy::work(KEY, &reply).unwrap() {
-                    Work::Nothing | Work::Wait => None,
-                    Work::Remove { mut head, shard } => {
+                match tidy::plan(KEY, &reply).unwrap() {
+                    TidyWork::Nothing | TidyWork::Wait => None,
+                    TidyWork::Remove { mut head, shard } => {
                         if mutation == Mutation::UnguardedTidy {
                             head.guards.retain(|guard| *guard == Guard::Exists);
                         }
@@ -458,7 +460,7 @@ impl Recovery {
 }
 
 /// The evidence that a head has of its last change.
-pub(crate) fn last_change(head: &Stored) -> Option<Evidence> {
+pub(crate) fn last_change(head: &Stored) -> Option<CommitRecord> {
     let reply = head.read(&head::read());
     head::parse(KEY, reply.as_ref()).unwrap().and_then(|head| head.last)
 }

@@ -9,7 +9,7 @@
 use crate::gateway::{self, Actor, Cluster, KEY, OBJECT, Phase, Recovery, Request};
 use Request::{Copy, Delete, Put, PutIfAbsent, PutUnread, Tagging};
 use bytes::Bytes;
-use nacre_index::key::{self, Kind};
+use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::op::{Fetched, Guard, Step, Write};
 use nacre_index::outbox;
 use nacre_index::record::{self, Entry, Stats, Subject};
@@ -226,7 +226,7 @@ impl World {
             return Err(format!("{events} events of {:?}", self.truth));
         }
         let shard = self.cluster.shard.object.as_ref().unwrap();
-        for kind in [Kind::Pending, Kind::Slot, Kind::Tidy] {
+        for kind in [IndexRecordKind::Pending, IndexRecordKind::Slot, IndexRecordKind::Tidy] {
             if shard.omap.keys().any(|name| name.first() == Some(&kind.byte())) {
                 return Err(format!("a record of kind {kind:?} is left"));
             }

@@ -1,9 +1,9 @@
 //! An engine for tests that records and refuses all requests.
 
-use super::PoolIo;
+use super::IoCtxState;
 use crate::abi::Handle;
 use crate::client::{CLIENTS, Client};
-use crate::settings::Settings;
+use crate::settings::ClientSettings;
 use nacre_client::engine::{Engine, ListPage, ObjectRequest, OnReply};
 use nacre_client::{IoCtx, OpReply, Pending};
 use nacre_types::errno::Errno;
@@ -15,17 +15,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 #[derive(Default)]
-pub(crate) struct Recorder {
+pub(crate) struct RecordingEngine {
     writes: Mutex<Vec<bool>>,
 }
 
-impl Recorder {
+impl RecordingEngine {
     /// An I/O context on a new recorder.
-    pub(crate) fn io() -> (Handle, Arc<Recorder>) {
-        let recorder = Arc::new(Recorder::default());
-        let client = Client::create(Settings::new(EntityName::client("test"), ""));
+    pub(crate) fn io() -> (Handle, Arc<RecordingEngine>) {
+        let recorder = Arc::new(RecordingEngine::default());
+        let client = Client::create(ClientSettings::new(EntityName::client("test"), ""));
         let client = CLIENTS.get(client).expect("it was created just now");
-        (PoolIo::create(client, IoCtx::new(recorder.clone(), PoolId(1), "p")), recorder)
+        (IoCtxState::create(client, IoCtx::new(recorder.clone(), PoolId(1), "p")), recorder)
     }
 
     /// For each request since the last call, whether it waits as writes do.
@@ -39,7 +39,7 @@ impl Recorder {
     }
 }
 
-impl Engine for Recorder {
+impl Engine for RecordingEngine {
     fn name(&self) -> &'static str {
         "recorder"
     }

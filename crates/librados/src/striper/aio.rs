@@ -1,10 +1,10 @@
 //! Asynchronous operations on striped objects, with a completion for the outcome. None blocks its caller.
 
 use super::{STRIPERS, stat_reply};
-use crate::abi::{CText, Handle, InBuf, Out, OutBuf, length};
+use crate::abi::{CStrPtr, Handle, InBuf, OutBuf, OutPtr, c_len};
 use crate::completion::COMPLETIONS;
-use crate::guard::{Failure, Outcome, call, exports};
-use crate::ioctx::Access;
+use crate::guard::{ApiError, ApiResult, exports, run_entry_point};
+use crate::ioctx::AccessKind;
 use crate::ops::{check_read_len, check_write_len};
 use libc::{time_t, timespec};
 use nacre_client::{Pending, Striper};
@@ -14,18 +14,18 @@ use std::ffi::c_int;
 fn start<T: Send + 'static>(
     striper: Handle,
     completion: Handle,
-    access: Access,
+    access: AccessKind,
     begin: impl FnOnce(&Striper) -> Pending<T>,
-    store: impl FnOnce(T) -> Outcome<c_int> + Send + 'static,
-) -> Outcome<c_int> {
+    store: impl FnOnce(T) -> ApiResult<c_int> + Send + 'static,
+) -> ApiResult<c_int> {
     let (striped, completion) = (STRIPERS.get(striper)?, COMPLETIONS.get(completion)?);
     let striper = striped.striper(access)?;
     completion.begin()?;
-    let write = (access == Access::Write).then(|| striped.writes.begin());
+    let write = (access == AccessKind::Write).then(|| striped.writes.begin());
     striper.when_done(begin(&striper), move |outcome| {
         completion.finish(&striped.io.client, || {
-            let stored = |value| call("completion", || store(value));
-            (outcome.map_or_else(|error| Failure(error.errno()).code(), stored), 0)
+            let stored = |value| run_entry_point("completion", || store(value));
+            (outcome.map_or_else(|error| ApiError(error.errno()).code(), stored), 0)
         });
         if let Some(write) = write {
             striped.writes.end(write);
@@ -34,15 +34,19 @@ fn start<T: Send + 'static>(
     Ok(0)
 }
 
-fn write(striper: Handle, completion: Handle, begin: impl FnOnce(&Striper) -> Pending<()>) -> Outcome<c_int> {
-    start(striper, completion, Access::Write, begin, |()| Ok(0))
+fn write(
+    striper: Handle,
+    completion: Handle,
+    begin: impl FnOnce(&Striper) -> Pending<()>,
+) -> ApiResult<c_int> {
+    start(striper, completion, AccessKind::Write, begin, |()| Ok(0))
 }
 
 exports! {
     /// Writes at an offset.
     fn rados_striper_aio_write(
         striper: Handle,
-        soid: CText,
+        soid: CStrPtr,
         completion: Handle,
         buf: InBuf,
         len: usize,
@@ -56,7 +60,7 @@ exports! {
     /// Writes at the object's end.
     fn rados_striper_aio_append(
         striper: Handle,
-        soid: CText,
+        soid: CStrPtr,
         completion: Handle,
         buf: InBuf,
         len: usize,
@@ -69,7 +73,7 @@ exports! {
     /// Replaces the object's data.
     fn rados_striper_aio_write_full(
         striper: Handle,
-        soid: CText,
+        soid: CStrPtr,
         completion: Handle,
         buf: InBuf,
         len: usize,
@@ -82,7 +86,7 @@ exports! {
     /// Reads. The completion returns the number of bytes.
     fn rados_striper_aio_read(
         striper: Handle,
-        soid: CText,
+        soid: CStrPtr,
         completion: Handle,
         buf: OutBuf,
         len: usize,
@@ -91,11 +95,11 @@ exports! {
         check_read_len(len)?;
         let name = soid.text()?;
         let begin = |striper: &Striper| striper.read_runs(name, off, len as u64);
-        start(striper, completion, Access::Read, begin, move |runs| Ok(length(buf.fill_runs(len, &runs)?)))
+        start(striper, completion, AccessKind::Read, begin, move |runs| Ok(c_len(buf.fill_runs(len, &runs)?)))
     }
 
     /// Removes the object.
-    fn rados_striper_aio_remove(striper: Handle, soid: CText, completion: Handle) -> c_int {
+    fn rados_striper_aio_remove(striper: Handle, soid: CStrPtr, completion: Handle) -> c_int {
         let name = soid.text()?;
         write(striper, completion, |striper| striper.remove(name))
     }
@@ -103,15 +107,15 @@ exports! {
     /// Size and modification time in seconds.
     fn rados_striper_aio_stat(
         striper: Handle,
-        soid: CText,
+        soid: CStrPtr,
         completion: Handle,
-        psize: Out<u64>,
-        pmtime: Out<time_t>,
+        psize: OutPtr<u64>,
+        pmtime: OutPtr<time_t>,
     ) -> c_int {
         let name = soid.text()?;
-        start(striper, completion, Access::Read, |striper| striper.stat(name), move |stat| {
+        start(striper, completion, AccessKind::Read, |striper| striper.stat(name), move |stat| {
             psize.set(stat.size);
-            pmtime.set(crate::sync_io::seconds(&stat_reply(&stat)));
+            pmtime.set(crate::sync_io::mtime_secs(&stat_reply(&stat)));
             Ok(0)
         })
     }
@@ -119,15 +123,15 @@ exports! {
     /// Size and modification time.
     fn rados_striper_aio_stat2(
         striper: Handle,
-        soid: CText,
+        soid: CStrPtr,
         completion: Handle,
-        psize: Out<u64>,
-        pmtime: Out<timespec>,
+        psize: OutPtr<u64>,
+        pmtime: OutPtr<timespec>,
     ) -> c_int {
         let name = soid.text()?;
-        start(striper, completion, Access::Read, |striper| striper.stat(name), move |stat| {
+        start(striper, completion, AccessKind::Read, |striper| striper.stat(name), move |stat| {
             psize.set(stat.size);
-            pmtime.set(crate::sync_io::time(&stat_reply(&stat)));
+            pmtime.set(crate::sync_io::mtime_timespec(&stat_reply(&stat)));
             Ok(0)
         })
     }
@@ -136,7 +140,7 @@ exports! {
     fn rados_striper_aio_flush(striper: Handle) {
         let striped = STRIPERS.get(striper)?;
         striped.writes.flush();
-        striped.io.client.finisher.flush_unless_own();
+        striped.io.client.finisher.flush_unless_on_finisher();
         Ok(())
     }
 }

@@ -3,20 +3,20 @@
 //! No function of the C interface adds an operation to such a set. So it is empty and complete, with result 0, and its callbacks
 //! are never called, as in Ceph's library.
 
-use crate::abi::{CArg, Callback, Handle, Out};
+use crate::abi::{Callback, CallbackArg, Handle, OutPtr};
 use crate::guard::exports;
-use crate::handles::Table;
+use crate::handles::HandleTable;
 use std::ffi::c_int;
 
-static SETS: Table<()> = Table::new();
+static SETS: HandleTable<()> = HandleTable::new();
 
 exports! {
     /// Creates a completion.
     fn rados_striper_multi_aio_create_completion(
-        _cb_arg: CArg,
+        _cb_arg: CallbackArg,
         _cb_complete: Callback,
         _cb_safe: Callback,
-        pc: Out<Handle>,
+        pc: OutPtr<Handle>,
     ) -> c_int {
         pc.required()?.set(SETS.insert(()));
         Ok(0)

@@ -3,7 +3,7 @@
 //! Panics at the first violation.
 
 use super::{
-    Compare, LeaseId, MAX_TXN_BYTES, MAX_TXN_OPS, MapStore, Op, Outcome, StoreError, Txn, prefix_end,
+    Compare, LeaseId, MAX_TXN_BYTES, MAX_TXN_OPS, MapStore, MapStoreError, Op, Txn, TxnOutcome, prefix_end,
     read_prefix,
 };
 use std::any::Any;
@@ -15,10 +15,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 type Part = fn(&dyn MapStore);
 
 /// Creates an empty store and everything that must live as long as it.
-pub type Factory<'a> = &'a dyn Fn() -> (Box<dyn MapStore>, Box<dyn Any>);
+pub type StoreFactory<'a> = &'a dyn Fn() -> (Box<dyn MapStore>, Box<dyn Any>);
 
 /// Runs the whole suite, each part on its own store.
-pub fn run(make: Factory<'_>) {
+pub fn run(make: StoreFactory<'_>) {
     let parts: [(&str, Part); 8] = [
         ("puts and deletes", puts_and_deletes),
         ("conditions", conditions),
@@ -36,10 +36,10 @@ pub fn run(make: Factory<'_>) {
     }
 }
 
-fn revision_of(outcome: Outcome) -> u64 {
+fn revision_of(outcome: TxnOutcome) -> u64 {
     match outcome {
-        Outcome::Committed { revision } => revision,
-        Outcome::Conflict { .. } => panic!("transaction without failing conditions was refused"),
+        TxnOutcome::Committed { revision } => revision,
+        TxnOutcome::Conflict { .. } => panic!("transaction without failing conditions was refused"),
     }
 }
 
@@ -77,7 +77,7 @@ fn conditions(store: &dyn MapStore) {
     for (compare, expected) in cases {
         let outcome =
             store.transact(&Txn::default().when(compare.clone()).put("seen", "x")).expect("transact");
-        assert_eq!(matches!(outcome, Outcome::Committed { .. }), expected, "{compare:?}");
+        assert_eq!(matches!(outcome, TxnOutcome::Committed { .. }), expected, "{compare:?}");
     }
 }
 
@@ -88,22 +88,22 @@ fn a_failed_condition_changes_nothing(store: &dyn MapStore) {
         .when(Compare::Absent { key: b"k".to_vec() })
         .put("k", "changed")
         .put("other", "x");
-    assert_eq!(store.transact(&txn), Ok(Outcome::Conflict { revision: at }));
+    assert_eq!(store.transact(&txn), Ok(TxnOutcome::Conflict { revision: at }));
     assert_eq!((value(store, "k"), value(store, "other")), (Some(b"v".to_vec()), None));
 }
 
 fn limits(store: &dyn MapStore) {
     let many = |n: usize| (0..n).fold(Txn::default(), |t, i| t.put(format!("k{i:04}"), "v"));
     commit(store, many(MAX_TXN_OPS));
-    assert!(matches!(store.transact(&many(MAX_TXN_OPS + 1)), Err(StoreError::TooLarge { .. })));
+    assert!(matches!(store.transact(&many(MAX_TXN_OPS + 1)), Err(MapStoreError::TooLarge { .. })));
     let sized = |n: usize| Txn::default().put("x", vec![7_u8; n]);
     commit(store, sized(MAX_TXN_BYTES - 1));
-    assert!(matches!(store.transact(&sized(MAX_TXN_BYTES)), Err(StoreError::TooLarge { .. })));
+    assert!(matches!(store.transact(&sized(MAX_TXN_BYTES)), Err(MapStoreError::TooLarge { .. })));
     assert!(matches!(
         store.transact(&Txn::default().put("a", "1").delete("a")),
-        Err(StoreError::Malformed(_))
+        Err(MapStoreError::Malformed(_))
     ));
-    assert!(matches!(store.transact(&Txn::default().put("", "1")), Err(StoreError::Malformed(_))));
+    assert!(matches!(store.transact(&Txn::default().put("", "1")), Err(MapStoreError::Malformed(_))));
 }
 
 fn paging(store: &dyn MapStore) {
@@ -131,13 +131,13 @@ fn leases(store: &dyn MapStore) {
         compares: Vec::new(),
         ops: vec![Op::Put { key: b"held".to_vec(), value: b"x".to_vec(), lease: Some(lease) }],
     };
-    assert!(matches!(store.transact(&put(LeaseId(999_999))), Err(StoreError::NoLease(_))));
+    assert!(matches!(store.transact(&put(LeaseId(999_999))), Err(MapStoreError::NoLease(_))));
     let lease = store.grant_lease(Duration::from_secs(1)).expect("grant");
     let at = commit(store, put(lease));
     let mut watch = store.watch(b"held", b"hele", at + 1).expect("watch");
     let change = watch.next(PATIENCE).expect("watch").expect("the key goes with its lease");
     assert_eq!((change.key.as_slice(), change.value), (&b"held"[..], None));
-    assert_eq!(store.keep_alive(lease), Err(StoreError::NoLease(lease.0)));
+    assert_eq!(store.keep_alive(lease), Err(MapStoreError::NoLease(lease.0)));
 
     let lease = store.grant_lease(Duration::from_secs(3600)).expect("grant");
     commit(store, put(lease));

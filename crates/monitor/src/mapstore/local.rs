@@ -6,7 +6,10 @@
 //! before the process did.
 
 use super::watermark::Watermark;
-use super::{Change, Compare, Entry, LeaseId, MAX_PAGE, MapStore, Op, Outcome, Page, StoreError, Txn, Watch};
+use super::{
+    Compare, LeaseId, MAX_PAGE, MapStore, MapStoreError, Op, RangePage, StoredEntry, Txn, TxnOutcome, Watch,
+    WatchEvent,
+};
 use parking_lot::{Condvar, Mutex};
 use rocksdb::{DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteBatch, WriteOptions};
 use serde::{Deserialize, Serialize};
@@ -54,12 +57,12 @@ struct State {
     revision: u64,
     next_lease: u64,
     leases: BTreeMap<LeaseId, Lease>,
-    history: VecDeque<Change>,
+    history: VecDeque<WatchEvent>,
     history_bytes: usize,
     /// The oldest revision whose changes are all in `history`.
     oldest: u64,
     /// The error of an earlier write. The state on disk is unknown, so nothing more is written or read.
-    failed: Option<StoreError>,
+    failed: Option<MapStoreError>,
 }
 
 struct Lease {
@@ -79,26 +82,26 @@ struct Stored {
 impl LocalStore {
     /// Opens the store in `dir` and creates it if it does not exist. The time of all leases restarts. A store that lacks
     /// acknowledged transactions is corrupt.
-    pub fn open(dir: &Path) -> Result<LocalStore, StoreError> {
+    pub fn open(dir: &Path) -> Result<LocalStore, MapStoreError> {
         LocalStore::open_with(dir, false)
     }
 
     /// Like [`LocalStore::open`], but accepts a store that lacks transactions: the caller compensates for the loss, then
     /// calls [`LocalStore::accept_loss`]. Until then, other attempts to open the store fail.
-    pub fn open_despite_loss(dir: &Path) -> Result<LocalStore, StoreError> {
+    pub fn open_allowing_loss(dir: &Path) -> Result<LocalStore, MapStoreError> {
         LocalStore::open_with(dir, true)
     }
 
     /// Marks the store as complete from here on. Durable on return.
-    pub fn accept_loss(&self) -> Result<(), StoreError> {
-        self.shared.watermark.accept()
+    pub fn accept_loss(&self) -> Result<(), MapStoreError> {
+        self.shared.watermark.accept_loss()
     }
 
-    fn open_with(dir: &Path, accept_loss: bool) -> Result<LocalStore, StoreError> {
+    fn open_with(dir: &Path, accept_loss: bool) -> Result<LocalStore, MapStoreError> {
         std::fs::create_dir_all(dir).map_err(|e| io(&e))?;
         let lock = File::create(dir.join("nacre.lock")).map_err(|e| io(&e))?;
         lock.try_lock().map_err(|e| match e {
-            TryLockError::WouldBlock => StoreError::Locked(dir.display().to_string()),
+            TryLockError::WouldBlock => MapStoreError::Locked(dir.display().to_string()),
             TryLockError::Error(e) => io(&e),
         })?;
         let mut options = Options::default();
@@ -149,7 +152,7 @@ impl Drop for LocalStore {
 }
 
 impl State {
-    fn load(db: &DB) -> Result<State, StoreError> {
+    fn load(db: &DB) -> Result<State, MapStoreError> {
         let revision = match db.get(REVISION_KEY).map_err(|e| rocks(&e))? {
             None => 0,
             Some(bytes) => number(&bytes)?,
@@ -182,7 +185,7 @@ impl State {
         })
     }
 
-    fn remember(&mut self, change: Change) {
+    fn remember(&mut self, change: WatchEvent) {
         self.history_bytes += change_bytes(&change);
         self.history.push_back(change);
         while self.history.len() > HISTORY_CHANGES || self.history_bytes > HISTORY_BYTES {
@@ -192,22 +195,22 @@ impl State {
         }
     }
 
-    fn usable(&self) -> Result<(), StoreError> {
+    fn usable(&self) -> Result<(), MapStoreError> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 }
 
-fn change_bytes(change: &Change) -> usize {
+fn change_bytes(change: &WatchEvent) -> usize {
     64 + change.key.len() + change.value.as_ref().map_or(0, Vec::len)
 }
 
 impl Shared {
-    fn read(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
+    fn read(&self, key: &[u8]) -> Result<Option<Stored>, MapStoreError> {
         let bytes = self.db.get(entry_key(key)).map_err(|e| rocks(&e))?;
         bytes.map(|bytes| decode(key, &bytes)).transpose()
     }
 
-    fn holds(&self, compare: &Compare) -> Result<bool, StoreError> {
+    fn holds(&self, compare: &Compare) -> Result<bool, MapStoreError> {
         let found = self.read(compare.key())?;
         Ok(match compare {
             Compare::Value { value, .. } => found.is_some_and(|f| f.value == *value),
@@ -217,7 +220,7 @@ impl Shared {
     }
 
     /// Writes `ops` as one revision and notifies watchers. The caller holds the lock on the state.
-    fn commit(&self, state: &mut State, ops: &[Op], mut batch: WriteBatch) -> Result<u64, StoreError> {
+    fn commit(&self, state: &mut State, ops: &[Op], mut batch: WriteBatch) -> Result<u64, MapStoreError> {
         let revision = state.revision + 1;
         let mut changes = Vec::with_capacity(ops.len());
         let mut unleased = Vec::new();
@@ -237,11 +240,11 @@ impl Shared {
                     let bytes = postcard::to_extend(&stored, Vec::with_capacity(value.len() + 32))
                         .expect("invariant: a plain structure always encodes");
                     batch.put(entry_key(key), bytes);
-                    changes.push(Change { revision, key: key.clone(), value: Some(value.clone()) });
+                    changes.push(WatchEvent { revision, key: key.clone(), value: Some(value.clone()) });
                 }
                 Op::Delete { key } if old.is_some() => {
                     batch.delete(entry_key(key));
-                    changes.push(Change { revision, key: key.clone(), value: None });
+                    changes.push(WatchEvent { revision, key: key.clone(), value: None });
                 }
                 Op::Delete { .. } => {}
             }
@@ -254,7 +257,7 @@ impl Shared {
         let mut options = WriteOptions::default();
         options.set_sync(true);
         let written = self.db.write_opt(batch, &options).map_err(|e| rocks(&e));
-        if let Err(error) = written.and_then(|()| self.watermark.raise(revision)) {
+        if let Err(error) = written.and_then(|()| self.watermark.advance(revision)) {
             // After a failed sync the kernel may have dropped the pages, so neither retry nor continue to read.
             state.failed = Some(error.clone());
             return Err(error);
@@ -277,8 +280,8 @@ impl Shared {
         Ok(revision)
     }
 
-    fn end_lease(&self, state: &mut State, id: LeaseId) -> Result<(), StoreError> {
-        let lease = state.leases.remove(&id).ok_or(StoreError::NoLease(id.0))?;
+    fn end_lease(&self, state: &mut State, id: LeaseId) -> Result<(), MapStoreError> {
+        let lease = state.leases.remove(&id).ok_or(MapStoreError::NoLease(id.0))?;
         let ops: Vec<Op> = lease.keys.into_iter().map(|key| Op::Delete { key }).collect();
         let mut batch = WriteBatch::default();
         batch.delete(lease_key(id));
@@ -308,38 +311,38 @@ impl Shared {
 }
 
 impl MapStore for LocalStore {
-    fn transact(&self, txn: &Txn) -> Result<Outcome, StoreError> {
+    fn transact(&self, txn: &Txn) -> Result<TxnOutcome, MapStoreError> {
         txn.check()?;
         let mut state = self.shared.state.lock();
         state.usable()?;
         for compare in &txn.compares {
             if !self.shared.holds(compare)? {
-                return Ok(Outcome::Conflict { revision: state.revision });
+                return Ok(TxnOutcome::Conflict { revision: state.revision });
             }
         }
         for op in &txn.ops {
             if let Op::Put { lease: Some(lease), .. } = op
                 && !state.leases.contains_key(lease)
             {
-                return Err(StoreError::NoLease(lease.0));
+                return Err(MapStoreError::NoLease(lease.0));
             }
         }
         let revision = self.shared.commit(&mut state, &txn.ops, WriteBatch::default())?;
-        Ok(Outcome::Committed { revision })
+        Ok(TxnOutcome::Committed { revision })
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Entry>, StoreError> {
+    fn get(&self, key: &[u8]) -> Result<Option<StoredEntry>, MapStoreError> {
         let state = self.shared.state.lock();
         state.usable()?;
         Ok(self.shared.read(key)?.map(|stored| stored.entry(key)))
     }
 
-    fn range(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Page, StoreError> {
+    fn range(&self, start: &[u8], end: &[u8], limit: usize) -> Result<RangePage, MapStoreError> {
         let state = self.shared.state.lock();
         state.usable()?;
         let limit = limit.min(MAX_PAGE);
         let (from, until) = (entry_key(start), entry_key(end));
-        let mut page = Page { entries: Vec::new(), more: false, revision: state.revision };
+        let mut page = RangePage { entries: Vec::new(), more: false, revision: state.revision };
         let mut bytes = 0;
         for item in self.shared.db.iterator(IteratorMode::From(&from, Direction::Forward)) {
             let (key, value) = item.map_err(|e| rocks(&e))?;
@@ -357,7 +360,7 @@ impl MapStore for LocalStore {
         Ok(page)
     }
 
-    fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, StoreError> {
+    fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, MapStoreError> {
         let mut state = self.shared.state.lock();
         state.usable()?;
         let id = LeaseId(state.next_lease);
@@ -370,25 +373,25 @@ impl MapStore for LocalStore {
         Ok(id)
     }
 
-    fn keep_alive(&self, lease: LeaseId) -> Result<(), StoreError> {
+    fn keep_alive(&self, lease: LeaseId) -> Result<(), MapStoreError> {
         let mut state = self.shared.state.lock();
         state.usable()?;
-        let entry = state.leases.get_mut(&lease).ok_or(StoreError::NoLease(lease.0))?;
+        let entry = state.leases.get_mut(&lease).ok_or(MapStoreError::NoLease(lease.0))?;
         entry.deadline = Instant::now() + entry.ttl;
         Ok(())
     }
 
-    fn revoke_lease(&self, lease: LeaseId) -> Result<(), StoreError> {
+    fn revoke_lease(&self, lease: LeaseId) -> Result<(), MapStoreError> {
         let mut state = self.shared.state.lock();
         state.usable()?;
         self.shared.end_lease(&mut state, lease)
     }
 
-    fn watch(&self, start: &[u8], end: &[u8], revision: u64) -> Result<Box<dyn Watch>, StoreError> {
+    fn watch(&self, start: &[u8], end: &[u8], revision: u64) -> Result<Box<dyn Watch>, MapStoreError> {
         let state = self.shared.state.lock();
         state.usable()?;
         if revision < state.oldest {
-            return Err(StoreError::Compacted { oldest: state.oldest });
+            return Err(MapStoreError::Compacted { oldest: state.oldest });
         }
         Ok(Box::new(LocalWatch {
             shared: self.shared.clone(),
@@ -408,14 +411,14 @@ struct LocalWatch {
 }
 
 impl Watch for LocalWatch {
-    fn next(&mut self, timeout: Duration) -> Result<Option<Change>, StoreError> {
+    fn next(&mut self, timeout: Duration) -> Result<Option<WatchEvent>, MapStoreError> {
         let deadline = Instant::now() + timeout;
         let mut state = self.shared.state.lock();
         loop {
             state.usable()?;
             let (revision, skip) = self.next;
             if revision < state.oldest {
-                return Err(StoreError::Compacted { oldest: state.oldest });
+                return Err(MapStoreError::Compacted { oldest: state.oldest });
             }
             let first = state.history.partition_point(|change| change.revision < revision);
             let mut seen =
@@ -442,8 +445,8 @@ impl Watch for LocalWatch {
 }
 
 impl Stored {
-    fn entry(self, key: &[u8]) -> Entry {
-        Entry {
+    fn entry(self, key: &[u8]) -> StoredEntry {
+        StoredEntry {
             key: key.to_vec(),
             value: self.value,
             create_revision: self.create_revision,
@@ -453,14 +456,14 @@ impl Stored {
     }
 }
 
-fn decode(key: &[u8], bytes: &[u8]) -> Result<Stored, StoreError> {
+fn decode(key: &[u8], bytes: &[u8]) -> Result<Stored, MapStoreError> {
     postcard::from_bytes(bytes)
-        .map_err(|e| StoreError::Corrupt(format!("value of '{}': {e}", String::from_utf8_lossy(key))))
+        .map_err(|e| MapStoreError::Corrupt(format!("value of '{}': {e}", String::from_utf8_lossy(key))))
 }
 
-fn number(bytes: &[u8]) -> Result<u64, StoreError> {
+fn number(bytes: &[u8]) -> Result<u64, MapStoreError> {
     let bytes: [u8; 8] =
-        bytes.try_into().map_err(|_| StoreError::Corrupt(format!("number of {} bytes", bytes.len())))?;
+        bytes.try_into().map_err(|_| MapStoreError::Corrupt(format!("number of {} bytes", bytes.len())))?;
     Ok(u64::from_be_bytes(bytes))
 }
 
@@ -472,14 +475,14 @@ fn lease_key(id: LeaseId) -> Vec<u8> {
     [&[LEASE][..], &id.0.to_be_bytes()].concat()
 }
 
-fn io(error: &std::io::Error) -> StoreError {
-    StoreError::Io(error.to_string())
+fn io(error: &std::io::Error) -> MapStoreError {
+    MapStoreError::Io(error.to_string())
 }
 
-fn rocks(error: &rocksdb::Error) -> StoreError {
+fn rocks(error: &rocksdb::Error) -> MapStoreError {
     match error.kind() {
-        rocksdb::ErrorKind::Corruption => StoreError::Corrupt(error.to_string()),
-        _ => StoreError::Io(error.to_string()),
+        rocksdb::ErrorKind::Corruption => MapStoreError::Corrupt(error.to_string()),
+        _ => MapStoreError::Io(error.to_string()),
     }
 }
 
@@ -511,7 +514,7 @@ mod tests {
     fn a_second_user_is_kept_out() {
         let dir = tempfile::tempdir().unwrap();
         let first = LocalStore::open(dir.path()).unwrap();
-        assert!(matches!(LocalStore::open(dir.path()), Err(StoreError::Locked(_))));
+        assert!(matches!(LocalStore::open(dir.path()), Err(MapStoreError::Locked(_))));
         drop(first);
         LocalStore::open(dir.path()).unwrap();
     }
@@ -532,6 +535,6 @@ mod tests {
         assert_eq!((a.value.as_slice(), a.create_revision, a.mod_revision), (&b"1"[..], 1, 1));
         store.revoke_lease(lease).unwrap();
         assert_eq!(store.get(b"b").unwrap(), None);
-        assert!(matches!(store.watch(b"a", b"z", 1), Err(StoreError::Compacted { .. })));
+        assert!(matches!(store.watch(b"a", b"z", 1), Err(MapStoreError::Compacted { .. })));
     }
 }

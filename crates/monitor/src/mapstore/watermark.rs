@@ -8,7 +8,7 @@
 //!
 //! Writes alternate between two slots in different blocks, so a torn write leaves the other slot intact.
 
-use super::StoreError;
+use super::MapStoreError;
 use nacre_types::crc32c::crc32c;
 use parking_lot::{Condvar, Mutex};
 use std::fs::{File, OpenOptions};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// The file's name, in the directory of the store.
-pub(super) const FILE: &str = "watermark";
+pub(super) const FILE_NAME: &str = "watermark";
 const MAGIC: &[u8; 8] = b"NcrWmrk1";
 /// Distance between the slots, so that they never share a block of a device.
 const SLOT_BYTES: u64 = 4096;
@@ -27,17 +27,17 @@ const RECORD_BYTES: usize = 28;
 const LOST: u64 = u64::MAX;
 
 /// The contents of a file.
-struct Slots {
+struct WatermarkFile {
     file: File,
     /// Number of writes. The slot with the highest number is valid.
     number: u64,
     revision: u64,
 }
 
-impl Slots {
+impl WatermarkFile {
     /// Opens the file in `dir`. A missing or empty file, as in stores of earlier releases, means revision 0.
-    fn open(dir: &Path) -> Result<Slots, StoreError> {
-        let path = dir.join(FILE);
+    fn open(dir: &Path) -> Result<WatermarkFile, MapStoreError> {
+        let path = dir.join(FILE_NAME);
         let mut options = OpenOptions::new();
         let file =
             options.read(true).write(true).create(true).truncate(false).open(&path).map_err(|e| io(&e))?;
@@ -46,15 +46,15 @@ impl Slots {
             file.write_all_at(&[0; 2 * SLOT_BYTES as usize], 0).map_err(|e| io(&e))?;
             file.sync_all().map_err(|e| io(&e))?;
             File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| io(&e))?;
-            return Ok(Slots { file, number: 0, revision: 0 });
+            return Ok(WatermarkFile { file, number: 0, revision: 0 });
         }
         let slots = [0, SLOT_BYTES as usize].map(|at| bytes.get(at..).and_then(decode));
         let (number, revision) = slots.into_iter().flatten().max().unwrap_or((0, LOST));
-        Ok(Slots { file, number, revision })
+        Ok(WatermarkFile { file, number, revision })
     }
 
     /// Writes `revision`. Durable on return.
-    fn write(&mut self, revision: u64) -> Result<(), StoreError> {
+    fn write(&mut self, revision: u64) -> Result<(), MapStoreError> {
         let number = self.number + 1;
         let at = number % 2 * SLOT_BYTES;
         self.file.write_all_at(&encode(number, revision), at).map_err(|e| io(&e))?;
@@ -96,27 +96,27 @@ struct Shared {
 struct State {
     wanted: u64,
     durable: u64,
-    /// The store has lost transactions: the file is unchanged until [`Watermark::accept`].
+    /// The store has lost transactions: the file is unchanged until [`Watermark::accept_loss`].
     is_lost: bool,
     closing: bool,
-    failed: Option<StoreError>,
+    failed: Option<MapStoreError>,
     /// Taken by the writer while it writes.
-    slots: Option<Slots>,
+    slots: Option<WatermarkFile>,
 }
 
 impl Watermark {
     /// Opens the watermark in `dir` of a store that ends at `revision`. Refuses a store that has lost transactions unless
-    /// `accept_loss` is set. With it the store is marked, and later opens are refused until [`Watermark::accept`] has
+    /// `accept_loss` is set. With it the store is marked, and later opens are refused until [`Watermark::accept_loss`] has
     /// returned.
-    pub(super) fn open(dir: &Path, revision: u64, accept_loss: bool) -> Result<Watermark, StoreError> {
-        let mut slots = Slots::open(dir)?;
+    pub(super) fn open(dir: &Path, revision: u64, accept_loss: bool) -> Result<Watermark, MapStoreError> {
+        let mut slots = WatermarkFile::open(dir)?;
         let is_lost = revision < slots.revision;
         if is_lost && !accept_loss {
             let reached = match slots.revision {
-                LOST => format!("and the file {FILE} tells of a loss or is damaged"),
+                LOST => format!("and the file {FILE_NAME} tells of a loss or is damaged"),
                 reached => format!("but had reached revision {reached}"),
             };
-            return Err(StoreError::Corrupt(format!(
+            return Err(MapStoreError::Corrupt(format!(
                 "changes are missing: the store ends at revision {revision}, {reached}; mint a generation (nacre mon --mint-generation)"
             )));
         }
@@ -145,7 +145,7 @@ impl Watermark {
     }
 
     /// Reports that `revision` is durable in the database. Returns when everything before it is covered.
-    pub(super) fn raise(&self, revision: u64) -> Result<(), StoreError> {
+    pub(super) fn advance(&self, revision: u64) -> Result<(), MapStoreError> {
         let mut state = self.shared.state.lock();
         while !state.is_lost && state.durable < state.wanted && state.failed.is_none() {
             self.shared.changed.wait(&mut state);
@@ -156,7 +156,7 @@ impl Watermark {
     }
 
     /// Marks the store as complete from here on. Called when a new generation has compensated for the loss.
-    pub(super) fn accept(&self) -> Result<(), StoreError> {
+    pub(super) fn accept_loss(&self) -> Result<(), MapStoreError> {
         let mut state = self.shared.state.lock();
         state.is_lost = false;
         self.shared.changed.notify_all();
@@ -209,6 +209,6 @@ impl Shared {
     }
 }
 
-fn io(error: &std::io::Error) -> StoreError {
-    StoreError::Io(format!("{FILE}: {error}"))
+fn io(error: &std::io::Error) -> MapStoreError {
+    MapStoreError::Io(format!("{FILE_NAME}: {error}"))
 }

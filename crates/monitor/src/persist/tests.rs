@@ -1,7 +1,7 @@
 //! Tests that stored state is read back, wherever a crash interrupts a commit.
 
 use super::*;
-use crate::mapstore::{Entry, LeaseId, LocalStore, Page, StoreError, Watch};
+use crate::mapstore::{LeaseId, LocalStore, MapStoreError, RangePage, StoredEntry, Watch};
 use nacre_common::auth::{Caps, Key};
 use nacre_fuzz::Target;
 use nacre_mon::logic::{Event, LogLevel, MapState, Tuning};
@@ -20,29 +20,29 @@ struct Mortal {
 }
 
 impl MapStore for Mortal {
-    fn transact(&self, txn: &Txn) -> Result<Outcome, StoreError> {
+    fn transact(&self, txn: &Txn) -> Result<TxnOutcome, MapStoreError> {
         let alive = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         match alive {
             Ok(_) => self.store.transact(txn),
-            Err(_) => Err(StoreError::Io("crashed".into())),
+            Err(_) => Err(MapStoreError::Io("crashed".into())),
         }
     }
-    fn get(&self, key: &[u8]) -> Result<Option<Entry>, StoreError> {
+    fn get(&self, key: &[u8]) -> Result<Option<StoredEntry>, MapStoreError> {
         self.store.get(key)
     }
-    fn range(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Page, StoreError> {
+    fn range(&self, start: &[u8], end: &[u8], limit: usize) -> Result<RangePage, MapStoreError> {
         self.store.range(start, end, limit)
     }
-    fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, StoreError> {
+    fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, MapStoreError> {
         self.store.grant_lease(ttl)
     }
-    fn keep_alive(&self, lease: LeaseId) -> Result<(), StoreError> {
+    fn keep_alive(&self, lease: LeaseId) -> Result<(), MapStoreError> {
         self.store.keep_alive(lease)
     }
-    fn revoke_lease(&self, lease: LeaseId) -> Result<(), StoreError> {
+    fn revoke_lease(&self, lease: LeaseId) -> Result<(), MapStoreError> {
         self.store.revoke_lease(lease)
     }
-    fn watch(&self, start: &[u8], end: &[u8], revision: u64) -> Result<Box<dyn Watch>, StoreError> {
+    fn watch(&self, start: &[u8], end: &[u8], revision: u64) -> Result<Box<dyn Watch>, MapStoreError> {
         self.store.watch(start, end, revision)
     }
 }
@@ -67,7 +67,7 @@ fn open(store: &Arc<LocalStore>) -> (Persistence, MapState) {
 /// Makes all pending changes durable.
 fn commit(persistence: &mut Persistence, state: &mut MapState) -> Result<(), MonError> {
     while let Some(proposal) = state.propose(at(1)) {
-        let lines = state.take_unstored_log(LOG_LINES);
+        let lines = state.take_unstored_log(MAX_LOG_LINES);
         persistence.commit(&proposal, &lines)?;
         state.committed(proposal.number);
     }
@@ -110,7 +110,7 @@ fn a_newcomer_fences_off_who_was_there() {
     let (mut new, mut new_state) = open(&store);
     state.handle(at(0), Event::Boot(boot_of(0, 1)));
     assert!(matches!(commit(&mut old, &mut state), Err(MonError::Fenced)));
-    assert!(matches!(old.next_client(), Err(MonError::Fenced)));
+    assert!(matches!(old.allocate_client_id(), Err(MonError::Fenced)));
     new_state.handle(at(0), Event::Boot(boot_of(1, 1)));
     commit(&mut new, &mut new_state).unwrap();
     assert_eq!(open(&store).1.map(), new_state.map());
@@ -143,7 +143,7 @@ fn a_crash_anywhere_in_a_large_commit_leaves_the_epoch_before_or_the_new_one() {
                 assert!(survives > 4, "the commit took {survives} transactions only");
                 return;
             }
-            Err(MonError::Store(StoreError::Io(_))) => assert_eq!(after.map(), &before),
+            Err(MonError::Store(MapStoreError::Io(_))) => assert_eq!(after.map(), &before),
             Err(other) => panic!("{other}"),
         }
     }
@@ -157,7 +157,7 @@ fn full_maps_replace_old_incrementals_and_subscribers_get_what_is_kept() {
     for n in 1..=750_u64 {
         state.handle(at(0), Event::Boot(boot_of(0, n)));
         commit(&mut persistence, &mut state).unwrap();
-        persistence.tidy(state.map(), state.log().trim_below()).unwrap();
+        persistence.trim(state.map(), state.log().trim_below()).unwrap();
     }
     let newest = state.map().epoch;
     assert_eq!(persistence.last(), newest);
@@ -188,17 +188,17 @@ fn many_log_lines_are_deleted_as_fast_as_they_are_stored() {
     let mut most = 0;
     for second in 0..12 {
         for _ in 0..40 {
-            for line in 0..LOG_LINES {
+            for line in 0..MAX_LOG_LINES {
                 state.append_log(at(second * 1_000), LogLevel::Info, format!("line {line}"));
             }
-            let lines = state.take_unstored_log(LOG_LINES);
+            let lines = state.take_unstored_log(MAX_LOG_LINES);
             persistence.commit(&Proposal::empty(), &lines).unwrap();
         }
-        persistence.tidy(state.map(), state.log().trim_below()).unwrap();
+        persistence.trim(state.map(), state.log().trim_below()).unwrap();
         most = most.max(read_prefix(store.as_ref(), keys::LOG).unwrap().len());
     }
     assert!(most <= 100 + OPS_PER_TXN, "{most} lines");
-    assert_eq!(state.log().last(1, LogLevel::Info, "*")[0].seq, 12 * 40 * LOG_LINES as u64);
+    assert_eq!(state.log().last(1, LogLevel::Info, "*")[0].seq, 12 * 40 * MAX_LOG_LINES as u64);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn client_ids_are_unique_across_restarts() {
     for _ in 0..3 {
         let (mut persistence, _) = open(&store);
         for _ in 0..1_500 {
-            assert!(seen.insert(persistence.next_client().unwrap()));
+            assert!(seen.insert(persistence.allocate_client_id().unwrap()));
         }
     }
 }
@@ -244,7 +244,9 @@ fn a_restored_store_gives_out_no_client_id_of_the_lost_history() {
     let store = made(dir.path());
     let ids = |count: usize| {
         let (mut persistence, _) = open(&store);
-        (0..count).map(|_| persistence.next_client().unwrap()).collect::<std::collections::BTreeSet<u64>>()
+        (0..count)
+            .map(|_| persistence.allocate_client_id().unwrap())
+            .collect::<std::collections::BTreeSet<u64>>()
     };
     let restore = || {
         let copy = Txn::default().put(keys::NEXT_CLIENT, number(FIRST_CLIENT));
@@ -283,7 +285,9 @@ fn a_store_with_a_damaged_log_is_refused_until_a_generation_is_minted() {
     let path = crate::store_dir(dir.path()).unwrap();
     let ids = |store: &Arc<LocalStore>, count: usize| {
         let (mut persistence, _) = open(store);
-        (0..count).map(|_| persistence.next_client().unwrap()).collect::<std::collections::BTreeSet<u64>>()
+        (0..count)
+            .map(|_| persistence.allocate_client_id().unwrap())
+            .collect::<std::collections::BTreeSet<u64>>()
     };
     let store = made(&path);
     drop(store);
@@ -297,17 +301,17 @@ fn a_store_with_a_damaged_log_is_refused_until_a_generation_is_minted() {
     damage_newest_log(&path);
     for _ in 0..2 {
         match LocalStore::open(&path).map(|_| ()) {
-            Err(StoreError::Corrupt(text)) => assert!(text.contains("mint a generation"), "{text}"),
+            Err(MapStoreError::Corrupt(text)) => assert!(text.contains("mint a generation"), "{text}"),
             other => panic!("{other:?}"),
         }
     }
     // An earlier attempt to mint a generation was interrupted.
-    let store = Arc::new(LocalStore::open_despite_loss(&path).unwrap());
+    let store = Arc::new(LocalStore::open_allowing_loss(&path).unwrap());
     for _ in 0..200 {
         ids(&store, 1);
     }
     drop(store);
-    assert!(matches!(LocalStore::open(&path), Err(StoreError::Corrupt(_))));
+    assert!(matches!(LocalStore::open(&path), Err(MapStoreError::Corrupt(_))));
     crate::mint_generation(dir.path(), &[]).unwrap();
     for _ in 0..2 {
         let store = Arc::new(LocalStore::open(&path).unwrap());
@@ -361,15 +365,15 @@ fn damaged_maps_are_noticed() {
 fn fuzz_stored_maps() {
     const PIECE: usize = 64;
     let corpus = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
-    let joined = |head: &Head, chunks: &[u8]| {
+    let joined = |head: &MapHead, chunks: &[u8]| {
         let head = encoding::encode(head);
         [&(head.len() as u32).to_le_bytes()[..], &head, chunks].concat()
     };
     let map: Vec<u8> = (0..200).collect();
     let (crc, bytes) = (crc32c(&map), map.len() as u64);
     let seeds = vec![
-        joined(&Head { chunks: 4, bytes, crc, inline: Vec::new() }, &map),
-        joined(&Head { chunks: 0, bytes, crc, inline: map.clone() }, &[]),
+        joined(&MapHead { chunks: 4, bytes, crc, inline: Vec::new() }, &map),
+        joined(&MapHead { chunks: 0, bytes, crc, inline: map.clone() }, &[]),
     ];
     Target::new("stored-map", corpus, seeds).run(|input| {
         let (length, rest) = input.split_first_chunk::<4>()?;
@@ -378,7 +382,7 @@ fn fuzz_stored_maps() {
         let piece =
             |at: u32| pieces.get(at as usize).map(|piece| piece.to_vec()).ok_or_else(|| missing(b"chunk"));
         let map = join(head, piece).ok()??;
-        let inline = Head { chunks: 0, bytes: map.len() as u64, crc: crc32c(&map), inline: map };
+        let inline = MapHead { chunks: 0, bytes: map.len() as u64, crc: crc32c(&map), inline: map };
         Some(joined(&inline, &[]))
     });
 }
@@ -386,9 +390,9 @@ fn fuzz_stored_maps() {
 #[test]
 fn fuzz_other_records() {
     let corpus = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
-    let cluster = Cluster { fsid: Uuid::from_u128(1), store_id: Uuid::from_u128(2), created_ns: 3 };
+    let cluster = ClusterRecord { fsid: Uuid::from_u128(1), store_id: Uuid::from_u128(2), created_ns: 3 };
     Target::new("cluster", corpus, vec![encoding::encode(&cluster)])
-        .run(|input| Some(encoding::encode(&encoding::decode::<Cluster>(input).ok()?)));
+        .run(|input| Some(encoding::encode(&encoding::decode::<ClusterRecord>(input).ok()?)));
     let line = LogEntry {
         stamp_ns: 4,
         name: "mon.a".into(),

@@ -15,7 +15,7 @@ use crate::progress::{Progress, Unit};
 use anyhow::{Context as _, Result, bail};
 use args::{Args, Command};
 pub(super) use args::{is_json, size};
-use catalog::{Catalog, Damaged, Segment};
+use catalog::{Catalog, CatalogCorrupt, Segment};
 use nacre_client::{IoCtx, block_on};
 use serde_json::json;
 use std::ffi::OsString;
@@ -84,7 +84,7 @@ fn list(pool: &IoCtx, as_json: bool) -> Result<()> {
             Ok(Some(found)) => volumes.push((volume.to_owned(), Some(found))),
             Ok(None) => {}
             // A damaged volume must not hide the others.
-            Err(error) if error.is::<Damaged>() => {
+            Err(error) if error.is::<CatalogCorrupt>() => {
                 eprintln!("nacre backup: {error:#}");
                 volumes.push((volume.to_owned(), None));
             }
@@ -155,7 +155,7 @@ fn info(pool: &IoCtx, volume: &str, as_json: bool) -> Result<()> {
     }
     for (n, segment) in found.segments.iter().enumerate() {
         let Segment { created, sha256, .. } = segment;
-        let range = found.range(n);
+        let range = found.segment_byte_range(n);
         let digest = if segment.complete { format!("sha256 {sha256}") } else { "broken off".to_owned() };
         text += &format!(
             "segment {n:<3} {created}  {} bytes at {}  {digest}\n",

@@ -5,11 +5,11 @@
 mod load;
 
 use super::backup::{is_json, size};
-use super::s3_client::{Payload, Target};
+use super::s3_client::{Payload, S3Endpoint};
 use super::steady;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use load::{Figures, Mode, Plan};
+use load::{Mode, OpStats, S3BenchPlan};
 use rand::RngCore;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -105,7 +105,8 @@ impl Args {
                 "--endpoint" => parsed.endpoint = value()?.to_owned(),
                 "--bucket" => parsed.bucket = value()?.to_owned(),
                 "--mode" => {
-                    let mode = |name| Mode::of(name).with_context(|| format!("'{name}' is no mode\n{USAGE}"));
+                    let mode =
+                        |name| Mode::from_name(name).with_context(|| format!("'{name}' is no mode\n{USAGE}"));
                     parsed.modes = value()?.split(',').map(mode).collect::<Result<_>>()?;
                 }
                 "--size" => {
@@ -164,8 +165,8 @@ fn bench(args: &Args) -> Result<()> {
     let mut data = vec![0; usize::try_from(args.size)?];
     // Data that can't be compressed, so that compression gives no server an advantage.
     rand::rng().fill_bytes(&mut data);
-    let plan = Arc::new(Plan {
-        target: Target::of_environment(&args.endpoint)?,
+    let plan = Arc::new(S3BenchPlan {
+        target: S3Endpoint::from_env(&args.endpoint)?,
         bucket: args.bucket.clone(),
         prefix: args.prefix.clone(),
         payload: Payload::new(data.into(), args.sign_payload),
@@ -179,7 +180,7 @@ fn bench(args: &Args) -> Result<()> {
     runtime.block_on(measure(args, &plan))
 }
 
-async fn measure(args: &Args, plan: &Arc<Plan>) -> Result<()> {
+async fn measure(args: &Args, plan: &Arc<S3BenchPlan>) -> Result<()> {
     let made = plan.make_bucket().await?;
     let mut records = Vec::new();
     let (mut errors, mut first_error) = (0, None);
@@ -255,7 +256,7 @@ fn progress(mode: Mode, duration: Duration) -> ProgressBar {
 }
 
 /// A record with hsbench's names, and more percentiles. Latencies are in milliseconds; MB means 1024 × 1024 bytes.
-fn record(lap: u64, name: &str, mode: Mode, figures: &Figures, took: Duration) -> Value {
+fn record(lap: u64, name: &str, mode: Mode, figures: &OpStats, took: Duration) -> Value {
     let seconds = took.as_secs_f64().max(1e-9);
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
     let mean = if figures.ops > 0 { ms(figures.sum) / figures.ops as f64 } else { 0.0 };

@@ -114,24 +114,24 @@ enum Verb {
 }
 
 /// Options of the configuration with their values.
-type Given = Vec<(String, String)>;
+type ConfigOverrides = Vec<(String, String)>;
 
 /// The store, and where the output goes.
-struct Place<'a> {
+struct ToolContext<'a> {
     path: &'a Path,
     config: BlueStoreConfig,
     format: Format,
 }
 
-impl Place<'_> {
+impl ToolContext<'_> {
     /// The writer of text for users.
     fn text(&self) -> Box<dyn Write> {
-        self.format.text()
+        self.format.text_writer()
     }
 
     /// Prints the answer as a document, if that format was requested.
     fn answer(&self, document: &Value) -> io::Result<()> {
-        self.format.answer(&mut io::stdout().lock(), document)
+        self.format.write_json(&mut io::stdout().lock(), document)
     }
 }
 
@@ -172,7 +172,7 @@ fn refusal(words: &[OsString]) -> Option<String> {
     Some(format!("{name} is refused: {}", support.note()))
 }
 
-fn run(args: &Args, given: Given) -> Result<ExitCode> {
+fn run(args: &Args, given: ConfigOverrides) -> Result<ExitCode> {
     let path = args.path.as_deref().context("must specify --path")?;
     let builder = ConfigBuilder::new("osd.0".parse().context("an entity")?);
     let config =
@@ -180,7 +180,7 @@ fn run(args: &Args, given: Given) -> Result<ExitCode> {
     let mut config = nacre_osd::bluestore_config(&config.snapshot());
     // The tool must not prefill the log for an OSD.
     config.wal_prefill = false;
-    let place = Place { path, config, format: args.format.unwrap_or_default() };
+    let place = ToolContext { path, config, format: args.format.unwrap_or_default() };
     match &args.verb {
         Verb::RecoveryCompare(args) => allocation::recovery_compare(&place, args),
         Verb::Fsck(args) => check::fsck(&place, args),
@@ -200,7 +200,7 @@ fn run(args: &Args, given: Given) -> Result<ExitCode> {
 }
 
 /// Separates the configuration's options from the other words of the command line.
-fn split_options(words: Vec<OsString>) -> Result<(Vec<OsString>, Given)> {
+fn split_options(words: Vec<OsString>) -> Result<(Vec<OsString>, ConfigOverrides)> {
     let (mut rest, mut given) = (Vec::new(), Vec::new());
     let mut words = words.into_iter();
     while let Some(word) = words.next() {

@@ -15,13 +15,13 @@ use nacre_client::engine::CommandTarget;
 use nacre_client::{Cluster, CommandReply, Error};
 use nacre_types::errno::Errno;
 use nacre_types::osdmap::OsdMap;
-use plan::{Action, Destination, Plan, Problem};
+use plan::{Action, Destination, ParseError, ParsedCommand};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-pub(super) use plan::COMPOSED;
+pub(super) use plan::CLIENT_SIDE_COMMANDS;
 
 /// What `--help` prints.
 pub(super) fn help() -> String {
@@ -62,7 +62,7 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
 
 fn run(args: Vec<OsString>) -> Result<(), Failure> {
     let mut invocation = session::parse(args).map_err(|text| Failure::new(text, exit_code(Errno::EINVAL)))?;
-    let plan = Plan::parse(&invocation.rest).map_err(refused)?;
+    let plan = ParsedCommand::parse(&invocation.rest).map_err(refused)?;
     let (action, format, input, output, connect_timeout) =
         (plan.action, plan.format, plan.input, plan.output, plan.connect_timeout);
     let (destination, command) = match action {
@@ -97,13 +97,13 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
     result
 }
 
-fn refused(problem: Problem) -> Failure {
+fn refused(problem: ParseError) -> Failure {
     match problem {
-        Problem::Usage(text) => Failure::new(text, exit_code(Errno::EINVAL)),
-        Problem::Command(text) => {
+        ParseError::Usage(text) => Failure::new(text, exit_code(Errno::EINVAL)),
+        ParseError::Command(text) => {
             Failure::new(format!("{text}\nError EINVAL: invalid command"), exit_code(Errno::EINVAL))
         }
-        Problem::Refused(text) => {
+        ParseError::Refused(text) => {
             Failure::new(format!("Error EOPNOTSUPP: {text}"), exit_code(Errno::EOPNOTSUPP))
         }
     }

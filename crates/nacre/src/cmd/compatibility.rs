@@ -1,7 +1,7 @@
 //! `nacre compatibility-reference`: the page docs/compatibility.md, from the tables of commands, options, pool variables,
 //! tools, functions, operations and lines.
 
-use super::tool_options::rows as tool_rows;
+use super::tool_options::support_rows as tool_rows;
 use super::{bluestore_tool, crushtool, kvstore_tool, osdmaptool, vstart};
 use nacre_common::options;
 use nacre_types::command::{Table, ceph_mon_commands, mon_daemon_commands, osd_commands};

@@ -15,7 +15,7 @@ mod tree;
 
 pub(super) use options::{OPTIONS, usage};
 
-use super::formatter::{self, Format, Names};
+use super::formatter::{self, DumpFormat, ElementNames};
 use args::{Args, ItemChange, RuleMode};
 use nacre_types::crush::{CrushError, CrushMap, RuleType, is_valid_name, weight_from_f32};
 use nacre_types::errno::Errno;
@@ -28,7 +28,7 @@ use std::process::ExitCode;
 const ME: &str = "crushtool";
 
 /// The names of the dump's parts in XML and tables.
-const DUMP_NAMES: Names = Names {
+const DUMP_NAMES: ElementNames = ElementNames {
     root: "crush_map",
     element: |array| match array {
         "devices" => "device",
@@ -43,7 +43,7 @@ const DUMP_NAMES: Names = Names {
         // Sets of weights and ids, named by pools.
         _ => "choose_args",
     },
-    late: &[],
+    outer_fields: &[],
 };
 
 /// Runs the command with the words after `crushtool`.
@@ -63,20 +63,20 @@ pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
 }
 
 /// Why the tool stops.
-enum Stop {
+enum ExitError {
     /// A message for standard error, and the exit code.
     Failed(String, u8),
     /// Output could not be written.
     Io(io::Error),
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for ExitError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl Stop {
+impl ExitError {
     fn failed(message: impl Into<String>) -> Self {
         Self::Failed(message.into(), 1)
     }
@@ -94,17 +94,17 @@ fn exit_code(error: &CrushError) -> u8 {
 fn run(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> io::Result<u8> {
     match stages(words, out, err) {
         Ok(code) => Ok(code),
-        Err(Stop::Failed(message, code)) => {
+        Err(ExitError::Failed(message, code)) => {
             out.flush()?;
             writeln!(err, "{message}")?;
             Ok(code)
         }
-        Err(Stop::Io(error)) => Err(error),
+        Err(ExitError::Io(error)) => Err(error),
     }
 }
 
-fn stages(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> Result<u8, Stop> {
-    let args = Args::parse(words).map_err(Stop::failed)?;
+fn stages(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> Result<u8, ExitError> {
+    let args = Args::parse(words).map_err(ExitError::failed)?;
     if args.help {
         out.write_all(usage().as_bytes())?;
         return Ok(0);
@@ -122,10 +122,10 @@ fn stages(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> Resul
     }
     if let Some(file) = &args.compile {
         let bytes = fs::read(file).map_err(|_| {
-            Stop::Failed(format!("input file {file} not found"), Errno::ENOENT.negated() as u8)
+            ExitError::Failed(format!("input file {file} not found"), Errno::ENOENT.negated() as u8)
         })?;
         let text = String::from_utf8_lossy(&bytes);
-        map = CrushMap::compile(&text).map_err(|error| Stop::failed(format!("{file}:{error}")))?;
+        map = CrushMap::compile(&text).map_err(|error| ExitError::failed(format!("{file}:{error}")))?;
         modified = true;
     }
     if args.build {
@@ -146,8 +146,8 @@ fn stages(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> Resul
         check::names(&map, most).map_err(|why| {
             // crushtool prints this to standard output.
             match writeln!(out, "{why}") {
-                Ok(()) => Stop::Failed(String::new(), 1),
-                Err(error) => Stop::Io(error),
+                Ok(()) => ExitError::Failed(String::new(), 1),
+                Err(error) => ExitError::Io(error),
             }
         })?;
     }
@@ -179,7 +179,7 @@ fn stages(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> Resul
     Ok(code)
 }
 
-fn read_map(file: &str) -> Result<CrushMap, Stop> {
+fn read_map(file: &str) -> Result<CrushMap, ExitError> {
     let mut bytes = Vec::new();
     let read = match file {
         "-" => io::stdin().lock().read_to_end(&mut bytes),
@@ -190,66 +190,75 @@ fn read_map(file: &str) -> Result<CrushMap, Stop> {
             io::ErrorKind::NotFound => "(2) No such file or directory".to_owned(),
             _ => error.to_string(),
         };
-        Stop::failed(format!("{ME}: error reading '{file}': can't open {file}: {why}"))
+        ExitError::failed(format!("{ME}: error reading '{file}': can't open {file}: {why}"))
     })?;
-    CrushMap::decode(&bytes).map_err(|error| Stop::failed(format!("{ME}: unable to decode {file}: {error}")))
+    CrushMap::decode(&bytes)
+        .map_err(|error| ExitError::failed(format!("{ME}: unable to decode {file}: {error}")))
 }
 
-fn write_file(file: &str, bytes: &[u8]) -> Result<(), Stop> {
-    fs::write(file, bytes).map_err(|_| Stop::failed(format!("{ME}: error writing '{file}'")))
+fn write_file(file: &str, bytes: &[u8]) -> Result<(), ExitError> {
+    fs::write(file, bytes).map_err(|_| ExitError::failed(format!("{ME}: error writing '{file}'")))
 }
 
 /// Applies the requested changes. Returns true if the map may have changed.
-fn change(map: &mut CrushMap, args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool, Stop> {
+fn change(
+    map: &mut CrushMap,
+    args: &Args,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<bool, ExitError> {
     let mut modified = false;
     if let Some((name, weight)) = &args.reweight_item {
-        writeln!(out, "{ME} reweighting item {name} to {}", tester::general(f64::from(*weight)))?;
+        writeln!(out, "{ME} reweighting item {name} to {}", tester::format_g(f64::from(*weight)))?;
         known_item(map, name, out, err)?;
         let weight = fixed(*weight)?;
-        map.adjust_item_weight(name, weight).map_err(|e| Stop::edit(&e))?;
+        map.adjust_item_weight(name, weight).map_err(|e| ExitError::edit(&e))?;
         modified = true;
     }
     if let Some(name) = &args.remove_item {
         writeln!(out, "{ME} removing item {name}")?;
         known_item(map, name, out, err)?;
-        map.remove_item(name).map_err(|e| Stop::edit(&e))?;
+        map.remove_item(name).map_err(|e| ExitError::edit(&e))?;
         modified = true;
     }
     match &args.item {
         None => {}
         Some(ItemChange::Add { id, weight, name }) => {
             let weight = fixed(*weight)?;
-            map.insert_item(*id, weight, name, &args.loc).map_err(|e| Stop::edit(&e))?;
+            map.insert_item(*id, weight, name, &args.loc).map_err(|e| ExitError::edit(&e))?;
             modified = true;
         }
         Some(ItemChange::Update { id, weight, name }) => {
             let weight = fixed(*weight)?;
-            map.update_item(*id, weight, name, &args.loc).map_err(|e| Stop::edit(&e))?;
+            map.update_item(*id, weight, name, &args.loc).map_err(|e| ExitError::edit(&e))?;
             modified = true;
         }
     }
     if let Some((name, type_name)) = &args.add_bucket {
         if map.item_id(name).is_some() {
             let exists = CrushError::Exists(String::new());
-            return Err(Stop::Failed(format!("{ME} bucket '{name}' already exists"), exit_code(&exists)));
+            return Err(ExitError::Failed(
+                format!("{ME} bucket '{name}' already exists"),
+                exit_code(&exists),
+            ));
         }
         if map.type_id(type_name).is_none_or(|id| id <= 0) {
             let invalid = CrushError::Invalid(String::new());
-            return Err(Stop::Failed(format!("{ME} bad bucket type: {type_name}"), exit_code(&invalid)));
+            return Err(ExitError::Failed(format!("{ME} bad bucket type: {type_name}"), exit_code(&invalid)));
         }
         if !is_valid_name(name) {
             let invalid = CrushError::Invalid(String::new());
-            return Err(Stop::Failed(format!("{ME} bad bucket name: {name}"), exit_code(&invalid)));
+            return Err(ExitError::Failed(format!("{ME} bad bucket name: {name}"), exit_code(&invalid)));
         }
-        map.add_named_bucket(name, type_name, &args.loc).map_err(|e| Stop::edit(&e))?;
+        map.add_named_bucket(name, type_name, &args.loc).map_err(|e| ExitError::edit(&e))?;
         modified = true;
     }
     if let Some(name) = &args.move_item {
         if map.item_id(name).is_none() {
             let missing = CrushError::NotFound(String::new());
-            return Err(Stop::Failed(format!("{ME} item '{name}' does not exist"), exit_code(&missing)));
+            return Err(ExitError::Failed(format!("{ME} item '{name}' does not exist"), exit_code(&missing)));
         }
-        map.move_item(name, &args.loc).map_err(|e| Stop::edit(&e))?;
+        map.move_item(name, &args.loc).map_err(|e| ExitError::edit(&e))?;
         modified = true;
     }
     if let Some(rule) = &args.create_rule {
@@ -263,7 +272,7 @@ fn change(map: &mut CrushMap, args: &Args, out: &mut dyn Write, err: &mut dyn Wr
             rule.name, rule.root, rule.failure_domain
         )?;
         if map.rule_id(&rule.name).is_some() {
-            return Err(Stop::failed(format!("rule {} already exists", rule.name)));
+            return Err(ExitError::failed(format!("rule {} already exists", rule.name)));
         }
         let mode = match &rule.mode {
             RuleMode::Replicated => "firstn",
@@ -280,11 +289,11 @@ fn change(map: &mut CrushMap, args: &Args, out: &mut dyn Write, err: &mut dyn Wr
             firstn,
             RuleType::Replicated,
         )
-        .map_err(|error| Stop::failed(error.to_string()))?;
+        .map_err(|error| ExitError::failed(error.to_string()))?;
         // crushtool checks the mode last.
         if let Some(before) = before {
             *map = before;
-            return Err(Stop::failed(format!("unknown mode {mode}")));
+            return Err(ExitError::failed(format!("unknown mode {mode}")));
         }
         modified = true;
     }
@@ -294,19 +303,19 @@ fn change(map: &mut CrushMap, args: &Args, out: &mut dyn Write, err: &mut dyn Wr
             out.flush()?;
             writeln!(err, "rule {name} does not exist")?;
         } else {
-            map.remove_rule(name).map_err(|e| Stop::edit(&e))?;
+            map.remove_rule(name).map_err(|e| ExitError::edit(&e))?;
             modified = true;
         }
     }
     if args.reweight {
-        map.reweight_all().map_err(|e| Stop::edit(&e))?;
+        map.reweight_all().map_err(|e| ExitError::edit(&e))?;
         modified = true;
     }
     for (bucket, class) in &args.set_subtree_class {
         let Some(root) = map.item_id(bucket) else {
-            return Err(Stop::failed(format!("node {bucket} does not exist")));
+            return Err(ExitError::failed(format!("node {bucket} does not exist")));
         };
-        map.set_subtree_class(root, class).map_err(|e| Stop::edit(&e))?;
+        map.set_subtree_class(root, class).map_err(|e| ExitError::edit(&e))?;
         modified = true;
     }
     if args.reclassify {
@@ -314,13 +323,13 @@ fn change(map: &mut CrushMap, args: &Args, out: &mut dyn Write, err: &mut dyn Wr
         modified = true;
     }
     if args.rebuild_class_roots {
-        map.rebuild_class_roots().map_err(|e| Stop::edit(&e))?;
+        map.rebuild_class_roots().map_err(|e| ExitError::edit(&e))?;
         modified = true;
     }
     Ok(modified)
 }
 
-fn reclassify(map: &mut CrushMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
+fn reclassify(map: &mut CrushMap, args: &Args, out: &mut dyn Write) -> Result<(), ExitError> {
     let mut log = Vec::new();
     let buckets: Vec<_> = args.reclassify_bucket.values().cloned().collect();
     let done = map.reclassify(&args.reclassify_root, &buckets, &mut log);
@@ -331,26 +340,28 @@ fn reclassify(map: &mut CrushMap, args: &Args, out: &mut dyn Write) -> Result<()
         let why = error.to_string();
         let reported = log.last() == Some(&why);
         let why = if reported { String::new() } else { format!("{why}\n") };
-        Stop::failed(format!("{why}failed to reclassify map"))
+        ExitError::failed(format!("{why}failed to reclassify map"))
     })
 }
 
-fn known_item(map: &CrushMap, name: &str, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Stop> {
+fn known_item(map: &CrushMap, name: &str, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), ExitError> {
     if map.item_id(name).is_some() {
         return Ok(());
     }
     out.flush()?;
     writeln!(err, " name {name} dne")?;
-    Err(Stop::edit(&CrushError::NotFound(String::new())))
+    Err(ExitError::edit(&CrushError::NotFound(String::new())))
 }
 
 /// A weight in 16.16 format. Ceph stores it in 31 bits.
-fn fixed(weight: f32) -> Result<u32, Stop> {
+fn fixed(weight: f32) -> Result<u32, ExitError> {
     let fixed = weight_from_f32(weight).ok().filter(|fixed| *fixed <= i32::MAX.unsigned_abs());
-    fixed.ok_or_else(|| Stop::Failed(format!("{ME} {}", Errno::EOVERFLOW), Errno::EOVERFLOW.negated() as u8))
+    fixed.ok_or_else(|| {
+        ExitError::Failed(format!("{ME} {}", Errno::EOVERFLOW), Errno::EOVERFLOW.negated() as u8)
+    })
 }
 
-fn display(map: &CrushMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
+fn display(map: &CrushMap, args: &Args, out: &mut dyn Write) -> Result<(), ExitError> {
     if let Some(id) = args.show_location {
         for (kind, name) in map.full_location(id) {
             writeln!(out, "{kind}\t{name}")?;
@@ -363,7 +374,7 @@ fn display(map: &CrushMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop>
         let name = args
             .bucket_name
             .as_deref()
-            .ok_or_else(|| Stop::failed(": error bucket_name is empty".to_owned()))?;
+            .ok_or_else(|| ExitError::failed(": error bucket_name is empty".to_owned()))?;
         if let Some(root) = map.item_id(name) {
             for device in map.devices_below(root) {
                 writeln!(out, "{}", map.item_name(device).unwrap_or_default())?;
@@ -371,7 +382,7 @@ fn display(map: &CrushMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop>
         }
     }
     if args.dump {
-        let format = args.format.as_deref().and_then(Format::from_name).unwrap_or(Format::JsonPretty);
+        let format = args.format.as_deref().and_then(DumpFormat::from_name).unwrap_or(DumpFormat::JsonPretty);
         writeln!(out, "{}", formatter::render(&map.dump(), DUMP_NAMES, format))?;
     }
     if args.decompile {

@@ -2,7 +2,7 @@
 
 use super::backup::is_json;
 use anyhow::{Context, Result, bail};
-use nacre_store::{BuildCheck, SLOW_STEP};
+use nacre_store::{BuildCheck, SLOW_ITERATOR_STEP};
 use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -71,8 +71,8 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let how = if check.hardware_crc { "by the processor's instructions" } else { "in software" };
     let speed = check.checked_bytes_per_second / 1e9;
     say(check.hardware_crc, "RocksDB's CRC", format!("{how}; reads and checks {speed:.1} GB/s"))?;
-    let (step, limit) = (check.step.as_nanos(), SLOW_STEP.as_nanos());
-    let optimised = check.step <= SLOW_STEP;
+    let (step, limit) = (check.step.as_nanos(), SLOW_ITERATOR_STEP.as_nanos());
+    let optimised = check.step <= SLOW_ITERATOR_STEP;
     let verdict = if optimised { "optimised" } else { "not optimised" };
     say(optimised, "RocksDB's scan", format!("{step} ns per entry: {verdict} (the limit is {limit})"))?;
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;

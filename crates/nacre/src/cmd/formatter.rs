@@ -1,16 +1,16 @@
 //! Ceph's output formats for a JSON document: `json`, `json-pretty`, `xml`, `xml-pretty`, `table`, `table-kv`, `html` and
 //! `html-pretty`, with the layout of Ceph's `Formatter` classes.
 //!
-//! In JSON the elements of an array and the document itself have no names; in XML and tables they do. [`Names`] supplies them.
+//! In JSON the elements of an array and the document itself have no names; in XML and tables they do. [`ElementNames`] supplies them.
 
-use super::crushtool::tester::general;
+use super::crushtool::tester::format_g;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The layout of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum DumpFormat {
     /// One line of JSON.
     Json,
     /// JSON, indented by four spaces.
@@ -25,18 +25,18 @@ pub(super) enum Format {
     TableKv,
 }
 
-impl Format {
+impl DumpFormat {
     /// The format with this name, as in `--format`.
-    pub(super) fn from_name(name: &str) -> Option<Format> {
+    pub(super) fn from_name(name: &str) -> Option<DumpFormat> {
         Some(match name {
-            "json" => Format::Json,
-            "json-pretty" => Format::JsonPretty,
-            "xml" => Format::Xml { pretty: false },
-            "xml-pretty" => Format::Xml { pretty: true },
-            "html" => Format::Html { pretty: false },
-            "html-pretty" => Format::Html { pretty: true },
-            "table" => Format::Table,
-            "table-kv" => Format::TableKv,
+            "json" => DumpFormat::Json,
+            "json-pretty" => DumpFormat::JsonPretty,
+            "xml" => DumpFormat::Xml { pretty: false },
+            "xml-pretty" => DumpFormat::Xml { pretty: true },
+            "html" => DumpFormat::Html { pretty: false },
+            "html-pretty" => DumpFormat::Html { pretty: true },
+            "table" => DumpFormat::Table,
+            "table-kv" => DumpFormat::TableKv,
             _ => return None,
         })
     }
@@ -44,24 +44,24 @@ impl Format {
 
 /// The names that JSON lacks.
 #[derive(Clone, Copy)]
-pub(super) struct Names {
+pub(super) struct ElementNames {
     /// The name of the document.
     pub(super) root: &'static str,
     /// The name of an array's elements, by the array's name.
     pub(super) element: fn(&str) -> &'static str,
     /// Fields that Ceph's tables assign to the section around their own.
-    pub(super) late: &'static [&'static str],
+    pub(super) outer_fields: &'static [&'static str],
 }
 
 /// The document's text. Formats with several lines end with a newline.
-pub(super) fn render(document: &Value, names: Names, format: Format) -> String {
+pub(super) fn render(document: &Value, names: ElementNames, format: DumpFormat) -> String {
     match format {
-        Format::Json => document.to_string(),
-        Format::JsonPretty => {
+        DumpFormat::Json => document.to_string(),
+        DumpFormat::JsonPretty => {
             String::from_utf8_lossy(&nacre_types::command::render_json(document, None)).into_owned()
         }
-        Format::Xml { pretty } | Format::Html { pretty } => {
-            let html = matches!(format, Format::Html { .. });
+        DumpFormat::Xml { pretty } | DumpFormat::Html { pretty } => {
+            let html = matches!(format, DumpFormat::Html { .. });
             let mut markup = Markup { names, pretty, html, out: String::new() };
             markup.value(names.root, document, 0);
             if pretty {
@@ -70,11 +70,11 @@ pub(super) fn render(document: &Value, names: Names, format: Format) -> String {
             }
             markup.out
         }
-        Format::Table | Format::TableKv => {
+        DumpFormat::Table | DumpFormat::TableKv => {
             let mut columns = Columns { names, cells: Vec::new(), counts: BTreeMap::new() };
             columns.value(names.root, document, "");
             match format {
-                Format::TableKv => columns.pairs(),
+                DumpFormat::TableKv => columns.pairs(),
                 _ => columns.table(),
             }
         }
@@ -90,7 +90,7 @@ fn scalar(value: &Value) -> String {
 }
 
 struct Markup {
-    names: Names,
+    names: ElementNames,
     pretty: bool,
     html: bool,
     out: String,
@@ -108,7 +108,7 @@ impl Markup {
                 self.section(name, elements.iter().map(|value| (element, value)), depth);
             }
             Value::Number(number) if self.html && !number.is_i64() && !number.is_u64() => {
-                let text = general(number.as_f64().unwrap_or_default());
+                let text = format_g(number.as_f64().unwrap_or_default());
                 self.leaf(name, &text, depth);
             }
             other => self.leaf(name, &scalar(other), depth),
@@ -158,7 +158,7 @@ fn escape(text: &str) -> String {
 
 /// All scalars of the document with their paths, the innermost section first.
 struct Columns {
-    names: Names,
+    names: ElementNames,
     cells: Vec<(String, String)>,
     /// How often each path occurred.
     counts: BTreeMap<String, usize>,
@@ -170,7 +170,7 @@ impl Columns {
             Value::Object(fields) => {
                 let inside = format!("{name}:{outer}");
                 for (field, value) in fields {
-                    let is_late = self.names.late.contains(&field.as_str());
+                    let is_late = self.names.outer_fields.contains(&field.as_str());
                     self.value(field, value, if is_late { outer } else { &inside });
                 }
             }
@@ -217,20 +217,20 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const NAMES: Names = Names {
+    const NAMES: ElementNames = ElementNames {
         root: "map",
         element: |array| match array {
             "things" => "thing",
             _ => "item",
         },
-        late: &["stamp"],
+        outer_fields: &["stamp"],
     };
 
     #[test]
     fn a_document_is_laid_out_in_every_format() {
         let document =
             json!({ "epoch": 1, "things": [{ "name": "a<b", "w": 0.123456789 }, { "name": "c" }], "no": [] });
-        let render = |format: &str| render(&document, NAMES, Format::from_name(format).unwrap());
+        let render = |format: &str| render(&document, NAMES, DumpFormat::from_name(format).unwrap());
         assert_eq!(
             render("xml"),
             "<map><epoch>1</epoch><things><thing><name>a&lt;b</name><w>0.123456789</w></thing><thing><name>c</name>\
@@ -244,13 +244,13 @@ mod tests {
              key::thing:things:map:name[1]=\"c\" \n"
         );
         assert!(render("json-pretty").starts_with("{\n    \"epoch\": 1,"));
-        assert_eq!(Format::from_name("yaml"), None);
+        assert_eq!(DumpFormat::from_name("yaml"), None);
     }
 
     #[test]
     fn a_table_has_a_column_for_each_value() {
         let document = json!({ "a": "long value", "in": { "b": true, "stamp": "0'0" } });
-        let table = render(&document, NAMES, Format::Table);
+        let table = render(&document, NAMES, DumpFormat::Table);
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines[0], "+-------------+--------------+---------------+");
         assert_eq!(lines[1], "| map:a[0]    | in:map:b[0]  | map:stamp[0]  |");

@@ -115,7 +115,7 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
     let path = Path::new(path);
     if *command == REPAIR {
         let repaired = KvStore::repair(kind, path)?;
-        format.answer(out, &json!({ "repaired": repaired }))?;
+        format.write_json(out, &json!({ "repaired": repaired }))?;
         if format != Format::Plain {
             return Ok(());
         }
@@ -315,7 +315,7 @@ fn exists(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(
     } else {
         let mut answer = named(args[0], &unescape(key)?);
         answer["exists"] = found.into();
-        context.format.answer(out, &answer)?;
+        context.format.write_json(out, &answer)?;
     }
     if found { Ok(()) } else { Err(Stop::Absent) }
 }
@@ -331,7 +331,7 @@ fn value(context: &Context<'_>, args: &[&str], out: &mut dyn Write, gap: &str) -
         None if !context.is_plain() => {
             let mut answer = named(args[0], &key);
             answer["exists"] = false.into();
-            context.format.answer(out, &answer)?;
+            context.format.write_json(out, &answer)?;
             Err(Stop::Absent)
         }
         None => {
@@ -349,7 +349,7 @@ fn get(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(), 
     match args[2..] {
         [] if !context.is_plain() => {
             let entry = described(Show::Values, args[0], &unescape(args[1])?, &value);
-            Ok(context.format.answer(out, &entry)?)
+            Ok(context.format.write_json(out, &entry)?)
         }
         [] => Ok(writeln!(out, "{}", hexdump(&value))?),
         ["out", ""] => Err(Stop::Failed("output path must not be empty".into())),
@@ -364,7 +364,7 @@ fn crc(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(), 
     if !context.is_plain() {
         let mut answer = named(args[0], &unescape(args[1])?);
         answer["crc"] = ceph_crc(&[&value]).into();
-        return Ok(context.format.answer(out, &answer)?);
+        return Ok(context.format.write_json(out, &answer)?);
     }
     Ok(writeln!(out, " crc {}", ceph_crc(&[&value]))?)
 }
@@ -411,7 +411,7 @@ fn get_size_json(
     } else if !args.is_empty() {
         return Err(Stop::Usage(String::new()));
     }
-    Ok(context.format.answer(out, &answer)?)
+    Ok(context.format.write_json(out, &answer)?)
 }
 
 fn set(context: &Context<'_>, args: &[&str], _: &mut dyn Write) -> Result<(), Stop> {
@@ -459,7 +459,7 @@ fn store_copy(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Resu
             "to": args[0],
             "seconds": started.elapsed().as_secs_f64(),
         });
-        return Ok(context.format.answer(out, &answer)?);
+        return Ok(context.format.write_json(out, &answer)?);
     }
     writeln!(
         out,
@@ -478,7 +478,7 @@ fn store_crc(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Resul
     let crc = context.store.crc()?;
     match context.format {
         Format::Plain => Ok(writeln!(out, "store at '{}' crc {crc}", args[0])?),
-        format => Ok(format.answer(out, &json!({ "path": args[0], "crc": crc }))?),
+        format => Ok(format.write_json(out, &json!({ "path": args[0], "crc": crc }))?),
     }
 }
 
@@ -502,14 +502,14 @@ fn compact(
         eprintln!("{before} B before, {after} B now, {seconds:.1} s");
     }
     let answer = json!({ "before_bytes": before, "after_bytes": after, "seconds": seconds });
-    Ok(context.format.answer(out, &answer)?)
+    Ok(context.format.write_json(out, &answer)?)
 }
 
 fn stats(context: &Context<'_>, _: &[&str], out: &mut dyn Write) -> Result<(), Stop> {
     if !context.is_plain() {
         let stats = context.store.stats()?.into_iter();
         let stats: Value = stats.map(|(prefix, text)| json!({ "prefix": prefix, "text": text })).collect();
-        return Ok(context.format.answer(out, &stats)?);
+        return Ok(context.format.write_json(out, &stats)?);
     }
     for (prefix, text) in context.store.stats()? {
         writeln!(out, "db_statistics [{prefix}] {{\n{}\n}}", text.trim_end())?;

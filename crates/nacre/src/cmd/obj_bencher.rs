@@ -8,12 +8,12 @@ mod load;
 mod report;
 
 use super::output::Format;
-use super::rados::{Failure, out, print};
+use super::rados::{RadosFailure, out, print};
 use super::steady::WarmUp;
 use crate::progress::{Progress, Unit};
 use bytes::Bytes;
 use load::Load;
-pub(super) use load::{Kind, Plan};
+pub(super) use load::{BenchKind, BenchPlan};
 use nacre_types::errno::Errno;
 use report::Report;
 use rustix::time::{ClockId, clock_gettime};
@@ -30,30 +30,30 @@ const REMOVALS: usize = 64;
 
 /// Why an operation of a store failed.
 #[derive(Debug)]
-pub(super) struct Failed {
+pub(super) struct BackendError {
     pub(super) text: String,
     pub(super) errno: Errno,
 }
 
 /// Called when an operation ends.
-pub(super) type Done<T> = Box<dyn FnOnce(Result<T, Failed>) + Send>;
+pub(super) type BackendCallback<T> = Box<dyn FnOnce(Result<T, BackendError>) + Send>;
 
 /// Access to the objects. Copies share one session.
-pub(super) trait Store: Clone + Send + 'static {
+pub(super) trait BenchBackend: Clone + Send + 'static {
     /// Writes `data` at an offset of an object.
-    fn write(&self, plan: &Plan, name: &str, offset: u64, data: Bytes, done: Done<()>);
+    fn write(&self, plan: &BenchPlan, name: &str, offset: u64, data: Bytes, done: BackendCallback<()>);
 
     /// Reads a part of an object.
-    fn read(&self, name: &str, offset: u64, len: u64, done: Done<Bytes>);
+    fn read(&self, name: &str, offset: u64, len: u64, done: BackendCallback<Bytes>);
 
     /// Removes an object. Reports whether it existed, as far as the store knows.
-    fn remove(&self, name: &str, done: Done<bool>);
+    fn remove(&self, name: &str, done: BackendCallback<bool>);
 
     /// Replaces a small object.
-    fn save(&self, name: &str, data: Vec<u8>) -> Result<(), Failed>;
+    fn save(&self, name: &str, data: Vec<u8>) -> Result<(), BackendError>;
 
     /// Reads a whole small object, or `None` if it does not exist.
-    fn load(&self, name: &str) -> Result<Option<Bytes>, Failed>;
+    fn load(&self, name: &str) -> Result<Option<Bytes>, BackendError>;
 }
 
 /// The parameters and the output of a benchmark.
@@ -77,14 +77,14 @@ impl Settings<'_> {
 
 /// The record of a write benchmark, in Ceph's encoding: object size u64, objects i32, pid i32, op size u64, all little-endian.
 #[derive(Debug, PartialEq)]
-pub(in crate::cmd) struct Run {
+pub(in crate::cmd) struct RunRecord {
     pub(in crate::cmd) object_size: u64,
     pub(in crate::cmd) objects: u32,
     pub(in crate::cmd) pid: u32,
     pub(in crate::cmd) op_size: u64,
 }
 
-impl Run {
+impl RunRecord {
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(24);
         out.extend(self.object_size.to_le_bytes());
@@ -94,10 +94,11 @@ impl Run {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Option<Run> {
+    fn decode(bytes: &[u8]) -> Option<RunRecord> {
         let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let short = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        let run = Run { object_size: long(0)?, objects: short(8)?, pid: short(12)?, op_size: long(16)? };
+        let run =
+            RunRecord { object_size: long(0)?, objects: short(8)?, pid: short(12)?, op_size: long(16)? };
         (run.op_size > 0 && run.object_size >= run.op_size).then_some(run)
     }
 
@@ -116,9 +117,9 @@ fn host() -> String {
 }
 
 /// The last line of a failed benchmark, as in Ceph's program.
-pub(in crate::cmd) fn bench_failed(what: &str, errno: Errno) -> Failure {
+pub(in crate::cmd) fn bench_failed(what: &str, errno: Errno) -> RadosFailure {
     let errno_line = format!("error {}: {errno}", errno.0);
-    Failure::new(format!("error during {what}: {errno}\n{errno_line}"))
+    RadosFailure::new(format!("error during {what}: {errno}\n{errno_line}"))
 }
 
 /// CPU time of this process so far.
@@ -128,10 +129,10 @@ fn cpu_time() -> Duration {
 }
 
 /// The record of the last write benchmark, which a read benchmark needs.
-pub(super) fn last_run(store: &impl Store, run_name: Option<&str>) -> Result<Run, Failure> {
+pub(super) fn last_run(store: &impl BenchBackend, run_name: Option<&str>) -> Result<RunRecord, RadosFailure> {
     let name = run_name.unwrap_or(LAST_RUN);
     match store.load(name) {
-        Ok(Some(bytes)) => Run::decode(&bytes).ok_or_else(|| {
+        Ok(Some(bytes)) => RunRecord::decode(&bytes).ok_or_else(|| {
             eprintln!("{name} does not say what a write benchmark left behind");
             bench_failed("benchmark", Errno::EINVAL)
         }),
@@ -139,38 +140,38 @@ pub(super) fn last_run(store: &impl Store, run_name: Option<&str>) -> Result<Run
             eprintln!("Must write data before running a read benchmark!");
             Err(bench_failed("benchmark", Errno::ENOENT))
         }
-        Err(failed) => Err(failed.told("benchmark")),
+        Err(failed) => Err(failed.print_and_fail("benchmark")),
     }
 }
 
-impl Failed {
+impl BackendError {
     /// Prints the error and returns the program's failure.
-    pub(super) fn told(self, what: &str) -> Failure {
+    pub(super) fn print_and_fail(self, what: &str) -> RadosFailure {
         eprintln!("{}", self.text);
         bench_failed(what, self.errno)
     }
 }
 
-/// Executes `plan` on each of `ways`, and prints the results.
-pub(super) fn run<S: Store>(
-    ways: &[S],
-    plan: Plan,
-    mut run: Run,
+/// Executes `plan` on each of `backends`, and prints the results.
+pub(super) fn run<S: BenchBackend>(
+    backends: &[S],
+    plan: BenchPlan,
+    mut run: RunRecord,
     settings: &Settings<'_>,
-) -> Result<(), Failure> {
-    let clients = u32::try_from(ways.len()).unwrap_or(u32::MAX);
-    let (seconds, store) = (settings.seconds, &ways[0]);
+) -> Result<(), RadosFailure> {
+    let clients = u32::try_from(backends.len()).unwrap_or(u32::MAX);
+    let (seconds, store) = (settings.seconds, &backends[0]);
     let mut report = Report::new(&plan, clients, seconds, settings.format, settings.show_time);
     let kind = plan.kind;
     let ops_per_object = plan.ops_per_object;
-    let in_flight = u64::from(plan.concurrent) * ways.len() as u64;
+    let in_flight = u64::from(plan.concurrent) * backends.len() as u64;
     report.head()?;
     let (limit, length) = (settings.warm_up, settings.slice);
     let mut warm_up = (limit > 0).then(|| WarmUp::new(Duration::from_secs(limit)));
     let started = Instant::now();
     let (mut measured, mut cpu) = (started, cpu_time());
     let mut end = started + Duration::from_secs(limit + seconds);
-    let load = Load::start(ways, plan, end);
+    let load = Load::start(backends, plan, end);
     let (mut second, mut sliced) = (0, started);
     loop {
         report.line(&load.sample(), started.elapsed())?;
@@ -213,13 +214,13 @@ pub(super) fn run<S: Store>(
         report.totals(&outcome, elapsed, cpu_us_per_op)?;
         eprintln!("{what}");
         let mut cleaned = None;
-        if kind == Kind::Write && !settings.no_cleanup {
+        if kind == BenchKind::Write && !settings.no_cleanup {
             report.cleaning()?;
             let began = Instant::now();
             // An error of the cleanup matters less than the reported failure.
-            let removed = remove_run(ways, &run, settings.run_name).ok();
+            let removed = remove_run(backends, &run, settings.run_name).ok();
             cleaned = removed.map(|removed| (removed, began.elapsed()));
-        } else if kind == Kind::Write {
+        } else if kind == BenchKind::Write {
             // `cleanup` finds the objects by this record. A full store may refuse it.
             let _ = store.save(settings.record(), run.encode());
         }
@@ -227,29 +228,34 @@ pub(super) fn run<S: Store>(
         return Err(bench_failed("benchmark", *errno));
     }
     let mut cleaned = None;
-    if kind == Kind::Write {
-        store.save(settings.record(), run.encode()).map_err(|failed| failed.told("benchmark"))?;
+    if kind == BenchKind::Write {
+        store.save(settings.record(), run.encode()).map_err(|failed| failed.print_and_fail("benchmark"))?;
     }
     report.totals(&outcome, elapsed, cpu_us_per_op)?;
-    if kind == Kind::Write && !settings.no_cleanup {
+    if kind == BenchKind::Write && !settings.no_cleanup {
         report.cleaning()?;
         let began = Instant::now();
-        let removed = remove_run(ways, &run, settings.run_name).map_err(|failed| failed.told("benchmark"))?;
+        let removed = remove_run(backends, &run, settings.run_name)
+            .map_err(|failed| failed.print_and_fail("benchmark"))?;
         cleaned = Some((removed, began.elapsed()));
     }
     report.end(cleaned)
 }
 
 /// Removes the objects of the last run. Returns how many there were, or `None` if there is no record.
-pub(super) fn remove_last_run(ways: &[impl Store], run_name: Option<&str>) -> Result<Option<u64>, Failure> {
-    let loaded = ways[0].load(run_name.unwrap_or(LAST_RUN)).map_err(|failed| failed.told("cleanup"))?;
+pub(super) fn clean_up_last_run(
+    ways: &[impl BenchBackend],
+    run_name: Option<&str>,
+) -> Result<Option<u64>, RadosFailure> {
+    let loaded =
+        ways[0].load(run_name.unwrap_or(LAST_RUN)).map_err(|failed| failed.print_and_fail("cleanup"))?;
     let Some(bytes) = loaded else { return Ok(None) };
-    let run = Run::decode(&bytes).ok_or_else(|| bench_failed("cleanup", Errno::EINVAL))?;
-    remove_run(ways, &run, run_name).map(Some).map_err(|failed| failed.told("cleanup"))
+    let run = RunRecord::decode(&bytes).ok_or_else(|| bench_failed("cleanup", Errno::EINVAL))?;
+    remove_run(ways, &run, run_name).map(Some).map_err(|failed| failed.print_and_fail("cleanup"))
 }
 
 /// Prints what a cleanup removed. As text, prints nothing if there was no record.
-pub(super) fn print_removed(removed: Option<u64>, format: Format) -> Result<(), Failure> {
+pub(super) fn print_removed(removed: Option<u64>, format: Format) -> Result<(), RadosFailure> {
     match (format, removed) {
         (Format::Plain, None) => Ok(()),
         (Format::Plain, Some(removed)) => out(format!("Removed {removed} objects\n")),
@@ -258,7 +264,11 @@ pub(super) fn print_removed(removed: Option<u64>, format: Format) -> Result<(), 
 }
 
 /// Removes the objects of a run by name, and its record. Returns how many objects there were.
-fn remove_run(ways: &[impl Store], run: &Run, run_name: Option<&str>) -> Result<u64, Failed> {
+fn remove_run(
+    ways: &[impl BenchBackend],
+    run: &RunRecord,
+    run_name: Option<&str>,
+) -> Result<u64, BackendError> {
     let prefix = run.prefix();
     let names = (0..u64::from(run.objects)).map(|object| load::object_name(&prefix, object));
     let removed = remove_all(ways, names, Some(run.objects.into()))?;
@@ -268,10 +278,10 @@ fn remove_run(ways: &[impl Store], run: &Run, run_name: Option<&str>) -> Result<
 
 /// Removes objects with bounded concurrency. Returns how many there were.
 pub(super) fn remove_all(
-    ways: &[impl Store],
+    ways: &[impl BenchBackend],
     names: impl IntoIterator<Item = String>,
     total: Option<u64>,
-) -> Result<u64, Failed> {
+) -> Result<u64, BackendError> {
     let progress = Progress::start("removing", Unit::Items("objects"), total);
     let (sender, over) = mpsc::channel();
     let (mut in_flight, mut removed) = (0, 0);
@@ -302,11 +312,11 @@ mod tests {
 
     #[test]
     fn runs_are_recorded_in_the_real_programs_form() {
-        let run = Run { object_size: 65536, objects: 3, pid: 77, op_size: 4096 };
+        let run = RunRecord { object_size: 65536, objects: 3, pid: 77, op_size: 4096 };
         let bytes = run.encode();
         assert_eq!(bytes.len(), 24);
-        assert_eq!(Run::decode(&bytes).unwrap(), run);
-        assert!(Run::decode(&bytes[..23]).is_none());
-        assert!(Run::decode(&[0; 24]).is_none());
+        assert_eq!(RunRecord::decode(&bytes).unwrap(), run);
+        assert!(RunRecord::decode(&bytes[..23]).is_none());
+        assert!(RunRecord::decode(&[0; 24]).is_none());
     }
 }

@@ -16,7 +16,7 @@ mod upmap;
 
 pub(super) use options::{OPTIONS, usage};
 
-use args::{Args, Create, Misuse};
+use args::{Args, MapSource, UsageError};
 use create::DefaultPool;
 use nacre_mon::logic::Now;
 use nacre_types::crush::CrushMap;
@@ -38,7 +38,7 @@ const DEFAULT_POOL: PoolId = PoolId(1);
 const MINUS_ONE: u8 = 255;
 
 /// Why the tool stops.
-enum Stop {
+enum ExitError {
     /// A message for standard error, and the exit code.
     Failed(String, u8),
     /// A message for standard error; the usage follows on standard output.
@@ -47,15 +47,15 @@ enum Stop {
     Io(io::Error),
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for ExitError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl Stop {
-    fn failed(message: impl Into<String>, code: u8) -> Stop {
-        Stop::Failed(message.into(), code)
+impl ExitError {
+    fn failed(message: impl Into<String>, code: u8) -> ExitError {
+        ExitError::Failed(message.into(), code)
     }
 }
 
@@ -65,38 +65,38 @@ pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
     let done = run(&words, &mut out).and_then(|()| Ok(out.flush()?));
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Stop::Failed(message, code)) => {
+        Err(ExitError::Failed(message, code)) => {
             // Earlier output is written first. An error of it does not matter here.
             let _ = out.flush();
             eprintln!("{message}");
             ExitCode::from(code)
         }
-        Err(Stop::Misused(message)) => {
+        Err(ExitError::Misused(message)) => {
             let _ = out.flush();
             eprintln!("{message}");
             let _ = out.write_all(usage().as_bytes()).and_then(|()| out.flush());
             ExitCode::FAILURE
         }
         // The reader has closed the pipe, as `| head` does.
-        Err(Stop::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(Stop::Io(error)) => {
+        Err(ExitError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(ExitError::Io(error)) => {
             eprintln!("{ME}: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
+fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), ExitError> {
     let args = Args::parse(words).map_err(|misuse| match misuse {
-        Misuse::Told(text) => Stop::failed(text, 1),
-        Misuse::WithUsage(text) => Stop::Misused(text),
+        UsageError::MessageOnly(text) => ExitError::failed(text, 1),
+        UsageError::WithUsage(text) => ExitError::Misused(text),
     })?;
     if args.help {
         out.write_all(usage().as_bytes())?;
         return Ok(());
     }
     let Some(file) = &args.file else {
-        return Err(Stop::Misused(format!(
+        return Err(ExitError::Misused(format!(
             "{ME}: -h or --help for usage\n{ME}: an osdmap file must be named"
         )));
     };
@@ -108,13 +108,16 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
         None => read(file)?,
         Some(create) => {
             if fs::exists(file)? && !args.clobber {
-                return Err(Stop::failed(format!("{ME}: {file} exists, --clobber to overwrite"), MINUS_ONE));
+                return Err(ExitError::failed(
+                    format!("{ME}: {file} exists, --clobber to overwrite"),
+                    MINUS_ONE,
+                ));
             }
             let pool = DefaultPool { pg_bits: args.pg_bits, pgp_bits: args.pgp_bits };
             let pool = args.with_default_pool.then_some(pool);
             let map = match create {
-                Create::Simple(osds) => create::simple(osds, pool, &args.invocation)?,
-                Create::Conf => create::from_conf(pool, &args.invocation)?,
+                MapSource::Simple(osds) => create::simple(osds, pool, &args.invocation)?,
+                MapSource::Conf => create::from_conf(pool, &args.invocation)?,
             };
             (map, 1)
         }
@@ -128,7 +131,7 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
     if args.clean_temps {
         writeln!(out, "cleaning pg temps")?;
     }
-    if args.upmaps() {
+    if args.needs_upmap() {
         modified |= upmap::run(&mut map, &args.upmap, args.save, out)?;
     }
     if let Some(path) = &args.import_crush {
@@ -138,13 +141,14 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
         modified = true;
     }
     if let Some(path) = &args.export_crush {
-        fs::write(path, map.crush.encode())
-            .map_err(|error| Stop::failed(format!("{ME}: error writing crush map to {path}: {error}"), 1))?;
+        fs::write(path, map.crush.encode()).map_err(|error| {
+            ExitError::failed(format!("{ME}: error writing crush map to {path}: {error}"), 1)
+        })?;
         writeln!(out, "{ME}: exported crush map to {path}")?;
     }
     test(&map, &args, out)?;
-    if !modified && !args.acts() {
-        return Err(Stop::Misused(format!("{ME}: no action specified?")));
+    if !modified && !args.has_action() {
+        return Err(ExitError::Misused(format!("{ME}: no action specified?")));
     }
     if modified {
         map.epoch = map.epoch.next();
@@ -153,17 +157,17 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
     if modified {
         writeln!(out, "{ME}: writing epoch {} to {file}", map.epoch)?;
         fs::write(file, map.to_file(crush_version))
-            .map_err(|error| Stop::failed(format!("{ME}: error writing '{file}': {error}"), 1))?;
+            .map_err(|error| ExitError::failed(format!("{ME}: error writing '{file}': {error}"), 1))?;
     }
     Ok(())
 }
 
 /// Reads the maps `FOLDER/FIRST` to `FOLDER/LAST`.
-fn read_range(folder: &str, first: i64, last: i64, out: &mut dyn Write) -> Result<(), Stop> {
+fn read_range(folder: &str, first: i64, last: i64, out: &mut dyn Write) -> Result<(), ExitError> {
     for number in first..=last {
         let file = format!("{folder}/{number}");
         let bytes = fs::read(&file)
-            .map_err(|error| Stop::failed(format!("unable to read {file}: {}", os_error(&error)), 1))?;
+            .map_err(|error| ExitError::failed(format!("unable to read {file}: {}", os_error(&error)), 1))?;
         writeln!(out, "{file} got {} bytes", bytes.len())?;
         decode(&file, &bytes)?;
     }
@@ -177,18 +181,18 @@ fn next_epoch(map: &mut OsdMap) {
 }
 
 /// Changes CRUSH weights of devices. Returns true if the map is to be written.
-fn adjust(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<bool, Stop> {
+fn adjust(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<bool, ExitError> {
     if args.adjust_crush_weight.is_empty() {
         return Ok(false);
     }
     let mut crush = CrushMap::clone(&map.crush);
     for (osd, weight, shown) in &args.adjust_crush_weight {
         let name = crush.item_name(*osd as i32).map(str::to_owned);
-        let missing = || Stop::failed(format!("{ME}: osd.{osd} is not in the crush map"), 1);
+        let missing = || ExitError::failed(format!("{ME}: osd.{osd} is not in the crush map"), 1);
         crush
             .adjust_item_weight(&name.ok_or_else(missing)?, *weight)
-            .map_err(|error| Stop::failed(format!("{ME}: osd.{osd}: {error}"), 1))?;
-        let shown = crate::cmd::crushtool::tester::general(f64::from(*shown));
+            .map_err(|error| ExitError::failed(format!("{ME}: osd.{osd}: {error}"), 1))?;
+        let shown = crate::cmd::crushtool::tester::format_g(f64::from(*shown));
         writeln!(out, "Adjusted osd.{osd} CRUSH weight to {shown}")?;
         if args.save {
             next_epoch(map);
@@ -198,17 +202,18 @@ fn adjust(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<bool, St
     Ok(args.save)
 }
 
-fn import_crush(map: &mut OsdMap, path: &str, out: &mut dyn Write) -> Result<(), Stop> {
+fn import_crush(map: &mut OsdMap, path: &str, out: &mut dyn Write) -> Result<(), ExitError> {
     let bytes = fs::read(path).map_err(|error| {
         let why = format!("can't open {path}: {}", os_error(&error));
-        Stop::failed(format!("{ME}: error reading crush map from {path}: {why}"), 1)
+        ExitError::failed(format!("{ME}: error reading crush map from {path}: {why}"), 1)
     })?;
-    let unreadable = |error| Stop::failed(format!("{ME}: unable to decode crush map {path}: {error}"), 1);
+    let unreadable =
+        |error| ExitError::failed(format!("{ME}: unable to decode crush map {path}: {error}"), 1);
     let crush = CrushMap::decode(&bytes).map_err(unreadable)?;
     let devices = crush.max_devices();
     if i64::from(devices) > i64::from(map.max_osd) {
         let text = format!("{ME}: crushmap max_devices {devices} > osdmap max_osd {}", map.max_osd);
-        return Err(Stop::failed(text, 1));
+        return Err(ExitError::failed(text, 1));
     }
     map.crush = Arc::new(crush);
     next_epoch(map);
@@ -224,18 +229,19 @@ fn os_error(error: &io::Error) -> String {
     }
 }
 
-fn opening(file: &str, error: &io::Error) -> Stop {
+fn opening(file: &str, error: &io::Error) -> ExitError {
     let why = os_error(error);
-    Stop::failed(format!("{ME}: couldn't open {file}: can't open {file}: {why}"), MINUS_ONE)
+    ExitError::failed(format!("{ME}: couldn't open {file}: can't open {file}: {why}"), MINUS_ONE)
 }
 
-fn read(file: &str) -> Result<(OsdMap, u64), Stop> {
+fn read(file: &str) -> Result<(OsdMap, u64), ExitError> {
     let bytes = fs::read(file).map_err(|error| opening(file, &error))?;
     decode(file, &bytes)
 }
 
-fn decode(file: &str, bytes: &[u8]) -> Result<(OsdMap, u64), Stop> {
-    let damaged = |error| Stop::failed(format!("{ME}: error decoding osdmap '{file}': {error}"), MINUS_ONE);
+fn decode(file: &str, bytes: &[u8]) -> Result<(OsdMap, u64), ExitError> {
+    let damaged =
+        |error| ExitError::failed(format!("{ME}: error decoding osdmap '{file}': {error}"), MINUS_ONE);
     OsdMap::from_file(bytes).map_err(damaged)
 }
 
@@ -245,7 +251,7 @@ fn now() -> Now {
 }
 
 /// Marks OSDs as requested. Marking an OSD in creates it if the map does not have it.
-fn mark(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
+fn mark(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), ExitError> {
     if args.mark_up_in {
         writeln!(out, "marking all OSDs up and in")?;
         for osd in 0..map.max_osd {
@@ -254,13 +260,13 @@ fn mark(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> 
             let has_no_weight = map.crush.item_weight(osd as i32) == Some(0);
             if let Some(name) = map.crush.item_name(osd as i32).filter(|_| has_no_weight).map(str::to_owned) {
                 let weighed = Arc::make_mut(&mut map.crush).adjust_item_weight(&name, WEIGHT_ONE);
-                weighed.map_err(|error| Stop::failed(format!("{ME}: osd.{osd}: {error}"), 1))?;
+                weighed.map_err(|error| ExitError::failed(format!("{ME}: osd.{osd}: {error}"), 1))?;
             }
         }
     }
-    let mut marking = |osd: u32, what: &str| -> Result<(), Stop> {
+    let mut marking = |osd: u32, what: &str| -> Result<(), ExitError> {
         if osd >= map.max_osd {
-            return Err(Stop::failed(format!("{ME}: there is no osd.{osd}"), 1));
+            return Err(ExitError::failed(format!("{ME}: there is no osd.{osd}"), 1));
         }
         Ok(writeln!(out, "marking OSD@{osd} as {what}")?)
     };
@@ -287,7 +293,7 @@ fn mark(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> 
 }
 
 /// Maps the given objects and PGs.
-fn test(map: &OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
+fn test(map: &OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), ExitError> {
     if let Some(name) = &args.test_map_object {
         let pool = match args.pool {
             Some(pool) => pool,
@@ -299,11 +305,11 @@ fn test(map: &OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
         let placed = map.pools.get(&pool).ok_or_else(|| no_pool(pool))?;
         let hash = ObjectId::new(pool, "", "", name).hash();
         let pg = PgId::new(pool, pg_of_hash(hash, placed.pg_num));
-        writeln!(out, " object '{name}' -> {pg} -> {}", pgs::set(&map.pg_to_up(pg).up))?;
+        writeln!(out, " object '{name}' -> {pg} -> {}", pgs::format_osd_set(&map.pg_to_up(pg).up))?;
     }
     if let Some(text) = &args.test_map_pg {
         let pg: PgId =
-            text.parse().map_err(|_| Stop::Misused(format!("{ME}: failed to parse pg '{text}")))?;
+            text.parse().map_err(|_| ExitError::Misused(format!("{ME}: failed to parse pg '{text}")))?;
         writeln!(out, " parsed '{text}' -> {pg}")?;
         writeln!(out, "{}", pgs::line(map, pg, &map.pg_to_up(pg)))?;
     }
@@ -316,11 +322,11 @@ fn test(map: &OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
         pgs::test(map, args.pool, args.pg_num, level, args.test_random, out)?;
     }
     if args.test_crush {
-        pgs::endlessly(map, out)?;
+        pgs::run_crush_test(map, out)?;
     }
     Ok(())
 }
 
-fn no_pool(pool: PoolId) -> Stop {
-    Stop::failed(format!("There is no pool {}", pool.0), 1)
+fn no_pool(pool: PoolId) -> ExitError {
+    ExitError::failed(format!("There is no pool {}", pool.0), 1)
 }

@@ -36,7 +36,7 @@ impl Format {
     }
 
     /// The destination of text for users: none if JSON was requested.
-    pub(in crate::cmd) fn text(self) -> Box<dyn Write> {
+    pub(in crate::cmd) fn text_writer(self) -> Box<dyn Write> {
         match self {
             Format::Plain => Box::new(io::stdout().lock()),
             Format::Json | Format::JsonPretty => Box::new(io::sink()),
@@ -44,7 +44,7 @@ impl Format {
     }
 
     /// Writes the document and a newline to `out` if JSON was requested.
-    pub(in crate::cmd) fn answer(self, out: &mut dyn Write, document: &Value) -> io::Result<()> {
+    pub(in crate::cmd) fn write_json(self, out: &mut dyn Write, document: &Value) -> io::Result<()> {
         match self {
             Format::Plain => Ok(()),
             format => writeln!(out, "{}", format.render(document).trim_end()),
@@ -68,7 +68,7 @@ mod tests {
         ] {
             let mut out = Vec::new();
             let format = Format::from_name(name).unwrap();
-            format.answer(&mut out, &document).unwrap();
+            format.write_json(&mut out, &document).unwrap();
             assert_eq!(String::from_utf8(out).unwrap(), expected, "{name}");
             assert_eq!(Format::from_str(name, false), Ok(format), "the same name for clap");
         }

@@ -89,7 +89,7 @@ fn programs() -> Vec<Program> {
 
 /// The commands that users type, with the words that may be first among their parameters.
 fn ceph_sentences() -> Vec<String> {
-    let mut sentences = BTreeSet::from(ceph::COMPOSED.map(str::to_owned));
+    let mut sentences = BTreeSet::from(ceph::CLIENT_SIDE_COMMANDS.map(str::to_owned));
     let is_typed = |prefix: &str| {
         prefix != "get_command_descriptions"
             && prefix != "service beacon"

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 /// An error for the user, and the exit code.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct RadosFailure {
     pub(crate) text: String,
     pub(crate) code: u8,
 }
@@ -35,28 +35,28 @@ pub(crate) struct Failure {
 /// `-EINVAL` as an exit code, as in Ceph's program for values that it can't parse.
 const EXIT_INVALID: u8 = 234;
 
-impl Failure {
-    pub(in crate::cmd) fn new(text: impl Into<String>) -> Failure {
-        Failure { text: text.into(), code: 1 }
+impl RadosFailure {
+    pub(in crate::cmd) fn new(text: impl Into<String>) -> RadosFailure {
+        RadosFailure { text: text.into(), code: 1 }
     }
 
-    pub(in crate::cmd) fn invalid(text: impl Into<String>) -> Failure {
-        Failure { text: text.into(), code: EXIT_INVALID }
+    pub(in crate::cmd) fn invalid(text: impl Into<String>) -> RadosFailure {
+        RadosFailure { text: text.into(), code: EXIT_INVALID }
     }
 
-    fn unsupported(what: &str) -> Failure {
+    fn unsupported(what: &str) -> RadosFailure {
         let errno = Errno::ENOTSUP;
-        Failure::new(format!("{what} is not supported by this release\nerror {}: {errno}", errno.0))
+        RadosFailure::new(format!("{what} is not supported by this release\nerror {}: {errno}", errno.0))
     }
 
-    fn usage() -> Failure {
-        Failure::new(USAGE)
+    fn usage() -> RadosFailure {
+        RadosFailure::new(USAGE)
     }
 }
 
 /// `DOING pool/object: (2) No such file or directory`, with details that the number does not contain.
-fn failed(doing: impl std::fmt::Display) -> impl FnOnce(Error) -> Failure {
-    move |error| Failure::new(format!("{doing}: {}", reason(&error)))
+fn failed(doing: impl std::fmt::Display) -> impl FnOnce(Error) -> RadosFailure {
+    move |error| RadosFailure::new(format!("{doing}: {}", reason(&error)))
 }
 
 fn reason(error: &Error) -> String {
@@ -68,11 +68,11 @@ fn reason(error: &Error) -> String {
 }
 
 /// Writes to standard output. A closed pipe ends the program quietly.
-pub(in crate::cmd) fn out(text: impl AsRef<[u8]>) -> Result<(), Failure> {
+pub(in crate::cmd) fn out(text: impl AsRef<[u8]>) -> Result<(), RadosFailure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_ref()).and_then(|()| stdout.flush()) {
         Err(e) if e.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
-        result => result.map_err(|e| Failure::new(format!("error writing to stdout: {e}"))),
+        result => result.map_err(|e| RadosFailure::new(format!("error writing to stdout: {e}"))),
     }
 }
 
@@ -80,7 +80,7 @@ pub(in crate::cmd) fn out(text: impl AsRef<[u8]>) -> Result<(), Failure> {
 pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure { text, code }) => {
+        Err(RadosFailure { text, code }) => {
             if !text.is_empty() {
                 eprintln!("{text}");
             }
@@ -89,8 +89,8 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
     }
 }
 
-fn run(args: Vec<OsString>) -> Result<(), Failure> {
-    let invocation = session::parse(args).map_err(Failure::new)?;
+fn run(args: Vec<OsString>) -> Result<(), RadosFailure> {
+    let invocation = session::parse(args).map_err(RadosFailure::new)?;
     let args = Args::parse(&invocation.rest)?;
     if args.help {
         return out(USAGE);
@@ -99,29 +99,31 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         return out(format!("nacre version {}\n", env!("CARGO_PKG_VERSION")));
     }
     let Some((verb, operands)) = args.words.split_first() else {
-        return Err(Failure::new("rados: -h or --help for usage"));
+        return Err(RadosFailure::new("rados: -h or --help for usage"));
     };
     let found = if args.striper { striped::command(verb) } else { command(verb) };
     if found.is_none() && command(verb).is_some() {
-        return Err(Failure::new(format!("rados: '{verb}' does not work on striped objects (--striper)")));
+        return Err(RadosFailure::new(format!(
+            "rados: '{verb}' does not work on striped objects (--striper)"
+        )));
     }
     let Some(command) = found else {
         let errno = Errno::EINVAL;
         let text = format!("unrecognized command {verb}; -h or --help for usage\nerror {}: {errno}", errno.0);
-        return Err(Failure::new(text));
+        return Err(RadosFailure::new(text));
     };
     let operands: Vec<&str> = operands.iter().map(String::as_str).collect();
     if !command.operands.contains(&operands.len()) {
-        return Err(Failure::usage());
+        return Err(RadosFailure::usage());
     }
     if command.needs_pool && args.pool.is_none() {
         return Err(match verb.as_str() {
-            "ls" => Failure::new("either pool name or pg id needs to be specified"),
-            _ => Failure::usage(),
+            "ls" => RadosFailure::new("either pool name or pg id needs to be specified"),
+            _ => RadosFailure::usage(),
         });
     }
     let cluster = session::connect(&invocation)
-        .map_err(|e| Failure::new(format!("couldn't connect to cluster: {e}")))?;
+        .map_err(|e| RadosFailure::new(format!("couldn't connect to cluster: {e}")))?;
     let pool = match args.pool.as_deref().filter(|_| command.needs_pool || command.takes_pool) {
         Some(name) => Some(open_pool(&cluster, name, &args)?),
         None => None,
@@ -132,7 +134,7 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
     result
 }
 
-fn open_pool(cluster: &Cluster, name: &str, args: &Args) -> Result<IoCtx, Failure> {
+fn open_pool(cluster: &Cluster, name: &str, args: &Args) -> Result<IoCtx, RadosFailure> {
     let pool =
         block_on(cluster.open_pool(name)).map_err(failed(format_args!("error opening pool {name}")))?;
     Ok(pool.with_namespace(&args.namespace).with_locator(&args.locator).with_full_try())
@@ -152,9 +154,9 @@ impl Context<'_> {
     }
 
     /// The same pool through a separate session, which ends with the cluster's handle.
-    fn another_session(&self, network: &Arc<Network>) -> Result<(Cluster, IoCtx), Failure> {
+    fn another_session(&self, network: &Arc<Network>) -> Result<(Cluster, IoCtx), RadosFailure> {
         let cluster = session::connect_on(network, self.invocation)
-            .map_err(|e| Failure::new(format!("couldn't connect to cluster: {e}")))?;
+            .map_err(|e| RadosFailure::new(format!("couldn't connect to cluster: {e}")))?;
         let pool = open_pool(&cluster, self.pool().pool_name(), self.args)?;
         Ok((cluster, pool))
     }
@@ -176,7 +178,7 @@ impl Context<'_> {
     }
 }
 
-type Run = fn(&Context<'_>, &[&str]) -> Result<(), Failure>;
+type Run = fn(&Context<'_>, &[&str]) -> Result<(), RadosFailure>;
 
 struct Command {
     operands: std::ops::RangeInclusive<usize>,

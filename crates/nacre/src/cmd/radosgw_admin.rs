@@ -7,7 +7,7 @@ mod topic;
 mod zone;
 
 use super::session;
-use crate::daemon::{idle_delivery, rgw_config};
+use crate::daemon::{passive_delivery, rgw_config};
 use crate::progress::{Progress, Unit};
 use anyhow::{Context as _, Result, bail};
 use args::{
@@ -18,8 +18,8 @@ use clap::{CommandFactory, Parser};
 use nacre_client::{Cluster, block_on};
 use nacre_common::Config;
 use nacre_rgw::{
-    AccessKey, CheckReport, Collected, Expired, Gateway, LifecycleStatus, Problem, QuotaChange, UsageFilter,
-    User, caps,
+    AccessKey, BucketInconsistency, CheckReport, Expired, Gateway, GcResult, LifecycleStatus, QuotaChange,
+    UsageFilter, User, caps,
 };
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -155,19 +155,19 @@ fn run(args: Vec<OsString>) -> Result<()> {
     };
     let cluster = session::connect(&invocation)
         .map_err(|error| anyhow::anyhow!("couldn't connect to the cluster: {error}"))?;
-    let rgw = nacre_rgw::Config { delivery: Some(idle_delivery(&config, &cluster)), ..rgw };
+    let rgw = nacre_rgw::Config { delivery: Some(passive_delivery(&config, &cluster)), ..rgw };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let progress = Progress::start("radosgw-admin", Unit::Time, None);
     let outcome = runtime.block_on(async {
         // Gateways create the pools that the zone names.
         let subject = match args.subject {
             Subject::Zone(verb) => return zone::carry_out(&cluster, verb).await,
-            Subject::Zonegroup(verb) => return zone::carry_out_of_group(&cluster, verb).await,
+            Subject::Zonegroup(verb) => return zone::run_zonegroup(&cluster, verb).await,
             subject => subject,
         };
         let gateway = Gateway::open(cluster.clone(), rgw).await?;
         let outcome = carry_out(&gateway, &cluster, subject).await;
-        gateway.finish().await;
+        gateway.shut_down().await;
         outcome
     });
     block_on(cluster.watch_flush()).ok();
@@ -249,7 +249,7 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
             })))
         }
         Subject::Reshard(ReshardVerb::Add { bucket, num_shards }) => {
-            gateway.ask_reshard(&gateway.bucket(&bucket).await?, num_shards).await?;
+            gateway.request_reshard(&gateway.bucket(&bucket).await?, num_shards).await?;
             Ok(None)
         }
         Subject::Reshard(ReshardVerb::List) => {
@@ -258,7 +258,7 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
                 json!({
                     "bucket_name": name,
                     "bucket_id": entry.id,
-                    "time_ns": entry.asked_ns,
+                    "time_ns": entry.requested_ns,
                     "old_num_shards": entry.from,
                     "tentative_new_num_shards": entry.shards,
                 })
@@ -275,9 +275,9 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
         }
         Subject::Ratelimit(verb) => ratelimit::carry_out(gateway, verb).await,
         Subject::Zone(verb) => zone::carry_out(cluster, verb).await,
-        Subject::Zonegroup(verb) => zone::carry_out_of_group(cluster, verb).await,
-        Subject::Topic(verb) => topic::carry_out(gateway, verb).await,
-        Subject::Notification(verb) => topic::notification(gateway, verb).await,
+        Subject::Zonegroup(verb) => zone::run_zonegroup(cluster, verb).await,
+        Subject::Topic(verb) => topic::run(gateway, verb).await,
+        Subject::Notification(verb) => topic::run_notification(gateway, verb).await,
         Subject::Gc(GcVerb::List { include_all }) => {
             let records = gateway.garbage(include_all).await?;
             let shown = records.into_iter().map(|record| {
@@ -291,7 +291,7 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
             Ok(Some(shown.collect()))
         }
         Subject::Gc(GcVerb::Process { include_all }) => {
-            let Collected { damaged, failed, .. } = gateway.collect_garbage(include_all).await?;
+            let GcResult { damaged, failed, .. } = gateway.collect_garbage(include_all).await?;
             if damaged > 0 {
                 eprintln!("{damaged} damaged records stay where they are; gc list --include-all shows them");
             }
@@ -501,20 +501,22 @@ fn checked(name: &str, report: &CheckReport, fixed: bool) -> Value {
         .problems
         .iter()
         .map(|problem| match problem {
-            Problem::MissingShard(shard) => named("missing_shard", shard, none()),
-            Problem::ClosedShard(shard) => named("closed_shard", shard, none()),
-            Problem::WrongEntry(key) => named("wrong_entry", key, none()),
-            Problem::CorruptEntry(key) => named("corrupt_entry", key, none()),
-            Problem::CorruptHead(key) => named("corrupt_head", key, none()),
-            Problem::StalePending(key) => named("stale_pending", key, none()),
-            Problem::WrongSums(shard) => named("wrong_sums", shard, none()),
-            Problem::MissingUpload(key, id) => {
+            BucketInconsistency::MissingShard(shard) => named("missing_shard", shard, none()),
+            BucketInconsistency::ClosedShard(shard) => named("closed_shard", shard, none()),
+            BucketInconsistency::WrongEntry(key) => named("wrong_entry", key, none()),
+            BucketInconsistency::CorruptEntry(key) => named("corrupt_entry", key, none()),
+            BucketInconsistency::CorruptHead(key) => named("corrupt_head", key, none()),
+            BucketInconsistency::StalePending(key) => named("stale_pending", key, none()),
+            BucketInconsistency::WrongSums(shard) => named("wrong_sums", shard, none()),
+            BucketInconsistency::MissingUpload(key, id) => {
                 uploads.push(Value::from(format!("{key}.{id}")));
                 named("missing_upload", key, json!({ "upload": id }))
             }
-            Problem::UnlistedUpload(key, id) => named("unlisted_upload", key, json!({ "upload": id })),
-            Problem::Orphan(run, count) => named("orphan", run, json!({ "objects": count })),
-            Problem::BusyShard(shard) => named("busy_shard", shard, none()),
+            BucketInconsistency::UnlistedUpload(key, id) => {
+                named("unlisted_upload", key, json!({ "upload": id }))
+            }
+            BucketInconsistency::Orphan(run, count) => named("orphan", run, json!({ "objects": count })),
+            BucketInconsistency::BusyShard(shard) => named("busy_shard", shard, none()),
         })
         .collect();
     json!({

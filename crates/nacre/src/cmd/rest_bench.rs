@@ -4,12 +4,15 @@
 //! number of connections and the size of an object bound the memory.
 
 use super::obj_bencher::{
-    self, Done, Failed, Kind, LAST_RUN, PREFIX, Plan, Run, Settings, Store, bench_failed,
+    self, BackendCallback, BackendError, BenchBackend, BenchKind, BenchPlan, LAST_RUN, PREFIX, RunRecord,
+    Settings, bench_failed,
 };
 use super::output::Format;
 use super::rados::args::{number, size};
-use super::rados::{Failure, out};
-use super::s3_client::{Answer, Ask, Connection, MAX_TEXT, Payload, Target, Tls, environment, region};
+use super::rados::{RadosFailure, out};
+use super::s3_client::{
+    Connection, MAX_KEPT_BODY, Payload, S3Endpoint, S3Request, S3Response, Tls, environment, region,
+};
 use super::session;
 use super::steady::SLICE_SECONDS;
 use bytes::Bytes;
@@ -61,7 +64,10 @@ struct Args {
 
 impl Args {
     /// Parses the arguments. `None` if help is requested.
-    fn parse(args: &[String], environment: impl Fn(&str) -> Option<String>) -> Result<Option<Args>, Failure> {
+    fn parse(
+        args: &[String],
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Args>, RadosFailure> {
         let mut parsed = Args {
             verb: String::new(),
             seconds: 60,
@@ -92,7 +98,7 @@ impl Args {
             let flag = if flag.starts_with("--") { flag.replace('_', "-") } else { flag.to_owned() };
             let mut value = || match inline.or_else(|| args.next().map(String::as_str)) {
                 Some(value) => Ok(value),
-                None => Err(Failure::invalid(format!("Option {flag} requires an argument."))),
+                None => Err(RadosFailure::invalid(format!("Option {flag} requires an argument."))),
             };
             match flag.as_str() {
                 "-h" | "--help" => return Ok(None),
@@ -127,7 +133,7 @@ impl Args {
                 "-f" | "--format" => {
                     let name = value()?;
                     parsed.format = Format::from_name(name)
-                        .ok_or_else(|| Failure::invalid(format!("unrecognized format: {name}")))?;
+                        .ok_or_else(|| RadosFailure::invalid(format!("unrecognized format: {name}")))?;
                 }
                 verb @ ("write" | "seq" | "rand" | "cleanup") if parsed.verb.is_empty() => {
                     parsed.verb = verb.to_owned();
@@ -138,9 +144,9 @@ impl Args {
         parsed.check().map(|()| Some(parsed))
     }
 
-    fn check(&mut self) -> Result<(), Failure> {
+    fn check(&mut self) -> Result<(), RadosFailure> {
         if self.verb.is_empty() {
-            return Err(Failure::new(USAGE.trim_end()));
+            return Err(RadosFailure::new(USAGE.trim_end()));
         }
         if self.host.is_empty() {
             return Err(usage("rest-bench: api host not provided."));
@@ -153,21 +159,21 @@ impl Args {
         }
         let is_sound = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
         if !is_sound(&self.bucket) {
-            return Err(Failure::invalid(format!("'{}' can't be a bucket's name", self.bucket)));
+            return Err(RadosFailure::invalid(format!("'{}' can't be a bucket's name", self.bucket)));
         }
         if self.run_name.as_deref() == Some("") {
             self.run_name = None;
         }
         if !(1..=MAX_CONNECTIONS).contains(&self.concurrent) {
-            return Err(Failure::invalid(format!("-t must be from 1 to {MAX_CONNECTIONS}")));
+            return Err(RadosFailure::invalid(format!("-t must be from 1 to {MAX_CONNECTIONS}")));
         }
         if !(1..=MAX_SIZE).contains(&self.op_size) {
-            return Err(Failure::invalid(format!("-b must be from 1 to {MAX_SIZE} bytes")));
+            return Err(RadosFailure::invalid(format!("-b must be from 1 to {MAX_SIZE} bytes")));
         }
         Ok(())
     }
 
-    fn target(&self) -> Result<Target, String> {
+    fn target(&self) -> Result<S3Endpoint, String> {
         let wrong = || format!("'{}' is no host with or without a port", self.host);
         let authority: http::uri::Authority = self.host.parse().map_err(|_| wrong())?;
         if authority.as_str().contains('@') {
@@ -178,7 +184,7 @@ impl Args {
             true => Some(Tls::new(authority.host()).map_err(|error| format!("{error:#}"))?),
             false => None,
         };
-        Ok(Target {
+        Ok(S3Endpoint {
             host: if self.vhost { format!("{}.{authority}", self.bucket) } else { authority.to_string() },
             connect: format!("{}:{port}", authority.host()),
             region: region(),
@@ -191,8 +197,8 @@ impl Args {
     }
 }
 
-fn usage(text: &str) -> Failure {
-    Failure::new(format!("{text}\n{}", USAGE.trim_end()))
+fn usage(text: &str) -> RadosFailure {
+    RadosFailure::new(format!("{text}\n{}", USAGE.trim_end()))
 }
 
 /// One connection to the bucket.
@@ -206,11 +212,11 @@ struct Way {
 
 impl Way {
     /// Sends a request, and repeats it as long as the server asks to retry.
-    async fn ask(&self, ask: Ask<'_>, payload: &Payload) -> Result<Answer, Failed> {
+    async fn ask(&self, ask: S3Request<'_>, payload: &Payload) -> Result<S3Response, BackendError> {
         let doing = |why: String| format!("{} {}: {why}", ask.method, ask.path);
         let began = Instant::now();
         loop {
-            let answered = self.connection.lock().await.ask(ask, payload).await;
+            let answered = self.connection.lock().await.send(ask, payload).await;
             match answered {
                 Ok(answer) if answer.status.is_success() => return Ok(answer),
                 Ok(answer) if answer.status == StatusCode::SERVICE_UNAVAILABLE && began.elapsed() < GRACE => {
@@ -223,9 +229,11 @@ impl Way {
                         StatusCode::SERVICE_UNAVAILABLE => Errno::EBUSY,
                         _ => Errno::EIO,
                     };
-                    return Err(Failed { text: doing(answer.failure()), errno });
+                    return Err(BackendError { text: doing(answer.failure()), errno });
                 }
-                Err(error) => return Err(Failed { text: doing(format!("{error:#}")), errno: Errno::EIO }),
+                Err(error) => {
+                    return Err(BackendError { text: doing(format!("{error:#}")), errno: Errno::EIO });
+                }
             }
         }
     }
@@ -236,10 +244,10 @@ impl Way {
         name: &str,
         payload: Payload,
         keep: usize,
-    ) -> Result<Answer, Failed> {
+    ) -> Result<S3Response, BackendError> {
         let parts: Vec<_> = name.split('/').map(|part| urlencoding::encode(part).into_owned()).collect();
         let path = format!("{}/{}", self.root, parts.join("/"));
-        self.ask(Ask { method: &method, path: &path, query: "", keep }, &payload).await
+        self.ask(S3Request { method: &method, path: &path, query: "", keep }, &payload).await
     }
 
     /// Starts a request on an object. Passes `done` the result of `outcome` for the answer.
@@ -248,8 +256,8 @@ impl Way {
         (method, name): (Method, &str),
         payload: Payload,
         keep: usize,
-        outcome: impl FnOnce(Answer) -> T + Send + 'static,
-        done: Done<T>,
+        outcome: impl FnOnce(S3Response) -> T + Send + 'static,
+        done: BackendCallback<T>,
     ) {
         let (way, name) = (self.clone(), name.to_owned());
         self.runtime.spawn(async move {
@@ -259,13 +267,13 @@ impl Way {
     }
 
     /// The objects after `after` with names that start with `prefix`, at most one page, and whether there are more.
-    fn list(&self, prefix: &str, after: &str) -> Result<(Vec<String>, bool), Failed> {
+    fn list(&self, prefix: &str, after: &str) -> Result<(Vec<String>, bool), BackendError> {
         let encoded = |text: &str| urlencoding::encode(text).into_owned();
         let (after, prefix) = (encoded(after), encoded(prefix));
         let query =
             format!("encoding-type=url&list-type=2&max-keys={PAGE}&prefix={prefix}&start-after={after}");
         let path = if self.root.is_empty() { "/" } else { &self.root };
-        let ask = Ask { method: &Method::GET, path, query: &query, keep: MAX_TEXT };
+        let ask = S3Request { method: &Method::GET, path, query: &query, keep: MAX_KEPT_BODY };
         let text = self.runtime.block_on(self.ask(ask, &Payload::empty()))?.text();
         Ok((keys(&text), text.contains("<IsTruncated>true")))
     }
@@ -277,31 +285,31 @@ fn keys(text: &str) -> Vec<String> {
     parts.filter_map(|(key, _)| urlencoding::decode(key).ok().map(std::borrow::Cow::into_owned)).collect()
 }
 
-impl Store for Way {
-    fn write(&self, _: &Plan, name: &str, _: u64, data: Bytes, done: Done<()>) {
+impl BenchBackend for Way {
+    fn write(&self, _: &BenchPlan, name: &str, _: u64, data: Bytes, done: BackendCallback<()>) {
         self.start((Method::PUT, name), Payload::new(data, false), 0, drop, done);
     }
 
-    fn read(&self, name: &str, _: u64, len: u64, done: Done<Bytes>) {
+    fn read(&self, name: &str, _: u64, len: u64, done: BackendCallback<Bytes>) {
         // One more byte reveals that the object is larger than expected.
         let keep = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(1);
         self.start((Method::GET, name), Payload::empty(), keep, |answer| answer.body, done);
     }
 
-    fn remove(&self, name: &str, done: Done<bool>) {
+    fn remove(&self, name: &str, done: BackendCallback<bool>) {
         // S3 does not report whether it existed.
         self.start((Method::DELETE, name), Payload::empty(), 0, |_| true, done);
     }
 
-    fn save(&self, name: &str, data: Vec<u8>) -> Result<(), Failed> {
+    fn save(&self, name: &str, data: Vec<u8>) -> Result<(), BackendError> {
         let put = self.object(Method::PUT, name, Payload::new(data.into(), true), 0);
         self.runtime.block_on(put).map(drop)
     }
 
-    fn load(&self, name: &str) -> Result<Option<Bytes>, Failed> {
-        match self.runtime.block_on(self.object(Method::GET, name, Payload::empty(), MAX_TEXT)) {
+    fn load(&self, name: &str) -> Result<Option<Bytes>, BackendError> {
+        match self.runtime.block_on(self.object(Method::GET, name, Payload::empty(), MAX_KEPT_BODY)) {
             Ok(answer) => Ok(Some(answer.body)),
-            Err(Failed { errno: Errno::ENOENT, .. }) => Ok(None),
+            Err(BackendError { errno: Errno::ENOENT, .. }) => Ok(None),
             Err(failed) => Err(failed),
         }
     }
@@ -309,7 +317,7 @@ impl Store for Way {
 
 /// Runs the program with its arguments.
 pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
-    let parsed = session::parse(args).map_err(Failure::new);
+    let parsed = session::parse(args).map_err(RadosFailure::new);
     let outcome = parsed.and_then(|invocation| Args::parse(&invocation.rest, environment));
     let outcome = outcome.and_then(|args| match args {
         Some(args) => run(&args),
@@ -317,17 +325,17 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure { text, code }) => {
+        Err(RadosFailure { text, code }) => {
             eprintln!("{text}");
             ExitCode::from(code)
         }
     }
 }
 
-fn run(args: &Args) -> Result<(), Failure> {
-    let failed = |why: String| Failure::new(format!("{why}\nfailed initializing benchmark"));
+fn run(args: &Args) -> Result<(), RadosFailure> {
+    let failed = |why: String| RadosFailure::new(format!("{why}\nfailed initializing benchmark"));
     // It lives as long as the program.
-    let target: &'static Target = Box::leak(Box::new(args.target().map_err(failed)?));
+    let target: &'static S3Endpoint = Box::leak(Box::new(args.target().map_err(failed)?));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(format!("no threads: {error}")))?;
     let root: Arc<str> = if args.vhost { Arc::from("") } else { format!("/{}", args.bucket).into() };
@@ -344,20 +352,22 @@ fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn bench(args: &Args, ways: &[Way], verb: &str) -> Result<(), Failure> {
+fn bench(args: &Args, ways: &[Way], verb: &str) -> Result<(), RadosFailure> {
     let kind = match verb {
-        "write" => Kind::Write,
-        "seq" => Kind::Sequential,
-        _ => Kind::Random,
+        "write" => BenchKind::Write,
+        "seq" => BenchKind::Sequential,
+        _ => BenchKind::Random,
     };
-    let run = if kind == Kind::Write {
+    let run = if kind == BenchKind::Write {
         let path = if args.vhost { "/".to_owned() } else { ways[0].root.to_string() };
         let made =
             ways[0].runtime.block_on(async { ways[0].connection.lock().await.make_bucket(&path).await });
         made.map_err(|error| {
-            Failure::new(format!("ERROR: failed to create bucket: {error:#}\nfailed initializing benchmark"))
+            RadosFailure::new(format!(
+                "ERROR: failed to create bucket: {error:#}\nfailed initializing benchmark"
+            ))
         })?;
-        Run { object_size: args.op_size, objects: 0, pid: std::process::id(), op_size: args.op_size }
+        RunRecord { object_size: args.op_size, objects: 0, pid: std::process::id(), op_size: args.op_size }
     } else {
         let run = obj_bencher::last_run(&ways[0], args.run_name.as_deref())?;
         if run.op_size != run.object_size || run.op_size > MAX_SIZE {
@@ -366,7 +376,7 @@ fn bench(args: &Args, ways: &[Way], verb: &str) -> Result<(), Failure> {
         }
         run
     };
-    let plan = Plan {
+    let plan = BenchPlan {
         kind,
         prefix: run.prefix(),
         op_size: run.op_size,
@@ -391,9 +401,9 @@ fn bench(args: &Args, ways: &[Way], verb: &str) -> Result<(), Failure> {
     obj_bencher::run(ways, plan, run, &settings)
 }
 
-fn cleanup(args: &Args, ways: &[Way]) -> Result<(), Failure> {
+fn cleanup(args: &Args, ways: &[Way]) -> Result<(), RadosFailure> {
     let Some(prefix) = &args.prefix else {
-        let removed = obj_bencher::remove_last_run(ways, args.run_name.as_deref())?;
+        let removed = obj_bencher::clean_up_last_run(ways, args.run_name.as_deref())?;
         return obj_bencher::print_removed(removed, args.format);
     };
     if !prefix.starts_with(PREFIX) {
@@ -402,15 +412,18 @@ fn cleanup(args: &Args, ways: &[Way]) -> Result<(), Failure> {
     }
     let (mut removed, mut after) = (0, String::new());
     loop {
-        let (names, more) = ways[0].list(prefix, &after).map_err(|failed| failed.told("cleanup"))?;
+        let (names, more) =
+            ways[0].list(prefix, &after).map_err(|failed| failed.print_and_fail("cleanup"))?;
         let last = names.last().cloned();
-        removed += obj_bencher::remove_all(ways, names, None).map_err(|failed| failed.told("cleanup"))?;
+        removed +=
+            obj_bencher::remove_all(ways, names, None).map_err(|failed| failed.print_and_fail("cleanup"))?;
         match last.filter(|_| more) {
             Some(last) => after = last,
             None => break,
         }
     }
-    obj_bencher::remove_all(ways, [LAST_RUN.to_owned()], Some(1)).map_err(|failed| failed.told("cleanup"))?;
+    obj_bencher::remove_all(ways, [LAST_RUN.to_owned()], Some(1))
+        .map_err(|failed| failed.print_and_fail("cleanup"))?;
     obj_bencher::print_removed(Some(removed), args.format)
 }
 
@@ -418,7 +431,7 @@ fn cleanup(args: &Args, ways: &[Way]) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Option<Args>, Failure> {
+    fn parse(text: &str) -> Result<Option<Args>, RadosFailure> {
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
         Args::parse(&words, |_| None)
     }

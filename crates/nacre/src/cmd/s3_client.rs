@@ -25,10 +25,10 @@ const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 /// Longer than any successful answer takes.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum bytes kept of an answer that is parsed: a page of a listing, an error's text.
-pub(super) const MAX_TEXT: usize = 4 << 20;
+pub(super) const MAX_KEPT_BODY: usize = 4 << 20;
 
 /// A server and the credentials.
-pub(super) struct Target {
+pub(super) struct S3Endpoint {
     /// The value of the header `Host`.
     pub(super) host: String,
     /// Host and port to connect to.
@@ -58,7 +58,7 @@ pub(super) struct Payload {
 
 /// An answer.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct S3Response {
     pub(super) status: StatusCode,
     /// Size of its body in bytes.
     pub(super) len: u64,
@@ -68,7 +68,7 @@ pub(super) struct Answer {
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask<'a> {
+pub(super) struct S3Request<'a> {
     pub(super) method: &'a Method,
     /// Encoded.
     pub(super) path: &'a str,
@@ -101,7 +101,7 @@ impl Payload {
     }
 }
 
-impl Answer {
+impl S3Response {
     /// The body as text.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
@@ -145,9 +145,9 @@ pub(super) fn region() -> String {
     region.unwrap_or_else(|| "us-east-1".to_owned())
 }
 
-impl Target {
+impl S3Endpoint {
     /// The server at `endpoint`, with the keys and region from the environment.
-    pub(super) fn of_environment(endpoint: &str) -> Result<Target> {
+    pub(super) fn from_env(endpoint: &str) -> Result<S3Endpoint> {
         let uri: Uri = endpoint.parse().with_context(|| format!("'{endpoint}' is no URL"))?;
         if uri.scheme_str() != Some("http") {
             bail!("'{endpoint}': only http:// is spoken; measure a TLS server behind a proxy on its host");
@@ -157,7 +157,7 @@ impl Target {
             bail!("'{endpoint}': an endpoint has no path");
         }
         let needed = |name: &str| environment(name).with_context(|| format!("{name} is not set"));
-        Ok(Target {
+        Ok(S3Endpoint {
             host: authority.as_str().to_owned(),
             connect: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(80)),
             region: region(),
@@ -170,7 +170,7 @@ impl Target {
     }
 
     /// The header `Authorization` of a request made at `stamp` (`20260131T235959Z`): Signature Version 4.
-    fn authorization(&self, ask: &Ask<'_>, digest: &str, stamp: &str) -> String {
+    fn authorization(&self, ask: &S3Request<'_>, digest: &str, stamp: &str) -> String {
         let (mut headers, mut signed) = (
             format!("host:{}\nx-amz-content-sha256:{digest}\nx-amz-date:{stamp}\n", self.host),
             "host;x-amz-content-sha256;x-amz-date".to_owned(),
@@ -179,7 +179,7 @@ impl Target {
             headers += &format!("x-amz-security-token:{token}\n");
             signed += ";x-amz-security-token";
         }
-        let Ask { method, path, query, .. } = ask;
+        let S3Request { method, path, query, .. } = ask;
         let canonical = format!("{method}\n{path}\n{query}\n{headers}\n{signed}\n{digest}");
         let day = &stamp[..8];
         let scope = format!("{day}/{}/s3/aws4_request", self.region);
@@ -197,23 +197,23 @@ impl Target {
 
 /// A connection, which is re-established when it has ended.
 pub(super) struct Connection<'a> {
-    target: &'a Target,
+    target: &'a S3Endpoint,
     sender: Option<SendRequest<Full<Bytes>>>,
 }
 
 impl<'a> Connection<'a> {
     /// Not connected yet.
-    pub(super) fn new(target: &'a Target) -> Connection<'a> {
+    pub(super) fn new(target: &'a S3Endpoint) -> Connection<'a> {
         Connection { target, sender: None }
     }
 
     /// Creates a bucket at this path. Returns whether it did not exist.
     pub(super) async fn make_bucket(&mut self, path: &str) -> Result<bool> {
-        let ask = Ask { method: &Method::HEAD, path, query: "", keep: 0 };
-        if self.ask(ask, &Payload::empty()).await?.status.is_success() {
+        let ask = S3Request { method: &Method::HEAD, path, query: "", keep: 0 };
+        if self.send(ask, &Payload::empty()).await?.status.is_success() {
             return Ok(false);
         }
-        let made = self.ask(Ask { method: &Method::PUT, ..ask }, &Payload::empty()).await?;
+        let made = self.send(S3Request { method: &Method::PUT, ..ask }, &Payload::empty()).await?;
         if !made.status.is_success() {
             bail!("can't make bucket {}: {}", path.trim_matches('/'), made.failure());
         }
@@ -221,7 +221,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Sends a request and receives its answer.
-    pub(super) async fn ask(&mut self, ask: Ask<'_>, payload: &Payload) -> Result<Answer> {
+    pub(super) async fn send(&mut self, ask: S3Request<'_>, payload: &Payload) -> Result<S3Response> {
         let answered = match tokio::time::timeout(TIMEOUT, self.exchange(ask, payload)).await {
             Ok(answered) => answered,
             Err(_) => Err(anyhow::anyhow!("no answer within {} s", TIMEOUT.as_secs())),
@@ -232,7 +232,7 @@ impl<'a> Connection<'a> {
         answered
     }
 
-    async fn exchange(&mut self, ask: Ask<'_>, payload: &Payload) -> Result<Answer> {
+    async fn exchange(&mut self, ask: S3Request<'_>, payload: &Payload) -> Result<S3Response> {
         let now = OffsetDateTime::from(std::time::SystemTime::now());
         let stamp = format!(
             "{:04}{:02}{:02}T{:02}{:02}{:02}Z",
@@ -261,14 +261,14 @@ impl<'a> Connection<'a> {
         let request = request.body(Full::new(payload.data.clone()))?;
         let mut response = self.sender().await?.send_request(request).await?;
         let status = response.status();
-        let keep = if status.is_success() { ask.keep } else { MAX_TEXT };
+        let keep = if status.is_success() { ask.keep } else { MAX_KEPT_BODY };
         let (mut len, mut kept) = (0, BytesMut::new());
         while let Some(frame) = response.body_mut().frame().await {
             let Ok(data) = frame?.into_data() else { continue };
             len += data.len() as u64;
             kept.extend_from_slice(&data[..data.len().min(keep - kept.len())]);
         }
-        Ok(Answer { status, len, body: kept.freeze() })
+        Ok(S3Response { status, len, body: kept.freeze() })
     }
 
     /// The connection, ready to send.
@@ -311,7 +311,7 @@ mod tests {
     /// The example of AWS' documentation ("Signature Calculations for the Authorization Header", GET Bucket lifecycle).
     #[test]
     fn signatures_are_those_of_the_documentation() {
-        let target = Target {
+        let target = S3Endpoint {
             host: "examplebucket.s3.amazonaws.com".into(),
             connect: String::new(),
             region: "us-east-1".into(),
@@ -321,7 +321,7 @@ mod tests {
             agent: None,
             tls: None,
         };
-        let ask = Ask { method: &Method::GET, path: "/", query: "lifecycle=", keep: 0 };
+        let ask = S3Request { method: &Method::GET, path: "/", query: "lifecycle=", keep: 0 };
         let header = target.authorization(&ask, &Payload::empty().digest, "20130524T000000Z");
         assert_eq!(
             header,

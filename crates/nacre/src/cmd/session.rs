@@ -23,7 +23,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
 pub(crate) fn connect(invocation: &Invocation) -> Result<Cluster, String> {
     let config = Config::load(invocation).map_err(|e| e.to_string())?;
     check_named(&config)?;
-    nacre_runtime::log::notices_to_stderr();
+    nacre_runtime::log::print_notices_to_stderr();
     let pending = native::connect(&config);
     let (done, waiting) = mpsc::channel::<()>();
     let options = config.snapshot();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Counts of operations by time, in steps of at most 1/16 of the time.
 #[derive(Debug, Default)]
-pub(crate) struct Times {
+pub(crate) struct LatencyHistogram {
     counts: Vec<u64>,
     total: u64,
 }
@@ -13,7 +13,7 @@ pub(crate) struct Times {
 /// Steps between two powers of two.
 const TIME_STEPS: u64 = 16;
 
-impl Times {
+impl LatencyHistogram {
     /// Adds one operation.
     pub(crate) fn add(&mut self, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(TIME_STEPS);
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_right_to_a_sixteenth() {
-        let mut times = Times::default();
+        let mut times = LatencyHistogram::default();
         assert_eq!(times.quantile(0.5), 0.0);
         (1..=1000).for_each(|ms| times.add(Duration::from_millis(ms)));
         for (share, seconds) in [(0.001, 0.001), (0.5, 0.5), (0.99, 0.99), (1.0, 1.0)] {

@@ -58,7 +58,7 @@ fn long_names(usage: &'static str) -> impl Iterator<Item = &'static str> {
 pub(crate) type Section = (&'static str, &'static [ToolOption]);
 
 /// The sections in the format of `--help`, without refused options.
-pub(super) fn listing(sections: &[Section]) -> String {
+pub(super) fn options_help(sections: &[Section]) -> String {
     let mut out = String::new();
     for (heading, options) in sections {
         if !heading.is_empty() {
@@ -92,7 +92,7 @@ pub(super) fn differences(sections: &[Section]) -> String {
 }
 
 /// Each option once with its support. Options that appear only in the usage of another one are equivalent to Ceph's.
-pub(super) fn rows(sections: &[Section]) -> Vec<(&'static str, Support)> {
+pub(super) fn support_rows(sections: &[Section]) -> Vec<(&'static str, Support)> {
     let options = || sections.iter().flat_map(|(_, options)| options.iter());
     let own = options().map(|option| (option.name(), option.support));
     let others = options().flat_map(|option| long_names(option.usage)).map(|name| (name, Support::Full));

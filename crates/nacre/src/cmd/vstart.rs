@@ -9,7 +9,7 @@ mod request;
 mod start;
 
 use nacre_types::support::Support;
-use request::Request;
+use request::VstartArgs;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -32,9 +32,8 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
             print!("{}", usage());
             return ExitCode::SUCCESS;
         }
-        Ok(args) => {
-            Request::parse(&args, |name| std::env::var(name).ok()).and_then(|request| start::start(&request))
-        }
+        Ok(args) => VstartArgs::parse(&args, |name| std::env::var(name).ok())
+            .and_then(|request| start::start(&request)),
     };
     match outcome {
         Ok(code) => code,

@@ -3,13 +3,13 @@
 mod delivery;
 mod threads;
 
-pub(crate) use delivery::{delivery, idle_delivery};
-pub(crate) use threads::Threads;
+pub(crate) use delivery::{delivery, passive_delivery};
+pub(crate) use threads::GatewayRuntime;
 
 use super::{Daemon, configure, run};
 use anyhow::{Context, Result, bail, ensure};
 use nacre_common::config::Config;
-use nacre_rgw::server::{Certificate, Hosts, Limits, Listen, Server, Settings};
+use nacre_rgw::server::{Certificate, ConnectionLimits, Hosts, Listen, Server, ServerSettings};
 use nacre_types::ids::EntityKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ pub(crate) fn gateway(args: &[String]) -> Result<()> {
         let frontends = config.snapshot().rgw.rgw_frontends.parse()?;
         let gateway = start_gateway(&config, &frontends).await?;
         if let Daemon::Gateway(server, ..) = &gateway {
-            println!("gateway is ready: {}", urls_of(server).join(" "));
+            println!("gateway is ready: {}", server_urls(server).join(" "));
         }
         Ok(gateway)
     })
@@ -60,7 +60,7 @@ pub(crate) async fn start_gateway(config: &Config, frontends: &Frontends) -> Res
     let certificate = frontends.read_certificate()?;
     let cluster = nacre_client::native::connect(config).await.context("can't connect to the cluster")?;
     // After connecting, when the monitors' configuration applies, too.
-    let threads = Threads::start(config.get().rgw.rgw_thread_pool_size)?;
+    let threads = GatewayRuntime::start(config.get().rgw.rgw_thread_pool_size)?;
     let starting = async {
         let delivery = Some(delivery(config, &cluster));
         let rgw = nacre_rgw::Config { delivery, ..rgw_config(config)? };
@@ -70,7 +70,7 @@ pub(crate) async fn start_gateway(config: &Config, frontends: &Frontends) -> Res
         let ports = frontends.ports(certificate.as_ref());
         anyhow::Ok(Server::start(gateway, &ports, settings(config, frontends)?).await?)
     };
-    let server = threads.within(starting).await?;
+    let server = threads.enter(starting).await?;
     if let Some(certificate) = certificate {
         tokio::spawn(reload_at_hangup(Arc::downgrade(&certificate)));
     }
@@ -78,12 +78,12 @@ pub(crate) async fn start_gateway(config: &Config, frontends: &Frontends) -> Res
 }
 
 /// The name of a gateway in metrics.
-pub(super) fn name_of(server: &Server) -> String {
+pub(super) fn server_name(server: &Server) -> String {
     server.addrs().first().map_or_else(|| "rgw".to_owned(), |(addr, _)| format!("rgw.{addr}"))
 }
 
 /// The URLs of a gateway.
-pub(crate) fn urls_of(server: &Server) -> Vec<String> {
+pub(crate) fn server_urls(server: &Server) -> Vec<String> {
     let url = |(addr, tls): &(SocketAddr, bool)| format!("{}://{addr}", if *tls { "https" } else { "http" });
     server.addrs().iter().map(url).collect()
 }
@@ -115,7 +115,7 @@ pub(crate) fn rgw_config(config: &Config) -> Result<nacre_rgw::Config> {
         lease: options.rgw.rgw_gateway_lease_duration,
         region: options.rgw.rgw_region.clone(),
         admin_entry: options.rgw.rgw_admin_entry.clone(),
-        quota_ages: nacre_rgw::Ages {
+        quota_ttls: nacre_rgw::QuotaTtls {
             bucket: options.rgw.rgw_bucket_quota_ttl,
             user: options.rgw.rgw_user_quota_bucket_sync_interval,
         },
@@ -168,11 +168,11 @@ fn encryption_key(text: &str) -> Result<Option<[u8; 32]>> {
 }
 
 /// The settings of the gateway's server, from the options.
-fn settings(config: &Config, frontends: &Frontends) -> Result<Settings> {
+fn settings(config: &Config, frontends: &Frontends) -> Result<ServerSettings> {
     let options = &config.snapshot().rgw;
     let path = options.rgw_ops_log_file_path.trim();
-    Ok(Settings {
-        connections: Limits {
+    Ok(ServerSettings {
+        connections: ConnectionLimits {
             most: connections_of(options.rgw_max_connections),
             per_address: usize::try_from(options.rgw_max_connections_per_address).unwrap_or(usize::MAX),
             handshake: options.rgw_tls_handshake_timeout,
@@ -234,7 +234,7 @@ impl std::str::FromStr for Frontends {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Frontends> {
-        let found = Frontends::words(text)?;
+        let found = Frontends::parse_words(text)?;
         found.check().context("rgw_frontends")?;
         Ok(found)
     }
@@ -242,7 +242,7 @@ impl std::str::FromStr for Frontends {
 
 impl Frontends {
     /// Parses the words, which may or may not contain an endpoint.
-    pub(crate) fn words(text: &str) -> Result<Frontends> {
+    pub(crate) fn parse_words(text: &str) -> Result<Frontends> {
         let mut found = Frontends::default();
         for word in text.split_whitespace().filter(|word| *word != "beast") {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));

@@ -80,7 +80,7 @@ const ZFS_UBERBLOCK_BYTES: u64 = 1 << 10;
 const ZFS_MAGIC: u64 = 0x00ba_b10c;
 
 /// Examines the devices for a new cluster and, with `wipe`, clears their contents. Writes nothing if one of them is refused.
-pub(super) fn prepare(paths: &[PathBuf], wipe: bool) -> Result<Vec<BlockDevice>> {
+pub(super) fn prepare_devices(paths: &[PathBuf], wipe: bool) -> Result<Vec<BlockDevice>> {
     let mut opened: Vec<(File, BlockDevice)> = Vec::new();
     for path in paths {
         let (file, device) = open(path)?;
@@ -174,7 +174,7 @@ mod tests {
         let path = device(folder.path(), "device");
         let paths = [path.clone()];
         assert_eq!(
-            prepare(&paths, false).unwrap(),
+            prepare_devices(&paths, false).unwrap(),
             [BlockDevice { path: path.clone(), size_bytes: MIN_BYTES }]
         );
         let zfs = at("a member of a ZFS pool", (128 << 10) + 5 * 1024, &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0]);
@@ -185,11 +185,11 @@ mod tests {
                 Err(_) => MIN_BYTES - signature.offset.unsigned_abs(),
             };
             file.write_all_at(signature.magic, offset).unwrap();
-            let error = prepare(&paths, false).unwrap_err().to_string();
+            let error = prepare_devices(&paths, false).unwrap_err().to_string();
             let expected = format!("{} bears {}: its data would be lost", path.display(), signature.name);
             assert_eq!(error, expected);
-            prepare(&paths, true).unwrap();
-            prepare(&paths, false).unwrap();
+            prepare_devices(&paths, true).unwrap();
+            prepare_devices(&paths, false).unwrap();
         }
     }
 
@@ -200,12 +200,12 @@ mod tests {
         let file = OpenOptions::new().write(true).open(&good).unwrap();
         file.write_all_at(b"XFSB", 0).unwrap();
         std::fs::write(&bad, "short").unwrap();
-        let error = prepare(&[good.clone(), bad], true).unwrap_err().to_string();
+        let error = prepare_devices(&[good.clone(), bad], true).unwrap_err().to_string();
         assert!(error.contains("has 5 bytes"), "{error}");
-        let error = prepare(&[good.clone(), good.clone()], true).unwrap_err().to_string();
+        let error = prepare_devices(&[good.clone(), good.clone()], true).unwrap_err().to_string();
         assert!(error.contains("is named twice"), "{error}");
-        let error = prepare(&[good.clone(), folder.path().to_owned()], true).unwrap_err().to_string();
+        let error = prepare_devices(&[good.clone(), folder.path().to_owned()], true).unwrap_err().to_string();
         assert!(error.contains("neither a block device nor a file"), "{error}");
-        assert!(prepare(&[good], false).unwrap_err().to_string().contains("an XFS file system"));
+        assert!(prepare_devices(&[good], false).unwrap_err().to_string().contains("an XFS file system"));
     }
 }

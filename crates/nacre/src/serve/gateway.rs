@@ -1,8 +1,8 @@
 //! The S3 gateway of `nacre serve`: its name and key, and its first user.
 
-use super::greeting::S3;
+use super::greeting::S3Access;
 use crate::daemon::{self, Daemon, Frontends};
-use crate::layout::Layout;
+use crate::layout::ClusterDir;
 use anyhow::{Context, Result, ensure};
 use nacre_client::engine::CommandTarget;
 use nacre_common::Config;
@@ -26,11 +26,11 @@ pub(super) fn client_name(text: &str) -> Result<EntityName> {
 
 /// Starts the S3 gateway, and creates its first user if there is none. Returns its URLs and the user.
 pub(super) async fn start(
-    layout: &Layout,
+    layout: &ClusterDir,
     name: Option<&EntityName>,
     frontends: &Frontends,
     daemons: &mut Vec<Daemon>,
-) -> Result<S3> {
+) -> Result<S3Access> {
     println!("starting S3");
     let admin = layout.config(EntityName::client("admin"))?;
     let config = match name {
@@ -42,7 +42,7 @@ pub(super) async fn start(
     };
     let daemon = daemon::start_gateway(&config, frontends).await?;
     let Daemon::Gateway(server, ..) = &daemon else { unreachable!("it is a gateway that was started") };
-    let (urls, gateway) = (daemon::urls_of(server), Arc::clone(server.gateway()));
+    let (urls, gateway) = (daemon::server_urls(server), Arc::clone(server.gateway()));
     daemons.push(daemon);
     match gateway.user(FIRST_USER).await {
         Err(nacre_rgw::Error::NoSuchUser(_)) => {
@@ -56,7 +56,7 @@ pub(super) async fn start(
 }
 
 /// Writes the client's keyring. Creates the key if the cluster has none for it.
-async fn get_or_create_key(layout: &Layout, admin: &Config, name: &EntityName) -> Result<()> {
+async fn get_or_create_key(layout: &ClusterDir, admin: &Config, name: &EntityName) -> Result<()> {
     let cluster = nacre_client::native::connect(admin).await?;
     let send = |command: Value| {
         cluster.engine().command(CommandTarget::Mon, command.to_string(), Default::default())

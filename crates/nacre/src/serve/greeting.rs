@@ -2,7 +2,7 @@
 
 use super::gateway::FIRST_USER;
 use crate::daemon::Daemon;
-use crate::layout::Layout;
+use crate::layout::ClusterDir;
 use nacre_common::config::search_conf;
 use nacre_rgw::User;
 use std::net::SocketAddr;
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The URLs of S3, and the first user.
-pub(super) type S3 = (Vec<String>, User);
+pub(super) type S3Access = (Vec<String>, User);
 
 /// Prints the cluster's addresses and keys, and the next steps as commands that work unchanged.
-pub(super) fn greet(
-    layout: &Layout,
+pub(super) fn print_banner(
+    layout: &ClusterDir,
     daemons: &[Daemon],
     metrics: Option<SocketAddr>,
-    s3: Option<&S3>,
+    s3: Option<&S3Access>,
     took: Duration,
 ) {
     let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_))).count();
@@ -53,15 +53,15 @@ pub(super) fn greet(
 }
 
 /// Logs the start of a service in the journal, without the keys, because others than their owner read the journal.
-pub(super) fn announce(daemons: &[Daemon], s3: Option<&S3>, took: Duration) {
-    tracing::info!("cluster is ready after {:.1} s: {}", took.as_secs_f64(), state(daemons, s3));
+pub(super) fn log_ready(daemons: &[Daemon], s3: Option<&S3Access>, took: Duration) {
+    tracing::info!("cluster is ready after {:.1} s: {}", took.as_secs_f64(), status_line(daemons, s3));
     if s3.is_some() {
         tracing::info!("`nacre user info --uid {FIRST_USER}` prints the keys of the first S3 user");
     }
 }
 
 /// The cluster in one line: `3 OSDs up, mon on 127.0.0.1:3300, S3 on http://127.0.0.1:8000`.
-pub(super) fn state(daemons: &[Daemon], s3: Option<&S3>) -> String {
+pub(super) fn status_line(daemons: &[Daemon], s3: Option<&S3Access>) -> String {
     let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_))).count();
     let mut text = format!("{osds} OSDs up");
     if let Some(Daemon::Mon(mon)) = daemons.first() {
@@ -74,12 +74,12 @@ pub(super) fn state(daemons: &[Daemon], s3: Option<&S3>) -> String {
 }
 
 /// Prints where the data is and how to restart the cluster.
-pub(super) fn farewell(data: &Path) {
+pub(super) fn print_stopped(data: &Path) {
     println!("stopped; the data is in {0}. To start it again: nacre serve --data {0}", data.display());
 }
 
 /// The environment in which a shell finds this program and this cluster. Empty if it finds them anyway.
-fn environment(layout: &Layout) -> Vec<String> {
+fn environment(layout: &ClusterDir) -> Vec<String> {
     let mut lines = Vec::new();
     let same =
         |a: PathBuf, b: PathBuf| a.canonicalize().ok().is_some_and(|a| b.canonicalize().ok() == Some(a));

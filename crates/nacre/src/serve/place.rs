@@ -1,6 +1,6 @@
 //! Checks whether `nacre serve` may use a folder, and whether it has enough space.
 
-use crate::layout::{Layout, Plan};
+use crate::layout::{ClusterDir, ClusterSpec};
 use anyhow::{Context, Result, bail};
 use rustix::fs::{Access, access, statvfs};
 use rustix::process::geteuid;
@@ -14,7 +14,7 @@ const NEW_OSD_BYTES: u64 = 200 << 20;
 const NEW_FILES_BYTES: u64 = 16 << 20;
 
 /// Fails if the file system of `data` has not enough space for a new cluster.
-pub(super) fn check_space(data: &Path, plan: &Plan) -> Result<()> {
+pub(super) fn check_space(data: &Path, plan: &ClusterSpec) -> Result<()> {
     let of_osd = |osd: usize| {
         let kind = plan.objectstores.get(osd).or_else(|| plan.objectstores.first());
         if kind.is_some_and(|kind| kind == "memstore") { NEW_FILES_BYTES } else { NEW_OSD_BYTES }
@@ -36,7 +36,7 @@ pub(super) fn check_space(data: &Path, plan: &Plan) -> Result<()> {
 }
 
 /// Fails if this user may not use the cluster's files.
-pub(super) fn check_rights(layout: &Layout) -> Result<()> {
+pub(super) fn check_rights(layout: &ClusterDir) -> Result<()> {
     let mut paths = vec![layout.conf()];
     paths.extend(layout.stores()?);
     for path in paths {

@@ -1,6 +1,6 @@
 //! The ports of `nacre serve`, and the errors if another program uses them.
 
-use crate::layout::Layout;
+use crate::layout::ClusterDir;
 use anyhow::{Context, Result, bail};
 use nacre_types::ids::EntityName;
 use std::io::ErrorKind;
@@ -15,7 +15,7 @@ const S3_PORT: u16 = 8000;
 const TRIES: u16 = 100;
 
 /// The address of a new cluster's map authority: `asked`, or the first free port on loopback.
-pub(super) fn for_new_mon(asked: Option<SocketAddr>) -> Result<SocketAddr> {
+pub(super) fn mon_addr(asked: Option<SocketAddr>) -> Result<SocketAddr> {
     match asked {
         Some(addr) => check(addr, "--listen names another address").map(|()| addr),
         None => first_free(MON_PORT, "--listen names one"),
@@ -23,7 +23,7 @@ pub(super) fn for_new_mon(asked: Option<SocketAddr>) -> Result<SocketAddr> {
 }
 
 /// The default address of S3: the first free port on loopback.
-pub(super) fn for_s3() -> Result<SocketAddr> {
+pub(super) fn s3_addr() -> Result<SocketAddr> {
     first_free(S3_PORT, "--s3 names one, or is none")
 }
 
@@ -33,7 +33,7 @@ pub(super) fn check_s3(addr: SocketAddr) -> Result<()> {
 }
 
 /// Fails if the cluster in `layout` is already running.
-pub(super) fn check_stopped(layout: &Layout, data: &Path) -> Result<()> {
+pub(super) fn check_stopped(layout: &ClusterDir, data: &Path) -> Result<()> {
     if layout.is_running()? {
         let conf = layout.conf();
         bail!("the cluster in {} runs already: try nacre -c {} status", data.display(), conf.display());
@@ -42,7 +42,7 @@ pub(super) fn check_stopped(layout: &Layout, data: &Path) -> Result<()> {
 }
 
 /// Fails if another program uses the port of the cluster's map authority.
-pub(super) fn check_mon(layout: &Layout) -> Result<()> {
+pub(super) fn check_mon(layout: &ClusterDir) -> Result<()> {
     let config = layout.config(EntityName::mon())?;
     match config.snapshot().global.mon_host.resolve()?.first() {
         Some(addr) => check(*addr, "--listen moves this cluster's map authority to another address"),
@@ -80,10 +80,10 @@ mod tests {
     fn a_port_that_is_taken_is_named_with_what_to_do() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = taken.local_addr().unwrap();
-        let error = for_new_mon(Some(addr)).unwrap_err().to_string();
+        let error = mon_addr(Some(addr)).unwrap_err().to_string();
         assert_eq!(error, format!("{addr} is in use by another program: --listen names another address"));
         drop(taken);
-        assert_eq!(for_new_mon(Some(addr)).unwrap(), addr);
+        assert_eq!(mon_addr(Some(addr)).unwrap(), addr);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Compares the tables behind docs/compatibility.md with a cluster: tries every command, option and flag.
 
-use crate::support::{PATIENCE, Serve, free_port};
+use crate::support::{Serve, TEST_TIMEOUT, free_port};
 use bytes::Bytes;
 use nacre_client::engine::CommandTarget;
 use nacre_client::{Cluster, Error};
@@ -211,7 +211,7 @@ fn cluster_without_data(tried: &Tried) {
     let status = tried.json(json!({ "prefix": "status" }));
     assert_eq!(status["mgrmap"]["available"], tried.json(json!({ "prefix": "mgr stat" }))["available"]);
     // Stores use space themselves; reports arrive every second.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         let stats = tried.json(json!({ "prefix": "df" }))["stats"].clone();
         let field = |name: &str| stats[name].as_u64().unwrap();

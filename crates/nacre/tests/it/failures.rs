@@ -1,6 +1,6 @@
 //! Real failures: processes killed, a disk wiped, the map authority restarted, under a load that verifies every byte.
 
-use crate::support::{Daemon, PATIENCE, TestCluster, free_port, nacre};
+use crate::support::{Daemon, TEST_TIMEOUT, TestCluster, free_port, nacre};
 use bytes::Bytes;
 use nacre_client::{Cluster, IoCtx};
 use nacre_common::auth::Key;
@@ -108,7 +108,7 @@ fn run_client(
         };
         held.insert(name.clone(), now);
         acknowledged.fetch_add(1, Ordering::SeqCst);
-        assert!(began.elapsed() < PATIENCE, "a write took {:?}", began.elapsed());
+        assert!(began.elapsed() < TEST_TIMEOUT, "a write took {:?}", began.elapsed());
         let other = format!("{client}-object-{}", (round * 13) % 23);
         if let Some(expected) = held.get(&other) {
             let found = io.read(&other, 0, 0).wait().unwrap();
@@ -290,7 +290,7 @@ fn an_osd_whose_disk_hangs_ends_and_the_others_go_on() {
 #[test]
 fn a_full_store_refuses_writes_and_still_deletes() {
     let mut cluster =
-        TestCluster::start_made(3, "bluestore", &["-o", "bluestore_block_size=268435456"], conf());
+        TestCluster::start_with_options(3, "bluestore", &["-o", "bluestore_block_size=268435456"], conf());
     cluster.create_pool("data", 8, 3, 2);
     cluster.wait_healthy();
     // A benchmark that fills the store prints its results and frees the space.
@@ -322,7 +322,7 @@ fn a_full_store_refuses_writes_and_still_deletes() {
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
         assert!(stored < 400, "a store of 256 MiB took {stored} MiB");
-        assert!(began.elapsed() < PATIENCE, "never full: {stored} MiB");
+        assert!(began.elapsed() < TEST_TIMEOUT, "never full: {stored} MiB");
     };
     assert_eq!(refusal.errno(), nacre_types::errno::Errno::ENOSPC);
     assert!(stored > 50, "full after {stored} MiB");

@@ -12,7 +12,7 @@ const DEBIANS: [&str; 2] =
 
 /// The library under test: the one that Cargo builds for this crate's tests in the same folder, or the one beside the binary in
 /// `NACRE_TEST_BINARY`.
-pub(crate) fn ours() -> PathBuf {
+pub(crate) fn librados_path() -> PathBuf {
     let beside = std::env::var_os("NACRE_TEST_BINARY").map(PathBuf::from);
     let library = beside.unwrap_or_else(|| std::env::current_exe().unwrap()).with_file_name("librados.so");
     assert!(library.is_file(), "{} is not built", library.display());
@@ -26,7 +26,7 @@ pub(crate) fn library_folder(inside: &Path) -> PathBuf {
     for name in ["librados.so.2", "libradosstriper.so.1"] {
         let link = folder.join(name);
         if !link.exists() {
-            std::os::unix::fs::symlink(ours(), &link).unwrap();
+            std::os::unix::fs::symlink(librados_path(), &link).unwrap();
         }
     }
     folder
@@ -81,7 +81,7 @@ fn functions(library: &Path) -> BTreeSet<(String, String)> {
 fn every_c_function_of_cephs_library_is_there_in_its_version() {
     let [rados, striper] = DEBIANS.map(|library| functions(Path::new(library)));
     assert!(rados.len() > 240 && striper.len() == 36, "objdump was not understood: {rados:?} {striper:?}");
-    let (theirs, ours) = (&rados | &striper, functions(&ours()));
+    let (theirs, ours) = (&rados | &striper, functions(&librados_path()));
     let missing: Vec<_> = theirs.difference(&ours).collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
     // Names from later releases of Ceph.
@@ -192,7 +192,7 @@ fn what_make_install_installs_serves_programs() {
         Command::new("make")
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
             .arg("install-files")
-            .args([assigned("NACRE", Path::new(nacre())), assigned("LIBRADOS", &ours())])
+            .args([assigned("NACRE", Path::new(nacre())), assigned("LIBRADOS", &librados_path())])
             .args([assigned("PREFIX", &prefix), "DESTDIR=".to_owned()]),
     );
     let libraries = prefix.join("lib/nacre");

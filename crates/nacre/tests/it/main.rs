@@ -56,3 +56,4 @@ mod striper;
 mod support;
 mod tiers;
 mod watch;
+mod words;

@@ -5,7 +5,7 @@ use crate::s3::S3;
 use crate::s3_faults::Gateway;
 use crate::s3_notifications_faults::client::{Answer, Connection, Keys, Reply, Request, text_of};
 use crate::servers::sink::{self, Sink};
-use crate::support::{PATIENCE, TestCluster, nacre};
+use crate::support::{TEST_TIMEOUT, TestCluster, nacre};
 use http::{Method, StatusCode};
 use serde_json::Value;
 use std::collections::btree_map::Entry;
@@ -33,7 +33,7 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
 
 /// Polls until `look` succeeds. When it fails, it returns a description of the state.
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         match look() {
             Ok(found) => return found,
@@ -64,22 +64,22 @@ fn arn_of(topic: &str) -> String {
 }
 
 /// A gateway, with its user and its administrator.
-pub(crate) struct Site {
+pub(crate) struct TestGateway {
     endpoint: String,
     pub(crate) keys: Keys,
     conf: PathBuf,
 }
 
-impl Site {
+impl TestGateway {
     /// The gateway of a served cluster.
-    pub(crate) fn of(s3: &S3) -> Site {
+    pub(crate) fn of(s3: &S3) -> TestGateway {
         let keys = Keys { access: s3.access.clone(), secret: s3.secret.clone() };
-        Site { endpoint: s3.endpoint.clone(), keys, conf: s3.conf() }
+        TestGateway { endpoint: s3.endpoint.clone(), keys, conf: s3.conf() }
     }
 
     /// One of several gateways.
-    pub(crate) fn of_gateway(cluster: &TestCluster, gateway: &Gateway, keys: &Keys) -> Site {
-        Site { endpoint: gateway.endpoint(), keys: keys.clone(), conf: cluster.conf() }
+    pub(crate) fn of_gateway(cluster: &TestCluster, gateway: &Gateway, keys: &Keys) -> TestGateway {
+        TestGateway { endpoint: gateway.endpoint(), keys: keys.clone(), conf: cluster.conf() }
     }
 
     /// Posts a form to the topic API.
@@ -93,7 +93,7 @@ impl Site {
     }
 
     /// Sends a request to create a topic.
-    pub(crate) fn ask_for_topic(&self, name: &str, attributes: &[(&str, &str)]) -> Answer {
+    pub(crate) fn try_create_topic(&self, name: &str, attributes: &[(&str, &str)]) -> Answer {
         let entry = |number: usize, part: &str| format!("Attributes.entry.{number}.{part}");
         let entries = (1..=attributes.len()).map(|number| (entry(number, "key"), entry(number, "value")));
         let entries: Vec<(String, String)> = entries.collect();
@@ -107,7 +107,7 @@ impl Site {
     /// Creates a persistent topic, or replaces its attributes.
     pub(crate) fn create_topic(&self, name: &str, endpoint: &str, more: &[(&str, &str)]) {
         let fixed = [("push-endpoint", endpoint), ("persistent", "true")];
-        let made = self.ask_for_topic(name, &[&fixed[..], more].concat());
+        let made = self.try_create_topic(name, &[&fixed[..], more].concat());
         assert_eq!(text_of(&made.body, "TopicArn"), Some(&*arn_of(name)), "{made:?}");
     }
 
@@ -203,22 +203,22 @@ impl Site {
     }
 
     /// A topic's dead letters.
-    pub(crate) fn letters(&self, topic: &str) -> Vec<Value> {
+    pub(crate) fn dead_letters(&self, topic: &str) -> Vec<Value> {
         let listed = self.json(&["topic", "dlq", "list", topic]);
         listed.as_array().unwrap_or_else(|| panic!("no list: {listed}")).clone()
     }
 
     /// Waits until a topic has `count` dead letters. Returns them.
-    pub(crate) fn wait_letters(&self, topic: &str, count: usize) -> Vec<Value> {
+    pub(crate) fn wait_dead_letters(&self, topic: &str, count: usize) -> Vec<Value> {
         wait_for(&format!("{topic} has {count} dead letters"), || {
-            let letters = self.letters(topic);
+            let letters = self.dead_letters(topic);
             if letters.len() == count { Ok(letters) } else { Err(format!("{letters:?}")) }
         })
     }
 }
 
 /// An HTTP server that keeps the events that it accepts, in the order in which they arrived.
-pub(crate) struct Consumer {
+pub(crate) struct EventConsumer {
     sink: Sink,
     accepted: Arc<Mutex<Vec<Value>>>,
 }
@@ -227,15 +227,15 @@ fn lock(records: &Mutex<Vec<Value>>) -> MutexGuard<'_, Vec<Value>> {
     records.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Consumer {
+impl EventConsumer {
     /// Starts a server that accepts all events.
-    pub(crate) fn start() -> Consumer {
-        Consumer::new(Sink::start())
+    pub(crate) fn start() -> EventConsumer {
+        EventConsumer::new(Sink::start())
     }
 
     /// A server with `sink`'s address that accepts all events.
-    pub(crate) fn new(sink: Sink) -> Consumer {
-        let consumer = Consumer { sink, accepted: Arc::default() };
+    pub(crate) fn new(sink: Sink) -> EventConsumer {
+        let consumer = EventConsumer { sink, accepted: Arc::default() };
         consumer.accept(|_| true);
         consumer
     }

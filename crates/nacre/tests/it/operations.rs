@@ -1,7 +1,7 @@
 //! Operators' tasks on a running cluster: commands to daemons through their admin sockets, following the log, rotating logs,
 //! finding slow requests.
 
-use crate::support::{Daemon, PATIENCE, TestCluster, nacre};
+use crate::support::{Daemon, TEST_TIMEOUT, TestCluster, nacre};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -54,7 +54,7 @@ impl Follower {
 
     /// Waits for a line that contains `text`. Returns it.
     fn wait_for(&self, text: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("no line with '{text}'"));
@@ -188,7 +188,7 @@ fn logs_are_rotated_by_sighup() {
     for log in [&daemon_log, &cluster_log] {
         fs::rename(log, log.with_extension("log.1")).unwrap();
     }
-    cluster.hang_up(Daemon::Mon);
+    cluster.send_sighup(Daemon::Mon);
     cluster.wait_for("the daemon's new log", |_| contains(&daemon_log, "log files are reopened"));
     cluster.ok(&["log", "after"]);
     cluster.wait_for("the new cluster log", |_| contains(&cluster_log, "after"));

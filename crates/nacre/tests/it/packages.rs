@@ -14,7 +14,7 @@ const UNITS: [&str; 5] =
 /// Runs `scripts/package KIND` on the binaries under test. Returns the created files.
 fn package(kind: &str, version: Option<&str>, out: &Path) -> Vec<PathBuf> {
     let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/package"));
-    command.arg(kind).arg(out).env("NACRE", nacre()).env("LIBRADOS", crate::librados::ours());
+    command.arg(kind).arg(out).env("NACRE", nacre()).env("LIBRADOS", crate::librados::librados_path());
     // Compression takes longer than everything else.
     command.env("DPKG_DEB_COMPRESSOR_TYPE", "none").env_remove("VERSION");
     command.envs(version.map(|version| ("VERSION", version)));

@@ -9,7 +9,7 @@ mod table;
 use crate::librados::library_folder;
 use crate::support::nacre;
 use nacre_common::options;
-use place::Place;
+use place::ReferenceCluster;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -55,7 +55,7 @@ fn assert_pending(began_to_work: &[String]) {
 
 #[test]
 fn lines_of_the_documents_work_or_wait_for_their_system() {
-    let place = Place::start();
+    let place = ReferenceCluster::start();
     for document in ["000", "001", "002", "003"] {
         assert_pending(&place.run_lines(document, contracts::CONTRACTS));
     }
@@ -63,7 +63,7 @@ fn lines_of_the_documents_work_or_wait_for_their_system() {
 
 #[test]
 fn lines_on_notifications_work_or_wait_for_their_system() {
-    let place = Place::start_by(notifications::VSTART);
+    let place = ReferenceCluster::start_by(notifications::VSTART);
     let mut began_to_work = Vec::new();
     for document in ["004", "004+"] {
         began_to_work.extend(place.run_lines(document, notifications::CONTRACTS));
@@ -127,7 +127,7 @@ fn the_checks_and_loads_of_the_document_on_rocksdb_hold() {
     assert!(line.starts_with("ok ") && line.contains(": optimised"), "{said}");
     // One thread, a queue depth of 1.
     assert!(load.starts_with("FIO 4K ") && load.contains("1)"), "{load}");
-    let place = Place::start();
+    let place = ReferenceCluster::start();
     place.ok("ceph osd pool create fio");
     let libraries = library_folder(place.home());
     let librbd = concat!(env!("CARGO_MANIFEST_DIR"), "/../librados/librbd.c");
@@ -155,7 +155,7 @@ fn the_checks_and_loads_of_the_document_on_rocksdb_hold() {
 }
 
 /// Lengths of a striped object's pieces, by number.
-fn piece_lengths(place: &Place, name: &str) -> Vec<u64> {
+fn piece_lengths(place: &ReferenceCluster, name: &str) -> Vec<u64> {
     let listed = place.ok("rados -p backup ls");
     let mut pieces: Vec<&str> =
         listed.lines().filter(|piece| piece.starts_with(&format!("{name}."))).collect();
@@ -168,7 +168,7 @@ fn piece_lengths(place: &Place, name: &str) -> Vec<u64> {
 }
 
 /// Writes 10 MB as a part of a volume, with a device's options, and reads it back.
-fn device(place: &Place, options: &str) -> Vec<u64> {
+fn device(place: &ReferenceCluster, options: &str) -> Vec<u64> {
     let options =
         options.trim_matches('"').replace("/etc/ceph/ceph.conf", &place.conf().display().to_string());
     let run = |operation: &str| {
@@ -190,7 +190,7 @@ fn settings_of_the_documents_are_obeyed() {
     let [block, older, unit, count, object, patched] = settings[..] else { panic!("{settings:?}") };
     let value = |line: &str, name: &str| line.strip_prefix(&format!("{name} = ")).unwrap().to_owned();
 
-    let place = Place::start();
+    let place = ReferenceCluster::start();
     place.ok("ceph osd pool create backup");
     place.ok("head -c 10000000 /dev/zero > volume");
     // Blocks of this size, one at a time, as the storage daemon writes them.
@@ -236,7 +236,7 @@ fn stores_are_chosen_for_one_osd_or_for_all() {
 
 #[test]
 fn old_spellings_still_work() {
-    let place = Place::start();
+    let place = ReferenceCluster::start();
     place.ok("ceph osd crush rule create-replicated second default osd");
     place.ok("ceph osd pool create p 16 16 replicated second");
     assert_eq!(place.ok("ceph osd pool get p crush_rule"), "crush_rule: second\n");

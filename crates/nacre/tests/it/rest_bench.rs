@@ -2,7 +2,7 @@
 
 use crate::s3::S3;
 use crate::s3_edges;
-use crate::support::{PATIENCE, nacre};
+use crate::support::{TEST_TIMEOUT, nacre};
 use serde_json::{Value, json};
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -59,7 +59,7 @@ impl<'a> Bench<'a> {
 
 /// Waits until the bucket has no objects, and its statistics are empty.
 fn wait_empty(s3: &S3, bucket: &str) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         let stats = s3.nacre(&["bucket", "stats", "--bucket", bucket]);
         let stats: Value = serde_json::from_slice(&stats).unwrap();

@@ -1,7 +1,7 @@
 //! S3's own clients on a served cluster.
 
 use crate::s3_programs::Client;
-use crate::support::{PATIENCE, Serve, free_port, nacre};
+use crate::support::{Serve, TEST_TIMEOUT, free_port, nacre};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
@@ -88,7 +88,7 @@ impl S3 {
 
     /// Waits until `objects` objects are counted in a bucket: then all changes are finished.
     pub(crate) fn wait_finished(&self, bucket: &str, objects: u64) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             let stats = self.nacre(&["bucket", "stats", "--bucket", bucket]);
             let stats: serde_json::Value = serde_json::from_slice(&stats).unwrap();

@@ -1,7 +1,7 @@
 //! Tests the administration of a gateway on a served cluster.
 
 use crate::s3::S3;
-use crate::support::PATIENCE;
+use crate::support::TEST_TIMEOUT;
 use serde_json::Value;
 use std::time::Instant;
 
@@ -44,7 +44,7 @@ fn quotas_hold_users_and_buckets_back() {
     let user = json(&s3, &["user", "info", "--uid", "other"]);
     assert_eq!(user["user_quota"]["max_size_kb"], 12 << 10, "{user}");
     run("user_size");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         let stats = json(&s3, &["user", "stats", "--uid", "other", "--sync-stats"]);
         let bytes: u64 = ["full", "more"]
@@ -77,7 +77,7 @@ fn usage_is_counted_and_trimmed() {
         let categories = usage["summary"][0]["categories"].as_array().cloned().unwrap_or_default();
         categories.into_iter().find(|found| found["category"] == category).unwrap_or_default()
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let usage = loop {
         let usage = json(&s3, &["usage", "show", "--uid", "admin"]);
         if sum(&usage, "get_obj")["ops"] == 2 {

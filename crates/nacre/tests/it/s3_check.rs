@@ -253,7 +253,7 @@ fn marked_uploads_take_nothing_and_go_with_their_bucket() {
     assert_eq!(
         rados(&s3, "data", &["listomapkeys", name]),
         "c\np00001\n",
-        "noted where nobody looks any more"
+        "the record is in a namespace that is no longer read"
     );
     assert_eq!(rados(&s3, "data", &["ls"]), data);
 

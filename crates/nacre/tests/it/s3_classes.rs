@@ -1,7 +1,7 @@
 //! Storage classes: the data of objects is in their class's pool, and is removed from there; a class in use keeps its pool.
 
 use crate::s3_faults::Gateway;
-use crate::support::{PATIENCE, TestCluster, nacre};
+use crate::support::{TEST_TIMEOUT, TestCluster, nacre};
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
@@ -90,7 +90,7 @@ impl Zone {
 
     /// Waits until a pool has `wanted` objects, and checks their names.
     fn wait_objects(&self, class: &str, pool: &str, wanted: u64) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             let names = self.names(pool);
             let mark = format!("__shadow_{class}_");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Creates a CA, and with it the certificate `NAME.crt` with the key `NAME.key`.
-pub(crate) fn certify(folder: &Path, name: &str) {
+pub(crate) fn generate_certificate(folder: &Path, name: &str) {
     let openssl = |args: &[&str]| {
         let out = Command::new("openssl").args(args).current_dir(folder).output().unwrap();
         assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
@@ -28,7 +28,7 @@ pub(crate) fn certify(folder: &Path, name: &str) {
 pub(crate) fn start() -> (S3, String) {
     let folder = tempfile::tempdir().unwrap();
     for name in ["first", "second", "third"] {
-        certify(folder.path(), name);
+        generate_certificate(folder.path(), name);
     }
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for kind in ["crt", "key"] {

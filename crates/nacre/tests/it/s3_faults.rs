@@ -3,7 +3,7 @@
 
 use crate::s3_object_store;
 use crate::s3_programs::{self, Client};
-use crate::support::{Daemon, PATIENCE, TestCluster, free_port, nacre};
+use crate::support::{Daemon, TEST_TIMEOUT, TestCluster, free_port, nacre};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -113,7 +113,7 @@ impl Load {
 
     /// Waits until `more` further writes are acknowledged.
     fn expect_progress(&mut self, more: u64) {
-        let (goal, deadline) = (self.acked() + more, Instant::now() + PATIENCE);
+        let (goal, deadline) = (self.acked() + more, Instant::now() + TEST_TIMEOUT);
         while self.acked() < goal {
             let ended = self.child.try_wait().unwrap();
             assert!(ended.is_none(), "the load ended: {}", self.text());
@@ -180,7 +180,7 @@ fn nothing_is_left(cluster: &TestCluster, bucket: &str) {
 
 /// Checks that the remains of killed gateways are recovered and nothing is wrong then.
 fn becomes_sound(cluster: &TestCluster, bucket: &str) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         let wrong = problems(cluster, bucket);
         if wrong.is_empty() {
@@ -389,7 +389,7 @@ fn programs_work_while_daemons_are_killed() {
             done("s3cmd");
             client.restic();
             done("restic");
-            s3_object_store::keep_and_remove(&client);
+            s3_object_store::run_object_store(&client);
             done("object_store");
         });
         done.store(true, Ordering::Release);

@@ -1,7 +1,7 @@
 //! Topics and buckets' notification configurations with awscli and boto3, on a served cluster.
 
 use crate::s3::S3;
-use crate::support::{PATIENCE, free_port};
+use crate::support::{TEST_TIMEOUT, free_port};
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -108,7 +108,7 @@ fn changes_have_the_events_that_their_configurations_ask_for() {
     let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/events.py");
     s3.ok("/usr/bin/python3", &[suite, &s3.endpoint, &s3.access, &s3.secret]);
     // Nothing listens at its endpoint: the event becomes a dead letter after a retry, and can be shown.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let letters = loop {
         let letters = s3.command(&["topic", "dlq", "list", "dead"]);
         if letters[0].is_object() {
@@ -145,7 +145,7 @@ fn a_changed_time_to_live_holds_at_once_and_stats_show_the_breaker() {
     }
     s3.aws(&["s3", "cp", "--recursive", "objects", "s3://late/"]);
     let wait = |what: &str, reached: &dyn Fn() -> bool| {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while !reached() {
             assert!(Instant::now() < deadline, "never {what}: {}", stats());
         }

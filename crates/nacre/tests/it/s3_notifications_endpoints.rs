@@ -1,11 +1,11 @@
 //! Bucket notifications at a Kafka broker, at RabbitMQ and at HTTPS servers, through a gateway.
 
-use crate::notifications::{Consumer, Expected, Site, put, remove, run, text, wait_for};
+use crate::notifications::{EventConsumer, Expected, TestGateway, put, remove, run, text, wait_for};
 use crate::s3::S3;
 use crate::servers::kafka::Kafka;
 use crate::servers::rabbitmq::RabbitMq;
 use crate::servers::sink::Sink;
-use crate::support::PATIENCE;
+use crate::support::TEST_TIMEOUT;
 use futures::future::join_all;
 use http::StatusCode;
 use lapin::options::{BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
@@ -28,7 +28,7 @@ const QUIET: Duration = Duration::from_millis(500);
 const STEPS: [Option<usize>; 4] = [Some(1), Some(2), None, Some(3)];
 
 /// Creates, replaces, removes and creates again `keys` keys. Returns the expected events.
-fn change_keys(site: &Site, keys: usize) -> Expected {
+fn change_keys(site: &TestGateway, keys: usize) -> Expected {
     let names: Vec<String> = (0..keys).map(|number| format!("key-{number:03}")).collect();
     let work = names.chunks(keys.div_ceil(CLIENTS)).map(|names| async move {
         let mut connection = site.connect();
@@ -81,7 +81,7 @@ fn consume(kafka: &Kafka, topic: &str, expected: &Expected) -> Consumed {
         .create()
         .unwrap();
     consumer.subscribe(&[topic]).unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let mut consumed = Consumed::default();
     let mut whole_since: Option<Instant> = None;
     loop {
@@ -107,7 +107,7 @@ fn consume(kafka: &Kafka, topic: &str, expected: &Expected) -> Consumed {
 fn kafka_has_every_event_in_the_order_of_each_key() {
     let kafka = Kafka::start();
     let s3 = S3::start_with(&[SHARDS]);
-    let site = Site::of(&s3);
+    let site = TestGateway::of(&s3);
     let uri = format!("kafka://{}", kafka.address());
     site.create_topic("plain", &uri, &[("kafka-ack-level", "broker")]);
     site.create_topic("transactions", &uri, &[("transactional", "true")]);
@@ -129,7 +129,7 @@ fn kafka_has_every_event_in_the_order_of_each_key() {
 
 /// Declares the exchange `events` and a queue of the topic's events.
 async fn declare(uri: &str, topic: &str) -> (lapin::Connection, Channel) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let connection = loop {
         match lapin::Connection::connect(uri, ConnectionProperties::default()).await {
             Ok(connection) => break connection,
@@ -172,7 +172,7 @@ async fn receive(channel: &Channel, topic: &str, records: &mut Vec<Value>) {
 fn rabbitmq_has_every_event_that_left_the_queues() {
     let rabbitmq = RabbitMq::start();
     let s3 = S3::start_with(&[SHARDS]);
-    let site = Site::of(&s3);
+    let site = TestGateway::of(&s3);
     let attributes = [("amqp-exchange", "events"), ("amqp-ack-level", "broker")];
     let topics = ["bound", "unbound"];
     topics.iter().for_each(|topic| site.create_topic(topic, &rabbitmq.uri(), &attributes));
@@ -193,18 +193,18 @@ fn rabbitmq_has_every_event_that_left_the_queues() {
 #[test]
 fn https_servers_are_verified_as_their_topics_say() {
     // Its certificate is not signed by an authority that the system trusts.
-    let consumer = Consumer::new(Sink::start_tls());
+    let consumer = EventConsumer::new(Sink::start_tls());
     let (url, ca) = (consumer.url(), consumer.ca());
     let folder = format!("rgw_notification_ca_folder={}", ca.parent().unwrap().display());
     let s3 = S3::start_with(&[SHARDS, &folder]);
-    let site = Site::of(&s3);
+    let site = TestGateway::of(&s3);
     site.create_topic("unverified", &url, &[("verify-ssl", "false")]);
     site.create_topic("verified", &url, &[("ca-location", ca.to_str().unwrap())]);
     site.create_topic("mistrusted", &url, &[]);
     let elsewhere = s3.path("ca.crt");
     std::fs::copy(&ca, &elsewhere).unwrap();
     let attributes = [("push-endpoint", url.as_str()), ("ca-location", elsewhere.to_str().unwrap())];
-    let refused = site.ask_for_topic("elsewhere", &attributes);
+    let refused = site.try_create_topic("elsewhere", &attributes);
     assert_eq!(refused.status, StatusCode::FORBIDDEN, "{refused:?}");
     assert!(refused.body.contains("rgw_notification_ca_folder"), "{refused:?}");
     site.create_bucket(BUCKET, &["unverified", "verified", "mistrusted"]);

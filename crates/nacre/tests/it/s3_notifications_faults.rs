@@ -12,11 +12,11 @@ mod history;
 mod load;
 mod sink;
 
-use crate::s3_edges::certify;
+use crate::s3_edges::generate_certificate;
 use crate::s3_faults::Gateway;
 use crate::s3_programs::Client;
-use crate::support::{PATIENCE, TestCluster, free_port};
-use check::{Problem, Source};
+use crate::support::{TEST_TIMEOUT, TestCluster, free_port};
+use check::{HistoryViolation, Source};
 use client::Keys;
 use ends::Reader;
 use faults::Faults;
@@ -148,7 +148,7 @@ fn dump(cluster: &TestCluster, topic: &str) -> Vec<Event> {
 
 /// Waits until consumers have received all queued events.
 fn drain(cluster: &TestCluster, sinks: &[Sink]) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let live = &TOPICS[..sinks.len()];
     loop {
         let left: Vec<_> = live.iter().map(|topic| entries(cluster, topic)).collect();
@@ -161,7 +161,12 @@ fn drain(cluster: &TestCluster, sinks: &[Sink]) {
 }
 
 /// All problems.
-fn problems(cluster: &TestCluster, history: &History, ends: &history::Ends, sinks: &[Sink]) -> Vec<Problem> {
+fn problems(
+    cluster: &TestCluster,
+    history: &History,
+    ends: &history::FinalState,
+    sinks: &[Sink],
+) -> Vec<HistoryViolation> {
     let queued = dump(cluster, "dead");
     let delivered: Vec<_> = sinks.iter().map(Sink::events).collect();
     let mut problems = check::check(history, &queued, ends, Source::Queued);
@@ -174,7 +179,7 @@ fn problems(cluster: &TestCluster, history: &History, ends: &history::Ends, sink
 
 /// Cleans up remains of killed gateways, such as uploads that no listing shows. Then the bucket's index is sound.
 fn mend(cluster: &TestCluster, bucket: &str) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         cluster.run(&["bucket", "check", "--bucket", bucket, "--fix"]);
         let out = cluster.run(&["bucket", "check", "--bucket", bucket]);
@@ -198,7 +203,7 @@ fn events_are_those_of_what_took_effect_while_everything_is_killed() {
         gateway.start(&cluster);
     }
     let credentials = credentials(&cluster);
-    certify(folder.path(), "sink");
+    generate_certificate(folder.path(), "sink");
     let file = |name: &str| folder.path().join(name);
     let (certificate, key) = (file("sink.crt"), file("sink.key"));
     let ports = [free_port(), free_port()];
@@ -256,7 +261,7 @@ fn events_are_those_of_what_took_effect_while_everything_is_killed() {
     drain(&cluster, &sinks);
 
     let reader = Reader { to, credentials: &credentials };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         let ends = runtime.block_on(reader.read(&history));
         let problems = problems(&cluster, &history, &ends, &sinks);

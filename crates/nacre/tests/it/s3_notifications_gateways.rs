@@ -1,6 +1,8 @@
 //! Bucket notifications with two gateways that share the work: a full queue, and a gateway that fails.
 
-use crate::notifications::{Consumer, Expected, Site, is_slow_down, put, remove, run, text, wait_for};
+use crate::notifications::{
+    EventConsumer, Expected, TestGateway, is_slow_down, put, remove, run, text, wait_for,
+};
 use crate::s3_faults::Gateway;
 use crate::s3_notifications_faults::client::{Reply, Request, text_of};
 use crate::s3_notifications_faults::credentials;
@@ -31,17 +33,17 @@ const SIZE: usize = 5;
 const RECOVERY: Duration = Duration::from_secs(45);
 
 /// A cluster with two gateways, and both with the same user.
-fn served() -> (TestCluster, [Gateway; 2], [Site; 2]) {
+fn served() -> (TestCluster, [Gateway; 2], [TestGateway; 2]) {
     let cluster = TestCluster::start_with(3, "bluestore", CONF);
     let mut gateways = [Gateway::new(), Gateway::new()];
     gateways.iter_mut().for_each(|gateway| gateway.start(&cluster));
     let keys = credentials(&cluster);
-    let sites = gateways.each_ref().map(|gateway| Site::of_gateway(&cluster, gateway, &keys));
+    let sites = gateways.each_ref().map(|gateway| TestGateway::of_gateway(&cluster, gateway, &keys));
     (cluster, gateways, sites)
 }
 
 /// Puts new objects through both gateways until both refuse, and the queue contains the events of all acknowledged ones.
-fn fill(sites: &[Site; 2], topic: &str, expected: &mut Expected) {
+fn fill(sites: &[TestGateway; 2], topic: &str, expected: &mut Expected) {
     let mut number = 0;
     wait_for("the queue is full", || {
         let clients = sites.iter().flat_map(|site| [site; CLIENTS]).zip(number..);
@@ -66,7 +68,7 @@ fn fill(sites: &[Site; 2], topic: &str, expected: &mut Expected) {
 }
 
 /// Checks that a gateway refuses operations that would have events, and that they change nothing.
-fn check_refusals(site: &Site, kept: &str) {
+fn check_refusals(site: &TestGateway, kept: &str) {
     let copy = "copy-of-what-is-kept-there";
     let source = format!("/{BUCKET}/{kept}");
     let requests = [
@@ -89,7 +91,7 @@ fn check_refusals(site: &Site, kept: &str) {
 }
 
 /// Repeats a request as long as the queue is considered full.
-fn succeed_in_the_end(site: &Site, request: &Request) {
+fn succeed_in_the_end(site: &TestGateway, request: &Request) {
     wait_for("operations are accepted", || {
         let answer = site.answer(request);
         assert!(is_slow_down(&answer) || answer.error().is_none(), "{answer:?}");
@@ -120,7 +122,7 @@ fn a_full_queue_refuses_operations_before_they_take_effect() {
     sites.iter().for_each(|site| check_refusals(site, kept));
     assert_eq!(site.stats("limited")["Topic Stats"]["Entries"], expected.count());
 
-    let consumer = Consumer::new(Sink::start_at(port));
+    let consumer = EventConsumer::new(Sink::start_at(port));
     consumer.wait_for("limited", &expected);
     site.wait_entries("limited", 0);
     for (site, size) in sites.iter().zip([2, 3]) {
@@ -133,7 +135,11 @@ fn a_full_queue_refuses_operations_before_they_take_effect() {
 }
 
 /// Puts new objects through a gateway until it is gone. Returns the acknowledged keys, and the last one.
-async fn put_until_gone(site: &Site, client: usize, acknowledged: &AtomicUsize) -> (Vec<String>, String) {
+async fn put_until_gone(
+    site: &TestGateway,
+    client: usize,
+    acknowledged: &AtomicUsize,
+) -> (Vec<String>, String) {
     let mut connection = site.connect();
     let mut keys = Vec::new();
     loop {
@@ -153,7 +159,7 @@ async fn put_until_gone(site: &Site, client: usize, acknowledged: &AtomicUsize) 
 #[test]
 fn events_of_a_gateway_that_dies_are_delivered_by_another() {
     let (_cluster, mut gateways, [dying, other]) = served();
-    let consumer = Consumer::start();
+    let consumer = EventConsumer::start();
     other.create_topic("topic", &consumer.url(), &[]);
     other.create_bucket(BUCKET, &["topic"]);
     let count = AtomicUsize::new(0);

@@ -1,6 +1,6 @@
 //! Queues of notification topics: events that endpoints reject, full queues, and topics that are changed or removed.
 
-use crate::notifications::{Consumer, Expected, NAMESPACES, Site, put, run, text, wait_for};
+use crate::notifications::{EventConsumer, Expected, NAMESPACES, TestGateway, put, run, text, wait_for};
 use crate::s3::S3;
 use crate::support::free_port;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn nowhere() -> String {
 }
 
 /// Puts objects of that size with these keys.
-fn put_all(site: &Site, bucket: &str, keys: &[&str], size: usize) {
+fn put_all(site: &TestGateway, bucket: &str, keys: &[&str], size: usize) {
     let mut connection = site.connect();
     run(async {
         for key in keys {
@@ -24,13 +24,13 @@ fn put_all(site: &Site, bucket: &str, keys: &[&str], size: usize) {
 }
 
 /// Removes the only topic. Nothing of it remains.
-fn delete_topic(site: &Site, topic: &str) {
+fn delete_topic(site: &TestGateway, topic: &str) {
     site.delete_topic(topic);
     NAMESPACES.iter().for_each(|namespace| wait_empty(site, namespace));
 }
 
 /// Waits until a namespace of topics' queues has no objects.
-fn wait_empty(site: &Site, namespace: &str) {
+fn wait_empty(site: &TestGateway, namespace: &str) {
     wait_for(&format!("{namespace} is empty"), || match site.objects(namespace) {
         objects if objects.is_empty() => Ok(()),
         objects => Err(format!("{objects:?}")),
@@ -40,22 +40,22 @@ fn wait_empty(site: &Site, namespace: &str) {
 #[test]
 fn events_that_are_not_taken_are_kept_or_given_up_as_their_topics_say() {
     let s3 = S3::start_with(&[SHARDS]);
-    let site = Site::of(&s3);
+    let site = TestGateway::of(&s3);
     dead_letters_outlive_changes_of_their_topic(&site);
     a_queue_that_drops_keeps_the_newest_events(&site);
     a_topic_may_have_queues_and_have_none_again(&site);
     a_topic_that_is_removed_leaves_nothing(&site);
 }
 
-fn dead_letters_outlive_changes_of_their_topic(site: &Site) {
-    let consumer = Consumer::start();
+fn dead_letters_outlive_changes_of_their_topic(site: &TestGateway) {
+    let consumer = EventConsumer::start();
     let is_bad = |record: &Value| text(record, "/s3/object/key").starts_with("bad");
     consumer.accept(move |record| !is_bad(record));
     let attributes = [("max_retries", "2"), ("retry_sleep_duration", "0"), ("OpaqueData", "before")];
     site.create_topic("letters", &consumer.url(), &attributes);
     site.create_bucket("letters", &["letters"]);
     put_all(site, "letters", &["bad-1", "good", "bad-2", "bad-3"], 1);
-    let letters = site.wait_letters("letters", 3);
+    let letters = site.wait_dead_letters("letters", 3);
     for letter in &letters {
         // The first attempt, and two more.
         assert_eq!((&letter["reason"], &letter["attempts"]), (&json!("max_retries"), &json!(3)), "{letter}");
@@ -67,12 +67,12 @@ fn dead_letters_outlive_changes_of_their_topic(site: &Site) {
     site.wait_entries("letters", 0);
     site.set_attribute("letters", "OpaqueData", "after");
     site.command(&["topic", "reshard", "letters", "--shards", "3"]);
-    assert_eq!(site.letters("letters"), letters);
+    assert_eq!(site.dead_letters("letters"), letters);
 
     let dispose = |args: &[&str]| site.json(&[&["topic", "dlq"], args].concat());
     let number = letters[0]["number"].to_string();
     assert_eq!(dispose(&["purge", "letters", "--number", &number]), json!({ "purged": 1 }));
-    assert_eq!(site.letters("letters"), letters[1..]);
+    assert_eq!(site.dead_letters("letters"), letters[1..]);
     consumer.accept(|_| true);
     assert_eq!(dispose(&["replay", "letters", "--all"]), json!({ "replayed": 2 }));
     let replayed: BTreeSet<String> =
@@ -85,17 +85,17 @@ fn dead_letters_outlive_changes_of_their_topic(site: &Site) {
         assert_eq!(is_bad(&record), is_replayed, "{record}");
         assert_eq!(record["opaqueData"], if is_replayed { "after" } else { "before" }, "{record}");
     }
-    site.wait_letters("letters", 0);
+    site.wait_dead_letters("letters", 0);
 
     consumer.accept(|_| false);
     put_all(site, "letters", &["bad-4"], 1);
-    site.wait_letters("letters", 1);
+    site.wait_dead_letters("letters", 1);
     assert_eq!(dispose(&["purge", "letters", "--all"]), json!({ "purged": 1 }));
-    assert_eq!(site.letters("letters"), Vec::<Value>::new());
+    assert_eq!(site.dead_letters("letters"), Vec::<Value>::new());
     delete_topic(site, "letters");
 }
 
-fn a_queue_that_drops_keeps_the_newest_events(site: &Site) {
+fn a_queue_that_drops_keeps_the_newest_events(site: &TestGateway) {
     const PUTS: usize = 40;
     let attributes = [("queue-full-policy", "drop-oldest"), ("queue-max-bytes", "6000")];
     site.create_topic("dropping", &nowhere(), &attributes);
@@ -110,7 +110,7 @@ fn a_queue_that_drops_keeps_the_newest_events(site: &Site) {
         if kept + dropped == PUTS && is_within { Ok((kept, dropped)) } else { Err(stats.to_string()) }
     });
     assert!(kept > 1 && dropped > 1, "{kept} kept, {dropped} dropped");
-    let consumer = Consumer::start();
+    let consumer = EventConsumer::start();
     site.create_topic("dropping", &consumer.url(), &attributes);
     let mut expected = Expected::default();
     (dropped + 1..=PUTS).for_each(|size| expected.created("key", size));
@@ -120,7 +120,7 @@ fn a_queue_that_drops_keeps_the_newest_events(site: &Site) {
     delete_topic(site, "dropping");
 }
 
-fn a_topic_may_have_queues_and_have_none_again(site: &Site) {
+fn a_topic_may_have_queues_and_have_none_again(site: &TestGateway) {
     let keys = ["a", "b", "c"];
     let visible = |names: &[&str]| -> BTreeSet<String> { names.iter().map(ToString::to_string).collect() };
     let mut expected = Expected::default();
@@ -138,7 +138,7 @@ fn a_topic_may_have_queues_and_have_none_again(site: &Site) {
     put_all(site, "switched", &keys, 3);
     site.wait_entries("switched", 6);
 
-    let consumer = Consumer::start();
+    let consumer = EventConsumer::start();
     site.create_topic("switched", &consumer.url(), &[]);
     for key in keys {
         expected.created(key, 1);
@@ -155,13 +155,13 @@ fn a_topic_may_have_queues_and_have_none_again(site: &Site) {
     delete_topic(site, "switched");
 }
 
-fn a_topic_that_is_removed_leaves_nothing(site: &Site) {
-    let consumer = Consumer::start();
+fn a_topic_that_is_removed_leaves_nothing(site: &TestGateway) {
+    let consumer = EventConsumer::start();
     consumer.accept(|_| false);
     site.create_topic("removed", &consumer.url(), &[("max_retries", "1"), ("retry_sleep_duration", "0")]);
     site.create_bucket("removed", &["removed"]);
     put_all(site, "removed", &["dead"], 1);
-    site.wait_letters("removed", 1);
+    site.wait_dead_letters("removed", 1);
     site.create_topic("removed", &nowhere(), &[]);
     put_all(site, "removed", &["a", "b", "c", "d"], 1);
     site.wait_entries("removed", 4);
@@ -180,6 +180,6 @@ fn a_topic_that_is_removed_leaves_nothing(site: &Site) {
     let mut expected = Expected::default();
     expected.created("new", 3);
     consumer.wait_for("removed", &expected);
-    assert_eq!(site.letters("removed"), Vec::<Value>::new());
+    assert_eq!(site.dead_letters("removed"), Vec::<Value>::new());
     delete_topic(site, "removed");
 }

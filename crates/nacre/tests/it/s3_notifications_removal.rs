@@ -3,7 +3,7 @@
 
 use crate::s3_faults::Gateway;
 use crate::s3_programs::Client;
-use crate::support::{PATIENCE, TestCluster, free_port};
+use crate::support::{TEST_TIMEOUT, TestCluster, free_port};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -89,7 +89,7 @@ fn events_outlive_their_configuration_and_their_bucket() {
     gateways[0].kill();
     // Its remains are in both indexes now: pending changes, and events that were not moved.
     cluster.ok(&["notification", "rm", "--bucket", BUCKETS[0]]);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         let removal = cluster.run(&["bucket", "rm", "--bucket", BUCKETS[1], "--purge-objects"]);
         if removal.status.success() {
@@ -101,7 +101,7 @@ fn events_outlive_their_configuration_and_their_bucket() {
     }
     flood.wait().unwrap();
 
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         let dumped = cluster.ok(&["topic", "dump", "t", "--max-entries", "1000000"]);
         let events: Vec<Value> = serde_json::from_str(&dumped).unwrap();

@@ -152,7 +152,7 @@ async fn commit(store: &AmazonS3, once: &AmazonS3) -> u32 {
 }
 
 /// Uses a bucket `tables`, and empties it. Returns the number of requests without an answer.
-pub(crate) fn keep_and_remove(to: &Client<'_>) -> u32 {
+pub(crate) fn run_object_store(to: &Client<'_>) -> u32 {
     to.ok("/usr/bin/aws", &["--endpoint-url", to.endpoint, "s3", "mb", "s3://tables"]);
     // Its HTTP client needs one even without TLS. Another test of this process may have installed one already.
     _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
@@ -180,6 +180,6 @@ pub(crate) fn keep_and_remove(to: &Client<'_>) -> u32 {
 #[test]
 fn rust_programs_keep_tables_in_buckets() {
     let s3 = S3::start();
-    assert_eq!(keep_and_remove(&s3.client()), 0);
+    assert_eq!(run_object_store(&s3.client()), 0);
     s3.nacre(&["bucket", "check", "--bucket", "tables"]);
 }

@@ -1,7 +1,7 @@
 //! Resharding: a bucket's index moves while it is in use, even if the process is killed, and automatically.
 
 use crate::s3::S3;
-use crate::support::{PATIENCE, nacre};
+use crate::support::{TEST_TIMEOUT, nacre};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ fn a_busy_bucket_moves_and_nothing_is_lost() {
         {
             s3.nacre(&["reshard", "add", "--bucket", "busy", "--num-shards", wanted]);
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while json(&s3, &["reshard", "list"]) != serde_json::json!([]) {
             assert!(Instant::now() < deadline, "never resharded");
         }
@@ -97,7 +97,7 @@ fn a_crowded_bucket_gets_more_shards_by_itself() {
     aws(&["s3", "mb", "s3://crowded"]);
     assert_eq!(shards(&s3, "crowded"), 2);
     aws(&["s3", "sync", "--only-show-errors", folder.to_str().unwrap(), "s3://crowded"]);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while shards(&s3, "crowded") < 8 {
         assert!(Instant::now() < deadline, "{} shards", shards(&s3, "crowded"));
     }

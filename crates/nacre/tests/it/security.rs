@@ -1,7 +1,7 @@
 //! Capabilities, keys and tickets with real processes and Debian's python3-rados on Nacre's `librados.so.2`.
 
 use crate::librados;
-use crate::support::{Daemon, PATIENCE, TestCluster};
+use crate::support::{Daemon, TEST_TIMEOUT, TestCluster};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -148,7 +148,7 @@ impl Worker {
     }
 
     fn wait_for(&self, outcome: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while self.said().last().map(String::as_str) != Some(outcome) {
             assert!(Instant::now() < deadline, "no {outcome}: {:?}", self.said());
             std::thread::sleep(Duration::from_millis(20));
@@ -158,7 +158,7 @@ impl Worker {
     /// Waits for `lines` more successes, without any other result.
     fn wait_for_progress(&self, lines: usize) {
         let before = self.said().len();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             let said = self.said();
             assert!(said[before..].iter().all(|outcome| outcome == "OK"), "{said:?}");

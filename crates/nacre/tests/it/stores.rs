@@ -83,7 +83,7 @@ fn killed_memstore_is_healed_by_its_replicas() {
 
 /// Kills all OSDs after writes and restarts them. Lost data must be reported and never served as other data.
 fn loses_loudly(osds: usize, size: u32) {
-    let mut cluster = TestCluster::start_made(osds, "memstore", &["-o", ALONE], conf());
+    let mut cluster = TestCluster::start_with_options(osds, "memstore", &["-o", ALONE], conf());
     cluster.create_pool("data", 4, size, 1);
     if size > 1 {
         cluster.wait_healthy();
@@ -161,7 +161,7 @@ fn memstores_stopped_in_order_lose_nothing() {
 fn memstore_takes_no_more_memory_than_it_was_given() {
     const GIVEN: u64 = 96 << 20;
     let options = ["-o", "memstore_device_bytes=100663296", "-o", ALONE];
-    let cluster = TestCluster::start_made(1, "memstore", &options, conf());
+    let cluster = TestCluster::start_with_options(1, "memstore", &options, conf());
     cluster.create_pool("data", 4, 1, 1);
     cluster.ok(&["ceph", "osd", "set-full-ratio", "0.97"]);
     let io = open(&cluster, "data").with_full_try();
@@ -197,7 +197,7 @@ fn memstore_takes_no_more_memory_than_it_was_given() {
 
 #[test]
 fn filestores_killed_under_load_lose_nothing() {
-    let mut cluster = TestCluster::start_made(3, "filestore", &["-o", "osd_journal_size=64"], conf());
+    let mut cluster = TestCluster::start_with_options(3, "filestore", &["-o", "osd_journal_size=64"], conf());
     cluster.create_pool("data", 8, 3, 2);
     cluster.wait_healthy();
     let load = Load::start(&cluster, "data", "client", 2);
@@ -223,7 +223,7 @@ fn filestores_killed_under_load_lose_nothing() {
 #[test]
 fn damaged_file_is_an_error_and_never_served() {
     let made = ["-o", "osd_journal_size=64", "-o", ALONE];
-    let mut cluster = TestCluster::start_made(1, "filestore", &made, conf());
+    let mut cluster = TestCluster::start_with_options(1, "filestore", &made, conf());
     cluster.create_pool("data", 4, 1, 1);
     let io = open(&cluster, "data");
     let contents = Bytes::from(vec![b'x'; 50_000]);
@@ -253,7 +253,7 @@ fn pools_live_on_one_class_of_a_mixed_cluster() {
     let sizes =
         ["osd_journal_size=64", "filestore_device_bytes=1073741824", "bluestore_block_size=1073741824"];
     let made = sizes.map(|size| ["-o", size]).concat();
-    let mut cluster = TestCluster::start_made(6, kinds, &made, &format!("{}{classes}", conf()));
+    let mut cluster = TestCluster::start_with_options(6, kinds, &made, &format!("{}{classes}", conf()));
     let stores: Vec<String> = (0..6)
         .map(|osd| {
             let metadata = json(&cluster, &["osd", "metadata", &osd.to_string()]);
@@ -399,7 +399,7 @@ fn marked(name: &str) -> (Bytes, impl Fn(usize) -> Vec<u8>) {
 #[test]
 fn a_damaged_block_costs_neither_its_osd_nor_the_object() {
     let mut cluster =
-        TestCluster::start_made(3, "bluestore", &["-o", "bluestore_block_size=268435456"], conf());
+        TestCluster::start_with_options(3, "bluestore", &["-o", "bluestore_block_size=268435456"], conf());
     cluster.create_pool("data", 8, 3, 2);
     cluster.wait_healthy();
     let io = open(&cluster, "data");

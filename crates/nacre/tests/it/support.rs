@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// Maximum time for a cluster to reach a state without intervention.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Identifies a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +28,16 @@ pub(crate) struct TestCluster {
 impl TestCluster {
     /// Creates a cluster of `osds` OSDs on `objectstore` with additional lines for ceph.conf, and starts all daemons.
     pub(crate) fn start_with(osds: usize, objectstore: &str, conf: &str) -> TestCluster {
-        Self::start_made(osds, objectstore, &[], conf)
+        Self::start_with_options(osds, objectstore, &[], conf)
     }
 
     /// Like [`TestCluster::start_with`], with options for the creation of the cluster.
-    pub(crate) fn start_made(osds: usize, objectstore: &str, options: &[&str], conf: &str) -> TestCluster {
+    pub(crate) fn start_with_options(
+        osds: usize,
+        objectstore: &str,
+        options: &[&str],
+        conf: &str,
+    ) -> TestCluster {
         let folder = tempfile::Builder::new().prefix("nacre-it-").tempdir().unwrap();
         let listen = format!("127.0.0.1:{}", free_port());
         let made = Command::new(nacre())
@@ -115,7 +120,7 @@ impl TestCluster {
 
     /// Waits until a daemon ends on its own.
     pub(crate) fn wait_ended(&mut self, daemon: Daemon) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         let mut child = self.slot(daemon).take().expect("a running daemon");
         loop {
             if let Some(status) = child.try_wait().unwrap() {
@@ -131,7 +136,7 @@ impl TestCluster {
     }
 
     /// SIGHUP.
-    pub(crate) fn hang_up(&self, daemon: Daemon) {
+    pub(crate) fn send_sighup(&self, daemon: Daemon) {
         let child = match daemon {
             Daemon::Mon => &self.mon,
             Daemon::Osd(osd) => &self.osds[osd],
@@ -189,7 +194,7 @@ impl TestCluster {
 
     /// Polls until `reached` holds.
     pub(crate) fn wait_for(&self, what: &str, reached: impl Fn(&TestCluster) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while !reached(self) {
             if Instant::now() > deadline {
                 let health = self.run(&["ceph", "health", "detail"]);
@@ -304,7 +309,7 @@ impl Serve {
 
     pub(crate) fn interrupt(mut self) {
         signal(&self.child, "INT");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 assert!(status.success(), "serve ended with {status}");

@@ -2,7 +2,7 @@
 //! for watches and locks.
 
 use crate::failures::open;
-use crate::support::{Daemon, PATIENCE, TestCluster, nacre};
+use crate::support::{Daemon, TEST_TIMEOUT, TestCluster, nacre};
 use nacre_client::{Error, IoCtx, Notification, WatchHandler};
 use nacre_types::errno::Errno;
 use std::io::{BufRead, BufReader, Write};
@@ -63,7 +63,7 @@ fn watchers_hear_every_notify_while_primaries_are_killed() {
             _ => cluster.terminate(Daemon::Osd(victim)),
         }
         let payload = format!("round {round}");
-        let outcome = notifier.notify("watched", payload.clone(), Some(PATIENCE)).wait().unwrap();
+        let outcome = notifier.notify("watched", payload.clone(), Some(TEST_TIMEOUT)).wait().unwrap();
         assert!(!outcome.timed_out, "{round}: {outcome:?}");
         assert_eq!((outcome.reply.acks.len(), outcome.reply.missed.len()), (3, 0), "{round}");
         assert!(outcome.reply.acks.iter().all(|(_, _, answer)| *answer == payload));

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 const RECORDS_OF_A_KEY: u64 = 64;
 
 /// The result of reading a shard of an index.
-pub(crate) enum Read {
+pub(crate) enum PageRead {
     /// Its records.
     Page(IndexPage),
     /// Its records are being moved, or were moved, to other shards.
@@ -34,10 +34,10 @@ pub(crate) struct IndexPage {
     /// The shard.
     pub(crate) shard: String,
     /// The records, in their order.
-    pub(crate) records: Vec<Record>,
+    pub(crate) records: Vec<FoundRecord>,
     /// The name of the last record that was read; empty if there was none.
     pub(crate) last: Bytes,
-    /// The object's key of the records at the start of the page that [`IndexPage::pass`] left out.
+    /// The object's key of the records at the start of the page that [`IndexPage::skip_key`] left out.
     pub(super) passed: Option<String>,
     /// Whether the shard has more records.
     pub(crate) more: bool,
@@ -47,7 +47,7 @@ pub(crate) struct IndexPage {
 
 impl IndexPage {
     /// Leaves out records of the key at the start of the page, because earlier records of the key are not moved.
-    pub(super) fn pass(&mut self, key: &str) {
+    pub(super) fn skip_key(&mut self, key: &str) {
         let count = self.records.iter().take_while(|record| record.key == key).count();
         self.records.drain(..count);
         self.passed = (count > 0).then(|| key.to_owned());
@@ -64,7 +64,7 @@ impl IndexPage {
 }
 
 /// An outbox record.
-pub(crate) struct Record {
+pub(crate) struct FoundRecord {
     /// The object's key.
     pub(crate) key: String,
     /// Its name in the omap.
@@ -107,30 +107,30 @@ pub(crate) struct Range<'a> {
 
 /// Reads a page. It is valid only if the same read shows that the shard is not frozen: then the records can't be in another
 /// shard.
-pub(crate) async fn read(core: &Core, shard: &str, range: Range<'_>) -> Result<Read> {
+pub(crate) async fn read(core: &Core, shard: &str, range: Range<'_>) -> Result<PageRead> {
     let Range { keys, after, max, max_bytes } = range;
     let mut fetches = vec![Fetch::Attrs];
     match keys {
-        None => fetches.push(Fetch::Page { prefix: key::Kind::Outbox.prefix(), after, max }),
+        None => fetches.push(Fetch::Page { prefix: key::IndexRecordKind::Outbox.prefix(), after, max }),
         Some(keys) => fetches.extend(keys.iter().map(|key| {
-            let prefix = key::prefix(key::Kind::Outbox, key);
+            let prefix = key::prefix(key::IndexRecordKind::Outbox, key);
             Fetch::Page { prefix, after: Bytes::new(), max: RECORDS_OF_A_KEY }
         })),
     }
     let read = IndexRead::of(fetches);
-    let Some(reply) = core.rados.read_index(shard, &read).await? else { return Ok(Read::Absent) };
+    let Some(reply) = core.rados.read_index(shard, &read).await? else { return Ok(PageRead::Absent) };
     let Some((Fetched::Pairs(attributes), parts)) = reply.parts.split_first() else {
-        return Ok(Read::Absent);
+        return Ok(PageRead::Absent);
     };
     // The guard for removing records determines the states in which the page is not valid.
-    if let Guard::AttrBelow(name, limit) = state::is_not_frozen()
+    if let Guard::AttrBelow(name, limit) = state::guard_not_frozen()
         && attributes.get(name.as_bytes()).is_some_and(|state| *state >= limit)
     {
-        return Ok(Read::Frozen);
+        return Ok(PageRead::Frozen);
     }
     let (mut records, mut bytes, mut more) = (Vec::new(), 0, false);
     for part in parts {
-        let Fetched::Page(page) = part else { return Ok(Read::Absent) };
+        let Fetched::Page(page) = part else { return Ok(PageRead::Absent) };
         more |= page.more;
         for (queued, (_, raw)) in outbox::parse(shard, page)?.into_iter().zip(&page.entries) {
             let is_full = bytes >= max_bytes || records.len() as u64 >= max;
@@ -143,7 +143,7 @@ pub(crate) async fn read(core: &Core, shard: &str, range: Range<'_>) -> Result<R
             records.push(record);
         }
     }
-    Ok(Read::Page(IndexPage {
+    Ok(PageRead::Page(IndexPage {
         shard: shard.to_owned(),
         last: records.last().map(|record| record.name.clone()).unwrap_or_default(),
         passed: None,
@@ -153,8 +153,8 @@ pub(crate) async fn read(core: &Core, shard: &str, range: Range<'_>) -> Result<R
     }))
 }
 
-fn record(shard: &str, queued: outbox::Queued, raw: &Bytes) -> Record {
-    let outbox::Queued { name, key, record } = queued;
+fn record(shard: &str, queued: outbox::OutboxEntry, raw: &Bytes) -> FoundRecord {
+    let outbox::OutboxEntry { name, key, record } = queued;
     let (events, is_whole) = match events(&key, &record) {
         Ok(events) => (events, true),
         Err(error) => {
@@ -162,7 +162,7 @@ fn record(shard: &str, queued: outbox::Queued, raw: &Bytes) -> Record {
             (Vec::new(), false)
         }
     };
-    Record { key, name, raw: raw.clone(), record, events, is_whole }
+    FoundRecord { key, name, raw: raw.clone(), record, events, is_whole }
 }
 
 /// The events of the configurations that the record still names. If it names none, these are all events.
@@ -206,17 +206,17 @@ fn events(key: &str, record: &OutboxRecord) -> Result<Vec<FoundEvent>> {
 mod tests {
     use super::*;
     use nacre_index::record::Subject;
-    use nacre_index::seq::{Incarnation, Seq};
+    use nacre_index::seq::{HeadIncarnation, Seq};
 
     fn page(keys: &[&str]) -> IndexPage {
-        let record = |key: &&str| Record {
+        let record = |key: &&str| FoundRecord {
             key: (*key).to_owned(),
             name: Bytes::copy_from_slice(key.as_bytes()),
             raw: Bytes::new(),
             record: OutboxRecord {
                 tag: "tag".to_owned(),
-                seq: Seq { incarnation: Incarnation { generation: 1, version: 7 }, number: 1 },
-                begun_ns: 0,
+                seq: Seq { incarnation: HeadIncarnation { generation: 1, version: 7 }, number: 1 },
+                prepared_ns: 0,
                 fixed: Bytes::new(),
                 candidates: Vec::new(),
                 subject: Subject::default(),
@@ -237,18 +237,18 @@ mod tests {
     #[test]
     fn later_records_of_a_key_do_not_pass_earlier_ones_that_are_left() {
         let mut next = page(&["a", "a", "b"]);
-        next.pass("a");
+        next.skip_key("a");
         let keys: Vec<&str> = next.records.iter().map(|record| record.key.as_str()).collect();
         assert_eq!((keys, next.passed.as_deref()), (vec!["b"], Some("a")));
         assert_eq!(next.end().map(|cursor| cursor.key), Some("b".to_owned()));
         let mut all = page(&["a", "a"]);
-        all.pass("a");
+        all.skip_key("a");
         assert_eq!(
             all.end().map(|cursor| (cursor.key, cursor.name)),
             Some(("a".to_owned(), Bytes::from_static(b"last")))
         );
         let mut other = page(&["b", "a"]);
-        other.pass("a");
+        other.skip_key("a");
         assert_eq!((other.records.len(), other.passed), (2, None));
         assert!(page(&[]).end().is_none());
     }

@@ -1,11 +1,11 @@
 //! Receipts: determining which of them belong to outbox records that are gone, and removing records whose events a closed
 //! generation has.
 
-use super::page::{self, Read};
-use super::{BYTES, PAGE, Removal};
+use super::page::{self, PageRead};
+use super::{MAX_READ_BYTES, OutboxTrim, PAGE};
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::lane::Lane;
+use crate::lane::ShardProducer;
 use bytes::Bytes;
 use nacre_queues::name::SourceId;
 use nacre_queues::record::EventId;
@@ -38,8 +38,9 @@ impl Outbox {
     async fn next(&mut self, core: &Core) -> Result<Part> {
         let Some(shard) = self.shard.take().or_else(|| self.shards.next()) else { return Ok(Part::End) };
         let after = std::mem::take(&mut self.after);
-        let Read::Page(page) =
-            page::read(core, &shard, page::Range { keys: None, after, max: PAGE, max_bytes: BYTES }).await?
+        let PageRead::Page(page) =
+            page::read(core, &shard, page::Range { keys: None, after, max: PAGE, max_bytes: MAX_READ_BYTES })
+                .await?
         else {
             return Ok(Part::Moving);
         };
@@ -51,8 +52,13 @@ impl Outbox {
 }
 
 /// Determines which receipts of a source belong to records that are gone, and lets these lanes drop them.
-pub(super) async fn clean(core: &Core, bucket: &str, source: &SourceId, lanes: &[Arc<Lane>]) -> Result<()> {
-    let mut had: Vec<(&Arc<Lane>, BTreeSet<EventId>)> = Vec::new();
+pub(super) async fn clean(
+    core: &Core,
+    bucket: &str,
+    source: &SourceId,
+    lanes: &[Arc<ShardProducer>],
+) -> Result<()> {
+    let mut had: Vec<(&Arc<ShardProducer>, BTreeSet<EventId>)> = Vec::new();
     for lane in lanes {
         if let Some(receipts) = lane.receipts(source).await {
             had.push((lane, receipts));
@@ -98,7 +104,7 @@ pub(crate) async fn forget_receipts(core: &Core, source: &SourceId, ids: &[Event
             Part::End => return Ok(()),
             Part::Moving => return Err(moving()),
         };
-        let removal = Removal::of(&page, |id| ids.contains(id));
+        let removal = OutboxTrim::of(&page, |id| ids.contains(id));
         if !removal.write(core, &page.shard).await? {
             return Err(moving());
         }

@@ -2,12 +2,12 @@
 
 use crate::core::{Core, ShardKey};
 use crate::error::Result;
-use crate::lane::Left;
+use crate::lane::LeftReason;
 use crate::topic_store::StoredTopic;
-use nacre_queues::dead::{self, DeadQueue, LetterKind, MAX_LETTERS};
+use nacre_queues::dead_letters::{self, DeadLetterQueue, LetterKind, MAX_LETTERS};
 use nacre_queues::enqueue::OutboxEvent;
 use nacre_queues::name::{SourceId, TopicId};
-use nacre_queues::settle::dead_id;
+use nacre_queues::settle::dead_letter_id;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
     let mut tickets = BTreeMap::new();
     for _ in 0..TURNS {
         core.check_running()?;
-        let read = dead::read_letters(id, LetterKind::Replayed, None, MAX_LETTERS as u64);
+        let read = dead_letters::read_letters(id, LetterKind::Replayed, None, MAX_LETTERS as u64);
         let Some(reply) = core.rados.read(&read).await? else { return Ok(()) };
-        let queue = DeadQueue::from_reply(id, &[], &reply)?;
+        let queue = DeadLetterQueue::from_reply(id, &[], &reply)?;
         let letters = queue.letters(LetterKind::Replayed, &reply.page)?;
         if letters.is_empty() {
             return Ok(());
@@ -32,7 +32,7 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
         let present: BTreeSet<u64> = letters.iter().map(|(number, _)| *number).collect();
         let mut lanes: BTreeMap<u32, Vec<OutboxEvent>> = BTreeMap::new();
         for (number, letter) in letters {
-            let event = OutboxEvent { id: dead_id(number), event: letter.event };
+            let event = OutboxEvent { id: dead_letter_id(number), event: letter.event };
             lanes.entry(generation.shard_of(event.event.key)).or_default().push(event);
         }
         // As with outboxes, letters that were read before a lane's ticket was taken are not used.
@@ -40,7 +40,7 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
         for shard in lanes.keys() {
             if !tickets.contains_key(shard) {
                 let lane = core.lane(&record.topic, generation, *shard);
-                let Some(ticket) = lane.ticket(core, &source).await? else { return Ok(()) };
+                let Some(ticket) = lane.epoch_token(core, &source).await? else { return Ok(()) };
                 tickets.insert(*shard, ticket);
                 is_early = true;
             }
@@ -52,32 +52,33 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
             let Some(ticket) = tickets.get(&shard) else { continue };
             let lane = core.lane(&record.topic, generation, shard);
             let taken = lane.enqueue(core, *ticket, source.clone(), events).await;
-            let numbers: Vec<u64> = taken.moved.iter().filter_map(dead::number_of).collect();
+            let numbers: Vec<u64> = taken.moved.iter().filter_map(dead_letters::number_of).collect();
             if !numbers.is_empty() {
-                core.rados.must_write(dead::forget_replayed(id, &numbers)).await?;
+                core.rados.must_write(dead_letters::forget_replayed(id, &numbers)).await?;
                 lane.forget(&source, taken.moved).await;
                 let key = ShardKey { topic: record.topic.id, generation: generation.number, shard };
-                crate::owner::has_events(core, key);
+                crate::owner::wake_shard(core, key);
             }
             match taken.left {
                 None => {}
-                Some(Left::Stale) => drop(tickets.remove(&shard)),
-                Some(Left::Failed(error)) => return Err(error),
-                Some(Left::Crowded) => {
+                Some(LeftReason::Stale) => drop(tickets.remove(&shard)),
+                Some(LeftReason::Failed(error)) => return Err(error),
+                Some(LeftReason::TooManyReceipts) => {
                     let last = if reply.more { present.last().copied() } else { None };
                     let is_gone =
                         |number: u64| !present.contains(&number) && last.is_none_or(|last| number <= last);
                     let receipts = lane.receipts(&source).await.unwrap_or_default();
-                    let gone = receipts.into_iter().filter(|id| dead::number_of(id).is_some_and(is_gone));
+                    let gone =
+                        receipts.into_iter().filter(|id| dead_letters::number_of(id).is_some_and(is_gone));
                     lane.forget(&source, gone).await;
                 }
                 // The next check of the topic retries this.
-                Some(Left::NotSpilled) => {
+                Some(LeftReason::NotSpilled) => {
                     let key = ShardKey { topic: record.topic.id, generation: generation.number, shard };
-                    crate::owner::must_spill(core, key);
+                    crate::owner::request_spill(core, key);
                     return Ok(());
                 }
-                Some(Left::Closed) => return Ok(()),
+                Some(LeftReason::Closed) => return Ok(()),
             }
         }
     }

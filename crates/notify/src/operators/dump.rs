@@ -10,9 +10,9 @@ use crate::owner::{locate, read_shard};
 use crate::topic_store::StoredTopic;
 use bytes::Bytes;
 use nacre_queues::layout::Generation;
-use nacre_queues::name::Kind;
+use nacre_queues::name::QueueRecordKind;
 use nacre_queues::op::{ObjectRead, ObjectReply};
-use nacre_queues::settle::{self, Loaded, LogMap};
+use nacre_queues::settle::{self, LoadedEvents, LogIndex};
 use nacre_queues::shard::{self, Shard};
 
 /// The number of records in a page.
@@ -56,9 +56,9 @@ async fn dump_shard(
     let (generation, index) = (generation.number, shard.id.value.shard);
     let mut after = Bytes::new();
     while found.len() < max {
-        let page = settle::read_kind(&shard.object, Kind::Parked, after, PAGE);
+        let page = settle::read_kind(&shard.object, QueueRecordKind::Parked, after, PAGE);
         let Some(reply) = read(core, &shard, &page).await? else { return Ok(()) };
-        for (sequence, parked) in shard::parked_of(&shard.object, &reply.page)? {
+        for (sequence, parked) in shard::parse_parked(&shard.object, &reply.page)? {
             found.push(QueuedEvent {
                 generation,
                 shard: index,
@@ -72,7 +72,7 @@ async fn dump_shard(
         let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { break };
         after = last.clone();
     }
-    let mut log = LogMap::default();
+    let mut log = LogIndex::default();
     if !add_segments(core, &shard, &mut log).await? {
         return Ok(());
     }
@@ -87,7 +87,7 @@ async fn dump_shard(
                 attempts += 1;
                 let Some(now) = read_shard(core, &shard).await? else { return Ok(()) };
                 from = from.max(now.head.value.cursor);
-                (shard, log) = (now, LogMap::default());
+                (shard, log) = (now, LogIndex::default());
                 if !add_segments(core, &shard, &mut log).await? {
                     return Ok(());
                 }
@@ -116,10 +116,10 @@ async fn dump_shard(
 }
 
 /// Reads the manifests of all segments; `false` if the shard is gone.
-async fn add_segments(core: &Core, shard: &Shard, log: &mut LogMap) -> Result<bool> {
+async fn add_segments(core: &Core, shard: &Shard, log: &mut LogIndex) -> Result<bool> {
     let mut after = Bytes::new();
     loop {
-        let page = settle::read_kind(&shard.object, Kind::Segment, after, PAGE);
+        let page = settle::read_kind(&shard.object, QueueRecordKind::Segment, after, PAGE);
         let Some(reply) = read(core, shard, &page).await? else { return Ok(false) };
         log.add_segments(shard, &reply.page)?;
         let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { return Ok(true) };
@@ -129,7 +129,7 @@ async fn add_segments(core: &Core, shard: &Shard, log: &mut LogMap) -> Result<bo
 
 /// A part of a log.
 enum Part {
-    Events(Loaded),
+    Events(LoadedEvents),
     /// The events were moved or settled in the meantime.
     Moved,
     /// The shard is gone.
@@ -137,7 +137,7 @@ enum Part {
 }
 
 /// Reads the part of a log that starts with the event `from`.
-async fn load(core: &Core, shard: &mut Shard, log: &mut LogMap, from: u64) -> Result<Part> {
+async fn load(core: &Core, shard: &mut Shard, log: &mut LogIndex, from: u64) -> Result<Part> {
     if let Some((first, segment)) = log.segment_at(shard, from) {
         return Ok(match core.rados.read(&ObjectRead::data(&segment)).await? {
             Some(reply) => Part::Events(log.segment_events(shard, first, &reply.data)?),
@@ -147,7 +147,7 @@ async fn load(core: &Core, shard: &mut Shard, log: &mut LogMap, from: u64) -> Re
     let page = settle::read_batches(&shard.object, log.batches_before(from), PAGE);
     let Some(reply) = read(core, shard, &page).await? else { return Ok(Part::Gone) };
     *shard = Shard::from_reply(&shard.object, &[], &reply)?;
-    let first = reply.page.first().and_then(|(key, _)| Kind::Batch.sequence(key));
+    let first = reply.page.first().and_then(|(key, _)| QueueRecordKind::Batch.sequence(key));
     if first.is_none_or(|first| first > from) {
         return Ok(Part::Moved);
     }

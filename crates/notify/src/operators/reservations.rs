@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::mover::PAGE;
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
-use nacre_index::key::Kind;
+use nacre_index::key::IndexRecordKind;
 use nacre_index::op::{Fetch, Read};
 use nacre_index::record::{self, OutboxRecord, Pending};
 use nacre_topics::pending::PendingEvents;
@@ -39,7 +39,8 @@ pub(super) async fn count(core: &Core, topic: TopicId) -> Result<u64> {
 async fn count_in(core: &Core, shard: String, topic: TopicId) -> Result<u64> {
     let mut sum = 0;
     // The key after which the next page of a kind starts; `None` after the last page.
-    let mut cursors = [(Kind::Pending, Some(Bytes::new())), (Kind::Outbox, Some(Bytes::new()))];
+    let mut cursors =
+        [(IndexRecordKind::Pending, Some(Bytes::new())), (IndexRecordKind::Outbox, Some(Bytes::new()))];
     loop {
         let mut fetches = Vec::new();
         for (kind, after) in &cursors {
@@ -66,9 +67,9 @@ async fn count_in(core: &Core, shard: String, topic: TopicId) -> Result<u64> {
 
 /// The number of events of a record for a topic. A record that can't be decoded counts as none; the code that finishes or
 /// moves it reports the error.
-fn events_of(shard: &str, kind: Kind, value: &[u8], topic: TopicId) -> u64 {
+fn events_of(shard: &str, kind: IndexRecordKind, value: &[u8], topic: TopicId) -> u64 {
     let event = match kind {
-        Kind::Pending => {
+        IndexRecordKind::Pending => {
             let pending = record::decode::<Pending>(shard, value);
             pending.map(|pending| pending.event.map(|event| (event.fixed, event.candidates)))
         }

@@ -4,10 +4,12 @@ use super::Ownership;
 use crate::core::queue_id;
 use crate::error::Result;
 use crate::metrics::add;
-use crate::rados::Written;
+use crate::rados::WriteOutcome;
 use bytes::Bytes;
-use nacre_queues::dead::{self, AddLetters, DeadQueue, LetterKind, LetterPage, MAX_LETTERS};
-use nacre_queues::name::{self, Kind, SourceId};
+use nacre_queues::dead_letters::{
+    self, AddLettersResult, DeadLetterPage, DeadLetterQueue, LetterKind, MAX_LETTERS,
+};
+use nacre_queues::name::{self, QueueRecordKind, SourceId};
 use nacre_queues::op::ObjectRead;
 use nacre_queues::settle;
 
@@ -23,48 +25,53 @@ impl Ownership<'_> {
         let sources = std::slice::from_ref(&source);
         let mut oldest = 0;
         for _ in 0..ATTEMPTS {
-            let read = dead::read(&topic, &source);
-            let page = dead::read_letters(&topic, LetterKind::Kept, None, oldest).page;
+            let read = dead_letters::read(&topic, &source);
+            let page = dead_letters::read_letters(&topic, LetterKind::Kept, None, oldest).page;
             let read = ObjectRead { page: page.filter(|_| oldest > 0), ..read };
             let Some(reply) = core.rados.read(&read).await? else {
                 // The queue is not created if there are no letters.
-                let read = settle::read_kind(&self.shard.object, Kind::Dead, Bytes::new(), 1);
+                let read = settle::read_kind(&self.shard.object, QueueRecordKind::Dead, Bytes::new(), 1);
                 if self.read_own(&read).await?.page.is_empty() {
                     self.has_letters = false;
                     return Ok(false);
                 }
-                core.rados.write(dead::create(&topic)).await?;
+                core.rados.write(dead_letters::create(&topic)).await?;
                 continue;
             };
-            let queue = DeadQueue::from_reply(&topic, sources, &reply)?;
+            let queue = DeadLetterQueue::from_reply(&topic, sources, &reply)?;
             let kept = queue.letters(LetterKind::Kept, &reply.page)?;
-            let read = settle::read_kind(&self.shard.object, Kind::Dead, Bytes::new(), MAX_LETTERS as u64);
+            let read = settle::read_kind(
+                &self.shard.object,
+                QueueRecordKind::Dead,
+                Bytes::new(),
+                MAX_LETTERS as u64,
+            );
             let reply = self.read_own(&read).await?;
-            let letters = settle::dead_of(&self.shard.object, &reply.page)?;
+            let letters = settle::parse_dead_letters(&self.shard.object, &reply.page)?;
             if letters.is_empty() {
                 self.has_letters = false;
                 return Ok(false);
             }
             let revision = queue.counters.value.revision;
-            let page = LetterPage { source: source.clone(), revision, letters, is_complete: !reply.more };
+            let page = DeadLetterPage { source: source.clone(), revision, letters, is_complete: !reply.more };
             let moved = match queue.add(page, core.settings.letters, &kept) {
-                AddLetters::Write(plan) => {
-                    if core.rados.write(plan.op).await? != Written::Done {
+                AddLettersResult::Write(plan) => {
+                    if core.rados.write(plan.op).await? != WriteOutcome::Done {
                         continue;
                     }
                     let dropped = plan.after.counters.value.dropped - queue.counters.value.dropped;
                     add(&core.metrics.dead_dropped, dropped);
                     plan.moved
                 }
-                AddLetters::Nothing(moved) => moved,
-                AddLetters::Stale => continue,
-                AddLetters::NeedsOldest(wanted) => {
+                AddLettersResult::Nothing(moved) => moved,
+                AddLettersResult::Stale => continue,
+                AddLettersResult::NeedsOldest(wanted) => {
                     oldest = wanted.max(oldest * 2).max(1);
                     continue;
                 }
             };
-            let numbers: Vec<u64> = moved.ids.iter().filter_map(dead::number_of).collect();
-            core.rados.must_write(settle::forget_dead(&self.shard, &numbers)).await?;
+            let numbers: Vec<u64> = moved.ids.iter().filter_map(dead_letters::number_of).collect();
+            core.rados.must_write(settle::remove_dead_letters(&self.shard, &numbers)).await?;
             return Ok(true);
         }
         tracing::debug!(object = %name::dead_object(&topic), "notifications: dead letters are moved later");

@@ -5,29 +5,29 @@ use crate::core::Core;
 use crate::endpoints::TopicEndpoint;
 use crate::error::{Error, Result};
 use crate::metrics::add;
-use crate::rados::Written;
+use crate::rados::WriteOutcome;
 use bytes::Bytes;
-use nacre_queues::name::Kind;
+use nacre_queues::name::QueueRecordKind;
 use nacre_queues::op::{ObjectRead, ObjectReply};
 use nacre_queues::record::Event;
 use nacre_queues::retry::BreakerState;
 use nacre_queues::settle;
 use nacre_queues::shard::{self, Shard};
 use nacre_queues::spill;
-use nacre_queues::window::Times;
+use nacre_queues::window::WindowTime;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The most batches in a page of the log.
 const BATCHES: u64 = 16;
 /// The most events of a segment that are loaded at a time if memory is short.
-const FEW: u64 = 256;
+const LOW_MEMORY_EVENTS: u64 = 256;
 /// If memory is short, a shard with more loaded bytes of events than this waits.
-const ENOUGH_BYTES: u64 = 64 << 10;
+const LOW_MEMORY_BYTES: u64 = 64 << 10;
 /// The most batches that are read to be spilled.
 const SPILLED_BATCHES: u64 = 96;
 /// The most entries in a page of the records beside the log.
-const BESIDE: u64 = 256;
+const SIDE_PAGE_ENTRIES: u64 = 256;
 
 /// A spill segment in memory, so that it is read only once although the window takes it in parts.
 pub(super) struct LoadedSegment {
@@ -45,14 +45,15 @@ impl Ownership<'_> {
     /// Reads a page of the shard. Fails if this gateway is no longer the owner.
     pub(super) async fn read_own(&self, read: &ObjectRead) -> Result<ObjectReply> {
         let reply = self.core.rados.read(read).await?;
-        reply.filter(|reply| self.shard.is_still(reply)).ok_or_else(|| self.changed())
+        reply.filter(|reply| self.shard.is_same_shard(reply)).ok_or_else(|| self.changed())
     }
 
     /// Loads the manifests of segments, and the parked events.
     pub(super) async fn load_beside_log(&mut self) -> Result<()> {
         let mut after = Bytes::new();
         loop {
-            let read = settle::read_kind(&self.shard.object, Kind::Segment, after, BESIDE);
+            let read =
+                settle::read_kind(&self.shard.object, QueueRecordKind::Segment, after, SIDE_PAGE_ENTRIES);
             let reply = self.read_own(&read).await?;
             self.log.add_segments(&self.shard, &reply.page)?;
             let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { break };
@@ -60,10 +61,11 @@ impl Ownership<'_> {
         }
         let mut after = Bytes::new();
         while self.shard.parked() > 0 {
-            let read = settle::read_kind(&self.shard.object, Kind::Parked, after, BESIDE);
+            let read =
+                settle::read_kind(&self.shard.object, QueueRecordKind::Parked, after, SIDE_PAGE_ENTRIES);
             let reply = self.read_own(&read).await?;
             let (wall_ns, now) = (self.core.env.wall_ns(), self.core.times());
-            for (sequence, parked) in shard::parked_of(&self.shard.object, &reply.page)? {
+            for (sequence, parked) in shard::parse_parked(&self.shard.object, &reply.page)? {
                 self.window.load_parked(sequence, parked, wall_ns, now);
             }
             let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { break };
@@ -79,15 +81,15 @@ impl Ownership<'_> {
     }
 
     /// Loads a part of the log if the window has room and there may be more events. Returns whether it loaded any.
-    pub(super) async fn load(&mut self, now: Times) -> Result<bool> {
-        let Some((from, end)) = self.window.wants() else { return Ok(false) };
+    pub(super) async fn load(&mut self, now: WindowTime) -> Result<bool> {
+        let Some((from, end)) = self.window.next_load() else { return Ok(false) };
         let is_known = from < self.shard.tail.value.next;
         if !is_known && now.mono_ns < self.poll_at_ns {
             return Ok(false);
         }
         let is_over =
             self.core.metrics.loaded_bytes.load(Ordering::Relaxed) > self.core.settings.memory_bytes;
-        if is_over && self.window.size_bytes() > ENOUGH_BYTES {
+        if is_over && self.window.size_bytes() > LOW_MEMORY_BYTES {
             return Ok(false);
         }
         // One event is enough for an endpoint that may be down.
@@ -142,8 +144,8 @@ impl Ownership<'_> {
             self.segment = Some(LoadedSegment { first, end: loaded.end, events: loaded.events, bytes });
         }
         let Some(segment) = &mut self.segment else { return Ok(None) };
-        let room = self.window.wants().map_or(from, |(_, end)| end);
-        let room = if is_little { room.min(from + FEW) } else { room };
+        let room = self.window.next_load().map_or(from, |(_, end)| end);
+        let room = if is_little { room.min(from + LOW_MEMORY_EVENTS) } else { room };
         let skipped = segment.events.partition_point(|(sequence, _)| *sequence < from);
         let taken = segment.events[skipped..].partition_point(|(sequence, _)| *sequence < room);
         let part: Vec<_> = segment.events.drain(..skipped + taken).skip(skipped).collect();
@@ -161,7 +163,7 @@ impl Ownership<'_> {
             return Err(self.changed());
         }
         if fresh.head != self.shard.head {
-            self.window.rebase(&fresh.head.value);
+            self.window.skip_dropped(&fresh.head.value);
         }
         self.shard = fresh;
         Ok(())
@@ -187,14 +189,14 @@ impl Ownership<'_> {
         };
         core.rados.must_write(plan.write).await?;
         let sent = core.mono_ns();
-        let commit = self.shard.renewing(plan.commit, self.lease_ns());
+        let commit = self.shard.with_renewal(plan.commit, self.lease_ns());
         match core.rados.write(commit).await? {
-            Written::Done => {
+            WriteOutcome::Done => {
                 (self.shard, self.log) = (plan.after, plan.log);
                 self.renewed(sent);
                 add(&core.metrics.spilled, 1);
             }
-            Written::Changed => self.refresh().await?,
+            WriteOutcome::Changed => self.refresh().await?,
             _ => return Err(self.changed()),
         }
         if self.shard.resident_bytes() <= segment_bytes {

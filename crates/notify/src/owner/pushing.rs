@@ -4,10 +4,10 @@ use super::Ownership;
 use crate::core::Core;
 use crate::endpoints::{self, TopicEndpoint};
 use crate::metrics::{add, subtract};
-use crate::push::{Connection, Failure, Message, Target};
+use crate::push::{Connection, PushFailure, PushMessage, PushTarget};
 use nacre_queues::lease::LeaseTerm;
 use nacre_queues::retry::BreakerState;
-use nacre_queues::window::{Sendable, Times};
+use nacre_queues::window::{ReadyEvent, WindowTime};
 use nacre_task::AbortOnDrop;
 use nacre_topics::record::Event;
 use nacre_types::encoding;
@@ -17,18 +17,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 
 /// The number of pushes of a shard that may wait for their turn.
-const QUEUED: usize = 4;
-/// If this many pushes of all shards are in flight or wait, a shard starts no push beyond [`QUEUED`]: each push needs some
+const MAX_WAITING_PUSHES: usize = 4;
+/// If this many pushes of all shards are in flight or wait, a shard starts no push beyond [`MAX_WAITING_PUSHES`]: each push needs some
 /// kilobytes.
-const MANY: u64 = 1024;
+const BUSY_PUSHES: u64 = 1024;
 
 /// The outcome of pushed events.
-pub(super) struct Outcome {
+pub(super) struct PushOutcomes {
     task: u64,
-    of_events: Vec<(u64, Fate)>,
+    of_events: Vec<(u64, PushFate)>,
 }
 
-enum Fate {
+enum PushFate {
     Delivered,
     Refused(String),
     Unavailable(String),
@@ -37,9 +37,9 @@ enum Fate {
 }
 
 /// The pushes in flight. Dropping this aborts them; events that they already sent may still arrive.
-pub(super) struct Pushes {
-    pub(super) outcomes: mpsc::UnboundedReceiver<Outcome>,
-    sender: mpsc::UnboundedSender<Outcome>,
+pub(super) struct InflightPushes {
+    pub(super) outcomes: mpsc::UnboundedReceiver<PushOutcomes>,
+    sender: mpsc::UnboundedSender<PushOutcomes>,
     tasks: BTreeMap<u64, AbortOnDrop<()>>,
     next_task: u64,
     term: Arc<SharedTerm>,
@@ -64,11 +64,11 @@ impl SharedTerm {
     }
 }
 
-impl Pushes {
-    pub(super) fn new(term: LeaseTerm) -> Pushes {
+impl InflightPushes {
+    pub(super) fn new(term: LeaseTerm) -> InflightPushes {
         let (sender, outcomes) = mpsc::unbounded_channel();
         let until_ns = AtomicU64::new(term.send_until_ns());
-        Pushes {
+        InflightPushes {
             outcomes,
             sender,
             tasks: BTreeMap::new(),
@@ -107,7 +107,7 @@ impl Ownership<'_> {
         }
     }
 
-    pub(super) fn take_outcome(&mut self, outcome: Outcome) {
+    pub(super) fn take_outcome(&mut self, outcome: PushOutcomes) {
         let core = self.core;
         self.pushes.tasks.remove(&outcome.task);
         let now = core.times();
@@ -115,28 +115,28 @@ impl Ownership<'_> {
         let mut settled = 0;
         for (sequence, fate) in outcome.of_events {
             match fate {
-                Fate::Delivered => {
+                PushFate::Delivered => {
                     add(&core.metrics.delivered, 1);
                     self.window.delivered(sequence);
                     settled += 1;
                 }
-                Fate::Refused(detail) => {
+                PushFate::Refused(detail) => {
                     add(&core.metrics.failed, 1);
                     self.window.failed(sequence, &detail, core.env.wall_ns(), now, core.random());
                     settled += 1;
                 }
                 // If attempts are limited, they are counted durably.
-                Fate::Unavailable(detail) if has_attempts => {
+                PushFate::Unavailable(detail) if has_attempts => {
                     add(&core.metrics.failed, 1);
                     self.window.failed(sequence, &detail, core.env.wall_ns(), now, core.random());
                     settled += 1;
                 }
-                Fate::Unavailable(detail) => {
+                PushFate::Unavailable(detail) => {
                     add(&core.metrics.failed, 1);
                     self.window.unreachable(sequence, &detail, now, core.random());
                     self.is_settled_in_vain = false;
                 }
-                Fate::NotSent => self.window.not_sent(sequence),
+                PushFate::NotSent => self.window.not_sent(sequence),
             }
         }
         self.note_outcomes(settled, now);
@@ -147,11 +147,11 @@ impl Ownership<'_> {
     }
 
     /// Sends the events that may be sent. Returns whether there were any.
-    pub(super) fn send(&mut self, now: Times) -> bool {
+    pub(super) fn send(&mut self, now: WindowTime) -> bool {
         let Some(endpoint) = self.endpoint.clone() else { return false };
         // Waiting pushes need memory, but each shard may have some, so that it gets its share of the turns.
-        let queued = QUEUED.saturating_sub(self.pushes.tasks.len());
-        let is_busy = self.core.metrics.pushes.load(Ordering::Relaxed) >= MANY;
+        let queued = MAX_WAITING_PUSHES.saturating_sub(self.pushes.tasks.len());
+        let is_busy = self.core.metrics.pushes.load(Ordering::Relaxed) >= BUSY_PUSHES;
         let permits = if is_busy { 0 } else { endpoint.pushes.available_permits() };
         let room = permits.max(queued) * endpoint.push_events(self.core);
         if room == 0 {
@@ -180,9 +180,10 @@ impl Ownership<'_> {
         let connection = match self.connection(&endpoint) {
             Ok(connection) => connection,
             Err(failure) => {
-                let fate = |one: Sendable| (one.sequence, Fate::Unavailable(failure.to_string()));
+                let fate = |one: ReadyEvent| (one.sequence, PushFate::Unavailable(failure.to_string()));
                 endpoint.failed(self.core, &failure.to_string());
-                let outcome = Outcome { task: u64::MAX, of_events: sent.into_iter().map(fate).collect() };
+                let outcome =
+                    PushOutcomes { task: u64::MAX, of_events: sent.into_iter().map(fate).collect() };
                 self.take_outcome(outcome);
                 return true;
             }
@@ -194,7 +195,7 @@ impl Ownership<'_> {
         true
     }
 
-    fn connection(&mut self, endpoint: &Arc<TopicEndpoint>) -> Result<Arc<dyn Connection>, Failure> {
+    fn connection(&mut self, endpoint: &Arc<TopicEndpoint>) -> Result<Arc<dyn Connection>, PushFailure> {
         if !endpoint.is_transactional() {
             return endpoint.connection(self.core);
         }
@@ -204,7 +205,7 @@ impl Ownership<'_> {
         let arn = &self.stored.record.topic.arn;
         let (generation, shard) = (self.key.generation, self.key.shard);
         let queue = Some(format!("{}:{}.{generation}.{shard}", arn.tenant, arn.name));
-        let target = Target { endpoint: endpoint.endpoint.clone(), topic: self.key.topic, queue };
+        let target = PushTarget { endpoint: endpoint.endpoint.clone(), topic: self.key.topic, queue };
         let made = self.core.pusher.open(&target)?;
         self.pushes.connection = Some((Arc::clone(endpoint), Arc::clone(&made)));
         Ok(made)
@@ -214,7 +215,7 @@ impl Ownership<'_> {
         &mut self,
         endpoint: &Arc<TopicEndpoint>,
         connection: Arc<dyn Connection>,
-        events: &[Sendable],
+        events: &[ReadyEvent],
         is_probe: bool,
     ) {
         let opaque_data = &self.stored.record.topic.attributes.opaque_data;
@@ -226,12 +227,12 @@ impl Ownership<'_> {
             match encoding::decode::<Event>(&one.event.payload) {
                 Ok(event) => {
                     let (event, opaque_data) = (Arc::new(event), Arc::clone(opaque_data));
-                    messages.push(Message { event, opaque_data, is_replayed: one.event.replayed });
+                    messages.push(PushMessage { event, opaque_data, is_replayed: one.event.replayed });
                     sequences.push(one.sequence);
                 }
                 Err(error) => {
                     tracing::error!(shard = %self.shard.object, %error, "notifications: an event in a queue can't be understood");
-                    outcomes.push((one.sequence, Fate::Refused(error.to_string())));
+                    outcomes.push((one.sequence, PushFate::Refused(error.to_string())));
                 }
             }
         }
@@ -246,7 +247,7 @@ impl Ownership<'_> {
             let pushed = push(&core, &endpoint, connection, &term, messages, is_probe).await;
             outcomes.extend(sequences.into_iter().zip(pushed));
             // If the owner no longer exists, these events are not settled.
-            let _ = sender.send(Outcome { task, of_events: outcomes });
+            let _ = sender.send(PushOutcomes { task, of_events: outcomes });
         };
         self.pushes.tasks.insert(task, self.core.env.spawn(push).abort_on_drop());
     }
@@ -274,10 +275,10 @@ async fn push(
     endpoint: &TopicEndpoint,
     connection: Arc<dyn Connection>,
     term: &SharedTerm,
-    messages: Vec<Message>,
+    messages: Vec<PushMessage>,
     is_probe: bool,
-) -> Vec<Fate> {
-    let not_sent = |count: usize| (0..count).map(|_| Fate::NotSent).collect();
+) -> Vec<PushFate> {
+    let not_sent = |count: usize| (0..count).map(|_| PushFate::NotSent).collect();
     let count = messages.len();
     if count == 0 {
         return Vec::new();
@@ -290,9 +291,9 @@ async fn push(
     let oldest_ns = messages.iter().map(|message| message.event.request.time_ns).min().unwrap_or_default();
     let outcomes = endpoints::push(connection, messages).await;
     // An endpoint that answered some of the events is alive.
-    let is_alive = outcomes.iter().any(|outcome| !matches!(outcome, Err(Failure::Unavailable(_))));
+    let is_alive = outcomes.iter().any(|outcome| !matches!(outcome, Err(PushFailure::Unavailable(_))));
     match outcomes.first() {
-        Some(Err(Failure::Unavailable(detail))) if !is_alive => endpoint.failed(core, detail),
+        Some(Err(PushFailure::Unavailable(detail))) if !is_alive => endpoint.failed(core, detail),
         _ => endpoint.succeeded(core),
     }
     if outcomes.iter().any(Result::is_ok) {
@@ -300,9 +301,9 @@ async fn push(
         core.metrics.lag_ms.store(lag_ms, Ordering::Relaxed);
     }
     let fate = |outcome| match outcome {
-        Ok(()) => Fate::Delivered,
-        Err(Failure::Refused(detail)) => Fate::Refused(detail),
-        Err(Failure::Unavailable(detail)) => Fate::Unavailable(detail),
+        Ok(()) => PushFate::Delivered,
+        Err(PushFailure::Refused(detail)) => PushFate::Refused(detail),
+        Err(PushFailure::Unavailable(detail)) => PushFate::Unavailable(detail),
     };
     outcomes.into_iter().map(fate).collect()
 }

@@ -5,12 +5,12 @@ use crate::s3;
 use crate::scene::{Scene, Scenes};
 use bytes::Bytes;
 use nacre_index::head;
-use nacre_index::record::Evidence;
+use nacre_index::record::CommitRecord;
 use nacre_index::seq::Seq;
-use nacre_queues::name::{CLOSED, Kind, QUEUES, SPILL};
+use nacre_queues::name::{CLOSED_NAMESPACE, QUEUE_NAMESPACE, QueueRecordKind, SPILL_NAMESPACE};
 use nacre_queues::record::{
-    self, Batch, COPY, DeadLetter, DeadReason, HEAD, Head, ID, Identity, OPEN, OWNER, Owner, Parked, STATE,
-    TAIL, Tail,
+    self, Batch, COPY, DeadLetter, DeadReason, HEAD, ID, OPEN, OWNER, Owner, Parked, QueueHead, QueueTail,
+    STATE, ShardIdentity, TAIL,
 };
 use nacre_sim::disk::Object;
 use nacre_sim::gateway::mem_engine::Observation;
@@ -101,8 +101,8 @@ impl Check {
             return self.head_changed(seen);
         }
         match seen.object.namespace() {
-            QUEUES | CLOSED => self.queue_changed(seen, wall_ns),
-            SPILL if removes(seen.ops) => self.scenes.note(Scene::Drained, 1),
+            QUEUE_NAMESPACE | CLOSED_NAMESPACE => self.queue_changed(seen, wall_ns),
+            SPILL_NAMESPACE if removes(seen.ops) => self.scenes.note(Scene::Drained, 1),
             _ => {}
         }
     }
@@ -111,7 +111,7 @@ impl Check {
     fn head_changed(&mut self, seen: &Observation<'_>) {
         let Some(tag) = s3::tag_of(seen.ops) else { return };
         let seq = match (attribute(seen.ops, head::CHANGE), seen.before) {
-            (Some(evidence), _) => Some(decode::<Evidence>(evidence).seq),
+            (Some(evidence), _) => Some(decode::<CommitRecord>(evidence).seq),
             (None, Some(before)) => {
                 let last = std::str::from_utf8(before.user_attr(head::SEQ).unwrap()).unwrap();
                 Seq::parse(last).map(Seq::successor)
@@ -133,11 +133,15 @@ impl Check {
         let Some(before) = seen.before else { return };
         let is_copy = sets(COPY) || seen.ops.iter().any(|op| compares(&op.op, COPY));
         self.scenes.note(Scene::Relocation, usize::from(is_copy && sets(ID)));
-        if seen.object.namespace() == CLOSED && sets(ID) && !is_copy && before.user_attr(ID).is_some() {
+        if seen.object.namespace() == CLOSED_NAMESPACE
+            && sets(ID)
+            && !is_copy
+            && before.user_attr(ID).is_some()
+        {
             self.broken(format!("{} becomes another shard", seen.object));
         }
         let Some(identity) = before.user_attr(ID).filter(|_| !is_copy && !sets(ID)) else { return };
-        let identity: Identity = decode(identity);
+        let identity: ShardIdentity = decode(identity);
         let shard = (identity.topic.to_string(), identity.generation, identity.shard);
         let entries = seen.ops.iter().filter_map(|op| match &op.op {
             Op::OmapSet { entries } => Some(entries),
@@ -160,13 +164,13 @@ impl Check {
         &mut self,
         seen: &Observation<'_>,
         before: &Object,
-        (shard, new): (&ShardId, &Head),
+        (shard, new): (&ShardId, &QueueHead),
         entries: &[&(Bytes, Bytes)],
         wall_ns: u64,
     ) {
-        let (old, owner): (Head, Owner) =
+        let (old, owner): (QueueHead, Owner) =
             (decode(before.user_attr(HEAD).unwrap()), decode(before.user_attr(OWNER).unwrap()));
-        let tail: Tail = decode(before.user_attr(TAIL).unwrap());
+        let tail: QueueTail = decode(before.user_attr(TAIL).unwrap());
         let is_dropping = new.dropped > old.dropped;
         // Any mover may drop the oldest events, which settles no others.
         if owner.client != seen.session && !is_dropping {
@@ -177,14 +181,14 @@ impl Check {
         }
         let mut kept = BTreeSet::new();
         for (key, value) in entries {
-            if Kind::Parked.sequence(key).is_some() {
+            if QueueRecordKind::Parked.sequence(key).is_some() {
                 self.scenes.note(Scene::Parked, 1);
                 kept.insert(which(&shard.0, &decode::<Parked>(value).event));
-            } else if Kind::Dead.sequence(key).is_some() {
+            } else if QueueRecordKind::Dead.sequence(key).is_some() {
                 let letter: DeadLetter = decode(value);
                 self.died(&shard.0, &letter, wall_ns);
                 kept.insert(which(&shard.0, &letter.event));
-            } else if Kind::Segment.sequence(key).is_some() {
+            } else if QueueRecordKind::Segment.sequence(key).is_some() {
                 self.scenes.note(Scene::Spill, 1);
             }
         }
@@ -194,7 +198,7 @@ impl Check {
             Op::OmapRmKeys { keys } => &keys[..],
             _ => &[],
         });
-        let unparked = unparked.filter_map(|key| Kind::Parked.sequence(key));
+        let unparked = unparked.filter_map(|key| QueueRecordKind::Parked.sequence(key));
         for place in of_log.chain(unparked).collect::<Vec<u64>>() {
             let Some(which) = self.places.get(&(shard.clone(), place)).cloned() else {
                 self.broken(format!("{shard:?} settles {place}, which it never had"));
@@ -233,7 +237,7 @@ impl Check {
             self.broken(format!("{} takes events though it is closed", seen.object));
         }
         for (key, value) in entries {
-            let Some(first) = Kind::Batch.sequence(key) else { continue };
+            let Some(first) = QueueRecordKind::Batch.sequence(key) else { continue };
             for (place, event) in (first..).zip(decode::<Batch>(value).events) {
                 let which = which(&shard.0, &event);
                 self.places.insert((shard.clone(), place), which.clone());
@@ -253,7 +257,7 @@ impl Check {
     /// The size of a shard has changed.
     fn measure(&mut self, ops: &[OsdOp], before: &Object, shard: ShardId) {
         let now = |name: &str| attribute(ops, name).or_else(|| before.user_attr(name)).unwrap().clone();
-        let (tail, head): (Tail, Head) = (decode(&now(TAIL)), decode(&now(HEAD)));
+        let (tail, head): (QueueTail, QueueHead) = (decode(&now(TAIL)), decode(&now(HEAD)));
         let topic = shard.0.clone();
         self.sizes.insert(shard, tail.bytes.saturating_sub(head.removed_bytes));
         let Some(bound) = self.bounds.get(&topic).copied() else { return };

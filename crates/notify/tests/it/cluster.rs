@@ -15,11 +15,11 @@ use crate::world::{Consumers, Shared, events, settings};
 use heads::Heads;
 use nacre_engine::engine::ObjectRequest;
 use nacre_engine::{Error, IoCtx, Result};
-use nacre_index::key::{self, Kind, position};
+use nacre_index::key::{self, IndexRecordKind, position};
 use nacre_index::record::{self as index_record, Entry};
 use nacre_notify::topic_store::TopicStore;
 use nacre_notify::{Notifier, NotifierConfig, Settings, TopicDefaults};
-use nacre_queues::name::{CLOSED, DEAD, QUEUES};
+use nacre_queues::name::{CLOSED_NAMESPACE, DEAD_LETTER_NAMESPACE, QUEUE_NAMESPACE};
 use nacre_queues::record::{self, DeadLetter};
 use nacre_sim::gateway::executor::Scheduler;
 use nacre_sim::history::Broken;
@@ -408,7 +408,8 @@ async fn names_in(pool: &IoCtx, namespace: &str) -> Result<Vec<String>> {
 /// Changes that are not finished, outbox records, and events of queues.
 async fn left(pool: &IoCtx, buckets: &Buckets) -> Result<Vec<String>> {
     let mut left = Vec::new();
-    let unfinished = [Kind::Pending, Kind::Slot, Kind::Outbox, Kind::Tidy];
+    let unfinished =
+        [IndexRecordKind::Pending, IndexRecordKind::Slot, IndexRecordKind::Outbox, IndexRecordKind::Tidy];
     for number in 0..BUCKETS {
         let bucket: Bucket = buckets.get(&id(number)).await?;
         if !bucket.is_at_rest() {
@@ -421,16 +422,16 @@ async fn left(pool: &IoCtx, buckets: &Buckets) -> Result<Vec<String>> {
             left.extend(keys.filter(is_left).map(|key| format!("{shard} {key:?}")));
         }
     }
-    for namespace in [QUEUES, CLOSED, DEAD] {
+    for namespace in [QUEUE_NAMESPACE, CLOSED_NAMESPACE, DEAD_LETTER_NAMESPACE] {
         let of_namespace = pool.with_namespace(namespace);
         for object in names_in(pool, namespace).await? {
             let keys = keys_of(&of_namespace, &object).await?.into_iter();
             let is_left = |key: &bytes::Bytes| match namespace {
-                DEAD => key.starts_with(b"o"),
+                DEAD_LETTER_NAMESPACE => key.starts_with(b"o"),
                 _ => !key.starts_with(b"w"),
             };
             left.extend(keys.filter(is_left).map(|key| format!("{namespace}/{object} {key:?}")));
-            if namespace == CLOSED {
+            if namespace == CLOSED_NAMESPACE {
                 left.push(format!("{namespace}/{object} exists"));
             }
         }
@@ -441,8 +442,8 @@ async fn left(pool: &IoCtx, buckets: &Buckets) -> Result<Vec<String>> {
 /// The dead letters of all topics.
 async fn letters(pool: &IoCtx) -> Result<BTreeSet<Which>> {
     let mut letters = BTreeSet::new();
-    for topic in names_in(pool, DEAD).await? {
-        let page = pool.with_namespace(DEAD).omap_get_vals(&topic, "", "l", PAGE).await?;
+    for topic in names_in(pool, DEAD_LETTER_NAMESPACE).await? {
+        let page = pool.with_namespace(DEAD_LETTER_NAMESPACE).omap_get_vals(&topic, "", "l", PAGE).await?;
         for (_, value) in page.entries {
             let letter: DeadLetter = record::decode(&"letter", &value).unwrap();
             let event: Event = encoding::decode(&letter.event.payload).unwrap();
@@ -464,7 +465,7 @@ async fn look_at_all(room: &Room, pool: &IoCtx, scheduler: &Scheduler) -> Result
             let started = scheduler.now();
             let tag = tag_of_head(pool, &head).await?;
             room.heads.lock().read((started, scheduler.now()), &head, tag.as_deref());
-            let name = position(Kind::Entry, key.as_bytes());
+            let name = position(IndexRecordKind::Entry, key.as_bytes());
             let found = pool.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
             let entry = found.get(&name).map(|entry| index_record::decode::<Entry>(&shard, entry).unwrap());
             let listed = entry.and_then(|entry| entry.object).map(|object| object.tag);

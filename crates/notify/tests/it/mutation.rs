@@ -3,8 +3,8 @@
 use crate::world::Shared;
 use bytes::Bytes;
 use nacre_engine::engine::ObjectRequest;
-use nacre_index::key::{self as index_key, Kind as IndexKind};
-use nacre_queues::name::{CLOSED, Kind};
+use nacre_index::key::{self as index_key, IndexRecordKind as IndexKind};
+use nacre_queues::name::{CLOSED_NAMESPACE, QueueRecordKind};
 use nacre_queues::record::{HEAD, OWNER};
 use nacre_types::op::{Op, OsdOp};
 
@@ -45,8 +45,8 @@ pub(crate) fn mutate(mutation: Mutation, shared: &Shared, mut request: ObjectReq
                 _ => true,
             });
         }
-        Mutation::DropAtReshard if request.object.namespace() == CLOSED => {
-            retain_entries(&mut request, |key| Kind::Batch.sequence(key).is_none());
+        Mutation::DropAtReshard if request.object.namespace() == CLOSED_NAMESPACE => {
+            retain_entries(&mut request, |key| QueueRecordKind::Batch.sequence(key).is_none());
         }
         _ => {}
     }

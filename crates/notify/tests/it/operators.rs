@@ -4,9 +4,9 @@ use crate::mutation::Mutation;
 use crate::world::{World, settings};
 use nacre_engine::IoCtx;
 use nacre_notify::{QueuedEvent, Settings, TopicReport};
-use nacre_queues::name::{QUEUES, SPILL, queue_object};
+use nacre_queues::name::{QUEUE_NAMESPACE, SPILL_NAMESPACE, queue_object};
 use nacre_queues::retry::BreakerState;
-use nacre_queues::settle::{self, LogMap};
+use nacre_queues::settle::{self, LogIndex};
 use nacre_queues::shard::Shard;
 use nacre_queues::spill::{self, SpillLimits};
 use nacre_queues::window::WindowLimits;
@@ -55,13 +55,13 @@ fn is_complete(found: &[QueuedEvent]) -> bool {
 
 /// Moves the first batch of a queue into a segment of its own, as its owner does; tells whether there was one.
 async fn spill_one(log: IoCtx) -> bool {
-    let (queues, segments) = (log.with_namespace(QUEUES), log.with_namespace(SPILL));
+    let (queues, segments) = (log.with_namespace(QUEUE_NAMESPACE), log.with_namespace(SPILL_NAMESPACE));
     let object = queue_object("", "t", 0);
     let read = settle::read_batches(&object, None, 1);
     let reply = queues.execute_read(&object.name, &read.read()).await.unwrap().unwrap();
     let reply = read.reply(reply).unwrap();
     let shard = Shard::from_reply(&object, &[], &reply).unwrap();
-    let mut map = LogMap::default();
+    let mut map = LogIndex::default();
     map.add_batches(&shard, &reply.page).unwrap();
     let plan = spill::plan(&shard, &map, &reply.page, SpillLimits::default().segment_bytes).unwrap();
     let Some(plan) = plan else { return false };

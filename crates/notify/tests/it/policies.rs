@@ -2,7 +2,7 @@
 
 use crate::mutation::Mutation;
 use crate::world::{World, settings};
-use nacre_notify::{Letters, Settings, TopicReport};
+use nacre_notify::{LetterSelection, Settings, TopicReport};
 use nacre_sim::gateway::faults::Faults;
 use nacre_sim::schedule::SECOND;
 use nacre_topics::arn::TopicArn;
@@ -142,7 +142,7 @@ fn events_that_live_too_long_behind_a_dead_endpoint_become_dead_letters() {
     assert_eq!((report.totals.entries, report.letters.entries), (0, 30));
     let (notifier, arn) = (Arc::clone(&world.gateways[0].notifier), world.topics[0].arn.clone());
     world.shared.dead.lock().clear();
-    let replay = async move { notifier.replay_letters(&arn, Letters::All).await };
+    let replay = async move { notifier.replay_letters(&arn, LetterSelection::All).await };
     assert_eq!(world.run(world.gateways[0].process, replay).unwrap(), 30);
     world.calm_down(60 * SECOND).unwrap();
     assert_eq!(world.shared.check.lock().delivered.len(), 30);

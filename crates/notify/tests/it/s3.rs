@@ -10,17 +10,17 @@ use crate::scene::Scene;
 use crate::world::Shared;
 use bytes::Bytes;
 use nacre_engine::{Cluster, IoCtx, Result};
-use nacre_index::commit::{self, Base, New, Removal};
-use nacre_index::finish::{Finish, Next, Outcome, Settled};
-use nacre_index::key::Kind;
+use nacre_index::commit::{self, AssumedHead, ListingUpdate, RemovalStep};
+use nacre_index::finish::{ChangeOutcome, Finish, FinishStep, ResolvedChange};
+use nacre_index::key::IndexRecordKind;
 use nacre_index::op::{Fetch, Guard, Read, Step};
-use nacre_index::prepare::{Batch, Prepare, Refusal, View};
-use nacre_index::record::{Event, Listed, Pending, Subject};
-use nacre_index::seq::Incarnation;
+use nacre_index::prepare::{KeyView, Prepare, PrepareBatch, PrepareRefusal};
+use nacre_index::record::{Event, ListingEntry, Pending, Subject};
+use nacre_index::seq::HeadIncarnation;
 use nacre_index::state::{self, OPEN, STATE};
-use nacre_index::tidy::{self, Work};
+use nacre_index::tidy::{self, TidyWork};
 use nacre_index::{head, recovery};
-use nacre_notify::{Admitted, Notifier};
+use nacre_notify::{Notifier, QueueReservation};
 use nacre_task::Env;
 use nacre_topics::pending::PendingEvents;
 use nacre_topics::record::ObjectInfo;
@@ -69,14 +69,14 @@ pub(crate) type OnError = Arc<dyn Fn(String, &nacre_engine::Error) + Send + Sync
 
 /// A change that is prepared.
 struct Prepared {
-    at: Incarnation,
+    at: HeadIncarnation,
     slot: bool,
-    view: View,
+    view: KeyView,
 }
 
 /// A change that is to be finished.
 enum Ending {
-    Own(Settled),
+    Own(ResolvedChange),
     /// Of a gateway that is fenced.
     Orphan(String),
 }
@@ -127,7 +127,7 @@ impl S3 {
         self.shared.check.lock().begin(&change.tag, names(&events));
         let Some(prepared) = self.prepare(change).await? else { return Ok(false) };
         let outcome = self.commit(change, &prepared).await?;
-        let is_committed = matches!(outcome, Outcome::Committed(_));
+        let is_committed = matches!(outcome, ChangeOutcome::Committed(_));
         self.shared.check.lock().decided(&change.tag, is_committed);
         if is_committed {
             for (ordinal, admitted) in admitted {
@@ -140,7 +140,7 @@ impl S3 {
     }
 
     /// Asks topics that may refuse; `None` for SlowDown.
-    async fn admit(&self, change: &Change) -> Option<Vec<(u16, Admitted)>> {
+    async fn admit(&self, change: &Change) -> Option<Vec<(u16, QueueReservation)>> {
         let largest = ObjectInfo { size: u64::MAX, sequencer: "0".repeat(40), ..ObjectInfo::default() };
         let mut admitted = Vec::new();
         for event in change.events.complete(&change.tag, &change.key, &largest) {
@@ -176,13 +176,13 @@ impl S3 {
         // Every other PUT takes its key for new without a look.
         let expect_new = change.request == Request::Put && change.tag.ends_with(['1', '3', '5', '7', '9']);
         let prepare = Prepare { key: change.key.clone(), tag: change.tag.clone(), pending, expect_new };
-        let mut batch = Batch::new(OPEN, vec![prepare]);
+        let mut batch = PrepareBatch::new(OPEN, vec![prepare]);
         for _ in 0..LOOKS {
             let bucket = self.buckets.get(&change.bucket).await?;
             let shard = bucket.shard_of(&change.key);
             match self.index.execute(&shard, batch.write()).await {
                 Ok(version) => {
-                    let at = Incarnation { generation: bucket.generation, version };
+                    let at = HeadIncarnation { generation: bucket.generation, version };
                     let reply = match batch.read() {
                         Some(read) => self.index.execute_read(&shard, &read).await?,
                         None => None,
@@ -192,13 +192,13 @@ impl S3 {
                     return Ok(Some(Prepared { at, slot: batch.changes()[0].pending.slot, view }));
                 }
                 Err(error) if error.errno() == Errno::ECANCELED => {
-                    let reply = self.index.execute_read(&shard, &batch.inquiry()).await?;
+                    let reply = self.index.execute_read(&shard, &batch.refusal_read()).await?;
                     match reply.map(|reply| batch.clone().refusal(&reply).unwrap()) {
-                        Some(Refusal::Slots(fewer)) => {
+                        Some(PrepareRefusal::Slots(fewer)) => {
                             batch = fewer;
                             continue;
                         }
-                        Some(Refusal::State(_)) => self.buckets.open_left(&bucket, &shard).await?,
+                        Some(PrepareRefusal::State(_)) => self.buckets.open_left(&bucket, &shard).await?,
                         None => {}
                     }
                 }
@@ -210,14 +210,16 @@ impl S3 {
         Ok(None)
     }
 
-    async fn commit(&self, change: &Change, prepared: &Prepared) -> Result<Outcome> {
+    async fn commit(&self, change: &Change, prepared: &Prepared) -> Result<ChangeOutcome> {
         let name = head_name(&change.bucket, &change.key);
         let mut base = match change.request {
-            Request::Put => prepared.view.guess_write(),
-            Request::PutIfAbsent => prepared.view.guess_write().filter(|base| *base == Base::Absent),
-            Request::Delete => prepared.view.guess_removal(),
+            Request::Put => prepared.view.assume_for_write(),
+            Request::PutIfAbsent => {
+                prepared.view.assume_for_write().filter(|base| *base == AssumedHead::Absent)
+            }
+            Request::Delete => prepared.view.assume_for_removal(),
         };
-        let listed = Listed { tag: change.tag.clone(), size: 5, ..Listed::default() };
+        let listed = ListingEntry { tag: change.tag.clone(), size: 5, ..ListingEntry::default() };
         let subject = Subject { size: listed.size, ..Subject::default() };
         loop {
             let (base, is_there) = match base.take() {
@@ -225,10 +227,10 @@ impl S3 {
                 None => {
                     let found = self.head(&change.bucket, &change.key).await?;
                     let is_there = found.as_ref().is_some_and(|head| !head.is_tombstone());
-                    (Base::read(found), is_there)
+                    (AssumedHead::read(found), is_there)
                 }
             };
-            let of = commit::Change {
+            let of = commit::PreparedChange {
                 key: &change.key,
                 tag: &change.tag,
                 prepared: prepared.at,
@@ -238,24 +240,24 @@ impl S3 {
             };
             let by = vec![Guard::OmapAbsent([BY, change.tag.as_str()].concat().into())];
             let built = match change.request {
-                Request::PutIfAbsent if is_there => return Ok(Outcome::Cancelled),
+                Request::PutIfAbsent if is_there => return Ok(ChangeOutcome::Cancelled),
                 Request::Put | Request::PutIfAbsent => {
                     let data = Bytes::from(change.tag.clone());
                     let body = vec![Step::WriteFull(data.clone()), Step::SetAttr(OBJECT, data)];
-                    commit::write(of, &base, New::Object(&listed, None), by, body)
+                    commit::write(of, &base, ListingUpdate::Object(&listed, None), by, body)
                 }
                 Request::Delete => {
                     let bury = vec![Step::Truncate(0), Step::RemoveAttr(OBJECT)];
                     match commit::remove(of, &base, by, bury) {
-                        Ok(Removal::Nothing) => return Ok(Outcome::Cancelled),
-                        Ok(Removal::ReadHead) => continue,
-                        Ok(Removal::Commit(commit)) => Ok(*commit),
+                        Ok(RemovalStep::Nothing) => return Ok(ChangeOutcome::Cancelled),
+                        Ok(RemovalStep::ReadHead) => continue,
+                        Ok(RemovalStep::Commit(commit)) => Ok(*commit),
                         Err(error) => Err(error),
                     }
                 }
             };
             let commit = match built {
-                Err(nacre_index::Error::Crowded(_)) => {
+                Err(nacre_index::Error::TooManyPending(_)) => {
                     self.env.sleep(LOOK).await;
                     continue;
                 }
@@ -263,11 +265,11 @@ impl S3 {
             };
             if self.mutation == Mutation::EnqueueBeforeCommit {
                 self.shared.strike();
-                self.settle(change, Outcome::Committed(Box::new(commit.evidence.clone()))).await?;
+                self.settle(change, ChangeOutcome::Committed(Box::new(commit.evidence.clone()))).await?;
             }
             let written = self.data.execute(&name, commit.write).await;
             if !is_overtaken(&written) {
-                return written.map(|_| Outcome::Committed(Box::new(commit.evidence)));
+                return written.map(|_| ChangeOutcome::Committed(Box::new(commit.evidence)));
             }
         }
     }
@@ -279,8 +281,8 @@ impl S3 {
         Ok(head::parse(&name, reply.as_ref()).unwrap())
     }
 
-    async fn settle(&self, change: &Change, outcome: Outcome) -> Result<()> {
-        let settled = Settled { key: change.key.clone(), tag: change.tag.clone(), outcome };
+    async fn settle(&self, change: &Change, outcome: ChangeOutcome) -> Result<()> {
+        let settled = ResolvedChange { key: change.key.clone(), tag: change.tag.clone(), outcome };
         self.finish(&change.bucket, &change.key, &Ending::Own(settled)).await
     }
 
@@ -311,14 +313,14 @@ impl S3 {
                 return Ok(false);
             }
             match finish.decide(&reply).unwrap() {
-                Next::Done => return Ok(true),
-                Next::Look(keys) => {
+                FinishStep::Done => return Ok(true),
+                FinishStep::ReadHeads(keys) => {
                     for key in keys {
                         let head = self.head(bucket, &key).await?;
-                        finish.look(&key, head);
+                        finish.add_head(&key, head);
                     }
                 }
-                Next::Execute(plan) => match self.index.execute(shard, plan.write.clone()).await {
+                FinishStep::Execute(plan) => match self.index.execute(shard, plan.write.clone()).await {
                     Err(error) if error.errno() == Errno::ECANCELED => self.env.sleep(RETRY).await,
                     Err(error) if error.is_not_found() => return Ok(false),
                     Err(error) => return Err(error),
@@ -340,7 +342,9 @@ impl S3 {
     /// Tidies a key, if that can be done now.
     async fn tidy(&self, bucket: &str, shard: &str, key: &str) -> Result<()> {
         let Some(reply) = self.index.execute_read(shard, &tidy::read(key)).await? else { return Ok(()) };
-        let Work::Remove { head, shard: records } = tidy::work(key, &reply).unwrap() else { return Ok(()) };
+        let TidyWork::Remove { head, shard: records } = tidy::plan(key, &reply).unwrap() else {
+            return Ok(());
+        };
         match self.data.execute(&head_name(bucket, key), head).await {
             Err(error) if error.errno() == Errno::ECANCELED => return Ok(()),
             Err(error) if !error.is_not_found() => return Err(error),
@@ -368,8 +372,9 @@ impl S3 {
     /// Finishes or cancels pending changes of gateways that ended, and tidies.
     async fn recover(&self, bucket: &str) -> Result<()> {
         for shard in self.buckets.get(bucket).await?.shard_names() {
-            let page = |kind: Kind| Fetch::Page { prefix: kind.prefix(), after: Bytes::new(), max: PAGE };
-            let scan = Read::of(vec![page(Kind::Pending), page(Kind::Tidy)]);
+            let page =
+                |kind: IndexRecordKind| Fetch::Page { prefix: kind.prefix(), after: Bytes::new(), max: PAGE };
+            let scan = Read::of(vec![page(IndexRecordKind::Pending), page(IndexRecordKind::Tidy)]);
             // The index moves.
             let Some(reply) = self.index.execute_read(&shard, &scan).await? else { return Ok(()) };
             for orphan in recovery::parse(&shard, reply.page(0).unwrap()).unwrap() {

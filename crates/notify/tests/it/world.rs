@@ -11,12 +11,12 @@ use futures::future::BoxFuture;
 use nacre_engine::IoCtx;
 use nacre_index::key;
 use nacre_index::record::{Event as IndexEvent, OutboxRecord, Pending, Subject};
-use nacre_index::seq::{Incarnation, Seq};
+use nacre_index::seq::{HeadIncarnation, Seq};
 use nacre_index::state::{STATE, frozen};
-use nacre_notify::push::{Connection, Failure, Message, Pusher, Target};
+use nacre_notify::push::{Connection, PushFailure, PushMessage, PushTarget, Pusher};
 use nacre_notify::topic_store::TopicStore;
 use nacre_notify::{Notifier, NotifierConfig, Settings, TopicDefaults};
-use nacre_queues::name::DEAD;
+use nacre_queues::name::DEAD_LETTER_NAMESPACE;
 use nacre_queues::record::{self, DeadLetter};
 use nacre_queues::retry::{Backoff, BreakerPolicy};
 use nacre_queues::window::WindowLimits;
@@ -100,7 +100,7 @@ impl Shared {
     }
 }
 
-/// A consumer for each topic. A push takes a while until it arrives, and a while until its sender hears of it.
+/// A consumer for each topic. A push takes a while until it arrives, and a while until its sender knows.
 pub(crate) struct Consumers {
     pub(crate) shared: Arc<Shared>,
     pub(crate) env: Env,
@@ -108,7 +108,7 @@ pub(crate) struct Consumers {
 }
 
 impl Pusher for Consumers {
-    fn open(&self, target: &Target) -> Result<Arc<dyn Connection>, Failure> {
+    fn open(&self, target: &PushTarget) -> Result<Arc<dyn Connection>, PushFailure> {
         Ok(Arc::new(Consumer {
             shared: Arc::clone(&self.shared),
             env: self.env.clone(),
@@ -127,15 +127,15 @@ struct Consumer {
 }
 
 impl Consumer {
-    async fn take(self, messages: Vec<Message>) -> Vec<Result<(), Failure>> {
+    async fn take(self, messages: Vec<PushMessage>) -> Vec<Result<(), PushFailure>> {
         self.env.sleep(self.env.jitter(Duration::from_millis(5))).await;
-        let outcome = |message: &Message| {
+        let outcome = |message: &PushMessage| {
             if self.shared.dead.lock().contains(&self.topic) {
-                return Err(Failure::Unavailable("no answer".to_owned()));
+                return Err(PushFailure::Unavailable("no answer".to_owned()));
             }
             let is_patient = message.is_replayed || self.shared.patient.lock().contains(&self.topic);
             if !is_patient && self.shared.refused.lock().contains(&message.event.change) {
-                return Err(Failure::Refused("no".to_owned()));
+                return Err(PushFailure::Refused("no".to_owned()));
             }
             self.shared.check.lock().arrived(&self.topic, &message.event, message.is_replayed);
             Ok(())
@@ -148,7 +148,7 @@ impl Consumer {
 }
 
 impl Connection for Consumer {
-    fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
+    fn push(&self, messages: Vec<PushMessage>) -> BoxFuture<'static, Vec<Result<(), PushFailure>>> {
         let consumer = self.clone();
         if self.mutation == Mutation::TrimBeforeAck {
             self.shared.strike();
@@ -472,7 +472,7 @@ impl World {
         let (bucket, key_number) = (self.random.range(0, BUCKETS), self.random.range(0, keys));
         let number = self.numbers.entry((bucket, key_number)).or_default();
         *number += 1;
-        let seq = Seq { incarnation: Incarnation { generation: 1, version: 7 }, number: *number };
+        let seq = Seq { incarnation: HeadIncarnation { generation: 1, version: 7 }, number: *number };
         let (tag, key_name) = (self.next_tag(), format!("key{key_number}"));
         let pending = self.events(bucket, EventType::ObjectCreatedPut);
         let events = names(&pending.complete(&tag, &key_name, &Default::default()));
@@ -480,7 +480,7 @@ impl World {
         let outbox = OutboxRecord {
             tag,
             seq,
-            begun_ns: pending.request.time_ns,
+            prepared_ns: pending.request.time_ns,
             fixed: encoding::encode(&pending).into(),
             candidates: pending.candidates.iter().map(|one| one.configuration.clone()).collect(),
             subject: Subject::default(),
@@ -537,7 +537,7 @@ impl World {
         let at = self.random.index(self.gateways.len());
         let (notifier, arn) = (Arc::clone(&self.gateways[at].notifier), self.topics[topic].arn.clone());
         drop(self.executor.env(self.gateways[at].process).spawn(async move {
-            let _: Result<_, _> = notifier.replay_letters(&arn, nacre_notify::Letters::All).await;
+            let _: Result<_, _> = notifier.replay_letters(&arn, nacre_notify::LetterSelection::All).await;
         }));
     }
 
@@ -555,7 +555,7 @@ impl World {
     /// The dead letters of all topics.
     pub(crate) fn letters(&self) -> BTreeSet<Which> {
         let mut letters = BTreeSet::new();
-        for (topic, omap) in self.objects(LOG, DEAD) {
+        for (topic, omap) in self.objects(LOG, DEAD_LETTER_NAMESPACE) {
             for (_, value) in omap.iter().filter(|(key, _)| key.starts_with(b"l")) {
                 let letter: DeadLetter = record::decode(&"letter", value).unwrap();
                 let event: Event = encoding::decode(&letter.event.payload).unwrap();
@@ -568,7 +568,12 @@ impl World {
     /// Outbox records, and events of queues, that are left.
     pub(crate) fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
-        let unfinished = [key::Kind::Pending, key::Kind::Slot, key::Kind::Outbox, key::Kind::Tidy];
+        let unfinished = [
+            key::IndexRecordKind::Pending,
+            key::IndexRecordKind::Slot,
+            key::IndexRecordKind::Outbox,
+            key::IndexRecordKind::Tidy,
+        ];
         let is_left = |key: &&Bytes| key::parse(key).is_some_and(|key| unfinished.contains(&key.kind));
         for bucket in (0..BUCKETS).map(|number| self.bucket(number)) {
             if !bucket.is_at_rest() {
@@ -580,17 +585,17 @@ impl World {
                 left.extend(object.omap.keys().filter(is_left).map(|key| format!("{shard} {key:?}")));
             }
         }
-        for namespace in [nacre_queues::name::QUEUES, nacre_queues::name::CLOSED] {
+        for namespace in [nacre_queues::name::QUEUE_NAMESPACE, nacre_queues::name::CLOSED_NAMESPACE] {
             for (object, omap) in self.objects(LOG, namespace) {
                 let wanted = |key: &&Bytes| !key.starts_with(b"w");
                 left.extend(omap.keys().filter(wanted).map(|key| format!("{namespace}/{object} {key:?}")));
-                if namespace == nacre_queues::name::CLOSED {
+                if namespace == nacre_queues::name::CLOSED_NAMESPACE {
                     left.push(format!("{namespace}/{object} exists"));
                 }
             }
         }
         left.extend(
-            self.objects(LOG, DEAD)
+            self.objects(LOG, DEAD_LETTER_NAMESPACE)
                 .into_iter()
                 .flat_map(|(_, omap)| omap.into_keys())
                 .filter(|key| key.starts_with(b"o"))
@@ -603,7 +608,7 @@ impl World {
     pub(crate) fn segments(&self) -> usize {
         let pool = self.index.cluster().engine().pool_id(LOG).unwrap();
         let objects = self.cluster.objects(pool).into_iter();
-        objects.filter(|object| object.namespace() == nacre_queues::name::SPILL).count()
+        objects.filter(|object| object.namespace() == nacre_queues::name::SPILL_NAMESPACE).count()
     }
 
     /// The pool of queues.
@@ -631,7 +636,7 @@ impl World {
 
     /// The names of visible queue objects.
     pub(crate) fn visible(&self) -> BTreeSet<String> {
-        self.objects(LOG, nacre_queues::name::QUEUES).into_iter().map(|(name, _)| name).collect()
+        self.objects(LOG, nacre_queues::name::QUEUE_NAMESPACE).into_iter().map(|(name, _)| name).collect()
     }
 
     /// No more trouble: everything must be delivered or a dead letter within the time allowed.

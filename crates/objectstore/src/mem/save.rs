@@ -304,8 +304,11 @@ mod tests {
             saved(&[example()]),
             saved(&[Collection::new(PgId::new(PoolId(1), 0)), example()]),
         ];
-        let target =
-            Target { repair: reseal, bytes_per_byte: 1024, ..Target::new("memstore-save", corpus, seeds) };
+        let target = Target {
+            repair: reseal,
+            max_alloc_per_input_byte: 1024,
+            ..Target::new("memstore-save", corpus, seeds)
+        };
         target.run(|input| {
             let mut rest = input;
             let collections = read_save(&mut rest, "fuzzed".into()).ok()?;

@@ -6,7 +6,7 @@
 use crate::shared::Shared;
 use bytes::Bytes;
 use nacre_common::options::OsdOptions;
-use nacre_runtime::admin::{Outcome, Refused};
+use nacre_runtime::admin::{CommandFailure, CommandResult};
 use nacre_shard::shard::REMOVING_KEY;
 use nacre_store::{ObjectStore, StoreError};
 use nacre_types::command::Call;
@@ -37,12 +37,12 @@ fn collection() -> PgId {
     PgId::new(PoolId(0), 0)
 }
 
-pub(super) fn run(shared: &Shared, call: &Call<'_>) -> Outcome {
-    let refused = |error: StoreError| Refused(error.errno(), error.to_string());
+pub(super) fn run(shared: &Shared, call: &Call<'_>) -> CommandResult {
+    let refused = |error: StoreError| CommandFailure(error.errno(), error.to_string());
     let plan = Plan::of(call, &shared.config.snapshot().osd)?;
     plan.check_room(&*shared.store).map_err(refused)?;
     if shared.benching.swap(true, Ordering::AcqRel) {
-        return Err(Refused(Errno::EBUSY, "a bench is under way".into()));
+        return Err(CommandFailure(Errno::EBUSY, "a bench is under way".into()));
     }
     let measured = plan.write(&*shared.store);
     let removed = remove_all(&*shared.store);
@@ -61,8 +61,8 @@ pub(super) fn run(shared: &Shared, call: &Call<'_>) -> Outcome {
 
 impl Plan {
     /// Checks the arguments against Ceph's limits: a typing error must not occupy an OSD for hours.
-    fn of(call: &Call<'_>, options: &OsdOptions) -> Result<Plan, Refused> {
-        let refused = |text: String| Refused(Errno::EINVAL, text);
+    fn of(call: &Call<'_>, options: &OsdOptions) -> Result<Plan, CommandFailure> {
+        let refused = |text: String| CommandFailure(Errno::EINVAL, text);
         let number = |name: &str, default: u64| match call.int(name) {
             None => Ok(default),
             Some(n) => u64::try_from(n).map_err(|_| refused(format!("'{name}' can't be negative"))),
@@ -189,7 +189,7 @@ mod tests {
     use nacre_store::{MemStore, MemStoreConfig, ReadStore};
     use nacre_types::command::osd_commands;
 
-    fn plan(json: &str) -> Result<Plan, Refused> {
+    fn plan(json: &str) -> Result<Plan, CommandFailure> {
         let config = ConfigBuilder::new("osd.0".parse().unwrap()).build().unwrap();
         Plan::of(&osd_commands().resolve(json).unwrap(), &config.snapshot().osd)
     }
@@ -201,7 +201,7 @@ mod tests {
         let small = plan(r#"{"prefix":"bench","count":100000000000,"size":4096}"#).unwrap_err();
         assert_eq!(
             small,
-            Refused(
+            CommandFailure(
                 Errno::EINVAL,
                 "'count' values greater than 12288000 for a block size of 4 KiB, assuming 100 IOPS, for 30 seconds, can \
                  cause ill effects on osd.  Please adjust 'osd_bench_small_size_max_iops' with a higher value if you wish \

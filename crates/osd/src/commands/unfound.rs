@@ -2,7 +2,7 @@
 
 use super::{required_pg, unknown_pg};
 use crate::shared::Shared;
-use nacre_runtime::admin::{Answer, Outcome, Output, Refused};
+use nacre_runtime::admin::{CommandAnswer, CommandFailure, CommandOutput, CommandResult};
 use nacre_shard::inbox::ShardMessage;
 use nacre_shard::shard::ShardCell;
 use nacre_types::command::Call;
@@ -15,16 +15,16 @@ use serde_json::{Value, json};
 const MAX_OBJECTS: usize = 256;
 
 /// The unfound objects of a PG.
-fn unfound(cells: &[ShardCell], pg: PgId) -> Result<Vec<(ObjectId, Eversion)>, Refused> {
+fn unfound(cells: &[ShardCell], pg: PgId) -> Result<Vec<(ObjectId, Eversion)>, CommandFailure> {
     if !cells.iter().any(|cell| cell.with(|shard| shard.query(pg)).is_some()) {
         return Err(unknown_pg(pg));
     }
     let found = cells.iter().find_map(|cell| cell.inspect(|shard| shard.unfound(pg)));
-    found.ok_or_else(|| Refused(Errno::EAGAIN, format!("pg {pg} is not active here")))
+    found.ok_or_else(|| CommandFailure(Errno::EAGAIN, format!("pg {pg} is not active here")))
 }
 
 /// Lists the unfound objects after `offset`, which is the `oid` of an object from the page before.
-pub(super) fn list(cells: &[ShardCell], call: &Call<'_>) -> Outcome {
+pub(super) fn list(cells: &[ShardCell], call: &Call<'_>) -> CommandResult {
     let pg = required_pg(call)?;
     let after = call.text("offset").filter(|offset| !offset.is_empty()).map(|offset| position(pg, offset));
     let after = after.transpose()?;
@@ -60,8 +60,8 @@ fn described((object, needed): &(ObjectId, Eversion)) -> Value {
     })
 }
 
-fn position(pg: PgId, offset: &str) -> Result<ObjectId, Refused> {
-    let wrong = || Refused(Errno::EINVAL, format!("offset '{offset}' is no object of a listing"));
+fn position(pg: PgId, offset: &str) -> Result<ObjectId, CommandFailure> {
+    let wrong = || CommandFailure(Errno::EINVAL, format!("offset '{offset}' is no object of a listing"));
     let oid: Value = serde_json::from_str(offset).map_err(|_| wrong())?;
     let text = |name: &str| oid[name].as_str().unwrap_or_default();
     let name = oid["oid"].as_str().ok_or_else(wrong)?;
@@ -72,10 +72,13 @@ fn position(pg: PgId, offset: &str) -> Result<ObjectId, Refused> {
 }
 
 /// Requests the removal of the PG's unfound objects. If a new interval interrupts the removal, the remaining objects stay listed.
-pub(super) fn mark_lost(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
+pub(super) fn mark_lost(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> CommandResult {
     let pg = required_pg(call)?;
     if call.required("mulcmd") != "delete" {
-        return Err(Refused(Errno::EINVAL, "mode must be 'delete': there are no prior versions".into()));
+        return Err(CommandFailure(
+            Errno::EINVAL,
+            "mode must be 'delete': there are no prior versions".into(),
+        ));
     }
     let status = match unfound(cells, pg)?.len() {
         0 => "pg has no unfound objects".to_owned(),
@@ -84,5 +87,5 @@ pub(super) fn mark_lost(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -
             format!("pg has {count} objects unfound and apparently lost marking")
         }
     };
-    Ok(Answer { status, output: Output::Text(String::new()) })
+    Ok(CommandAnswer { status, output: CommandOutput::Text(String::new()) })
 }

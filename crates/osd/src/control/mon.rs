@@ -4,7 +4,7 @@ use super::{Control, SECOND_NS, State};
 use crate::clock;
 use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, RotatingKeys, Ticket};
 use nacre_common::error::Error;
-use nacre_runtime::msgr::{Conn, Frame, Policy, Target};
+use nacre_runtime::msgr::{Conn, ConnectTarget, Frame, Policy};
 use nacre_types::ids::EntityName;
 use nacre_types::msg::{ConfigPublish, MapPublish, Message, PgCasReply};
 use std::sync::Arc;
@@ -62,8 +62,13 @@ impl Control {
         let Some(messenger) = self.messenger() else { return };
         let addr = addrs[session.turn % addrs.len()];
         session.turn = session.turn.wrapping_add(1);
-        let target =
-            Target { addr, entity: None, policy: Policy::Lossy, lane: 0, credentials: Arc::clone(&self.key) };
+        let target = ConnectTarget {
+            addr,
+            entity: None,
+            policy: Policy::Lossy,
+            lane: 0,
+            credentials: Arc::clone(&self.key),
+        };
         match messenger.connect(target) {
             Ok(conn) => session.conn = Some(conn),
             Err(error) => tracing::warn!(%addr, %error, "can't connect to the monitor"),

@@ -112,8 +112,10 @@ impl TestCluster {
 
     pub(crate) fn start_osd(&mut self, osd: OsdId) {
         let config = self.config(EntityName::osd(osd));
-        let started =
-            self.runtime.block_on(Osd::start(&config, &nacre_runtime::signal::Stop::new())).unwrap();
+        let started = self
+            .runtime
+            .block_on(Osd::start(&config, &nacre_runtime::signal::ShutdownSignal::new()))
+            .unwrap();
         self.osds.insert(osd, started);
     }
 

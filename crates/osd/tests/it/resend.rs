@@ -4,7 +4,7 @@
 use super::cluster::TestCluster;
 use bytes::Bytes;
 use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, Credential, Ticket, find_key};
-use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Policy, Reset, Target};
+use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, Reset};
 use nacre_types::ceph::Encoder;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, EntityName, OsdId, PoolId, ReqId};
@@ -53,7 +53,7 @@ impl RawClient<'_> {
         let post = Post { tickets: ticket_sender, replies: reply_sender };
         let lane = Messenger::builder(&config).lane(runtime.handle().clone(), Arc::new(post));
         let messenger = lane.build().unwrap();
-        let mon = messenger.connect(Target {
+        let mon = messenger.connect(ConnectTarget {
             addr: cluster.authority.addr,
             entity: None,
             policy: Policy::Lossy,
@@ -98,7 +98,7 @@ impl RawClient<'_> {
     fn send(&self, request: &OsdRequest) -> OsdReply {
         let map = self.cluster.map();
         let ticket = self.ticket.clone();
-        let conn = self.messenger.connect(Target {
+        let conn = self.messenger.connect(ConnectTarget {
             addr: map.osds[&OsdId(0)].addr.unwrap(),
             entity: Some(EntityName::osd(OsdId(0))),
             policy: Policy::Lossy,

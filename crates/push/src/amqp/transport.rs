@@ -21,9 +21,9 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::runtime::Handle;
 
 /// The time that an unused connection has for an orderly close.
-const GOODBYE: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-type Kit = RuntimeParts<Tokio, Transport>;
+type LapinRuntime = RuntimeParts<Tokio, Transport>;
 
 /// A second handle of a connection's socket, used to end the connection.
 pub(super) struct Socket(Arc<OwnedFd>);
@@ -36,12 +36,12 @@ impl Socket {
     }
 
     /// Ends the connection after the time for an orderly close.
-    pub(super) fn close_soon(&self) {
+    pub(super) fn close_gracefully(&self) {
         let socket = Socket(self.0.clone());
         match Handle::try_current() {
             Ok(runtime) => {
                 runtime.spawn(async move {
-                    tokio::time::sleep(GOODBYE).await;
+                    tokio::time::sleep(CLOSE_TIMEOUT).await;
                     socket.close_now();
                 });
             }
@@ -56,14 +56,17 @@ pub(super) fn prepare(
     stream: Stream,
 ) -> io::Result<(
     Socket,
-    Runtime<Kit>,
-    impl AsyncFn(AMQPUri, Runtime<Kit>) -> lapin::Result<AsyncTcpStream<FuturesStream>> + Send + Sync + 'static,
+    Runtime<LapinRuntime>,
+    impl AsyncFn(AMQPUri, Runtime<LapinRuntime>) -> lapin::Result<AsyncTcpStream<FuturesStream>>
+    + Send
+    + Sync
+    + 'static,
 )> {
     let socket = Socket(Arc::new(stream.tcp().as_fd().try_clone_to_owned()?));
     let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), Transport(Tokio::current())));
     // lapin would call this again to reconnect; pushes do that instead.
     let stream = Mutex::new(Some(FuturesStream(stream)));
-    let connect = async move |_: AMQPUri, _: Runtime<Kit>| match stream.lock().take() {
+    let connect = async move |_: AMQPUri, _: Runtime<LapinRuntime>| match stream.lock().take() {
         Some(stream) => Ok(AsyncTcpStream::Plain(stream)),
         None => Err(io::Error::from(io::ErrorKind::NotConnected).into()),
     };

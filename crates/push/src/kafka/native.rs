@@ -4,7 +4,7 @@
 
 use crate::{Context, unavailable};
 use futures::channel::oneshot;
-use nacre_notify::push::Failure;
+use nacre_notify::push::PushFailure;
 use parking_lot::Mutex;
 use rdkafka::bindings as c;
 use rdkafka::client::{Client, ClientContext};
@@ -27,7 +27,7 @@ const DRAIN_MS: c_int = 100;
 const DRAIN_ROUNDS: usize = 20;
 
 /// The outcome of an event.
-pub(super) type Report = Result<(), RDKafkaErrorCode>;
+pub(super) type DeliveryReport = Result<(), RDKafkaErrorCode>;
 
 /// A producer and the thread that receives its reports. Events that still wait when it ends are withdrawn.
 pub(super) struct Producer {
@@ -63,7 +63,7 @@ pub(super) struct TransactionError {
 
 impl Producer {
     /// Starts a producer without connecting. Blocks while it reads certificates and starts threads.
-    pub(super) fn start(config: &ClientConfig, context: &Arc<Context>) -> Result<Producer, Failure> {
+    pub(super) fn start(config: &ClientConfig, context: &Arc<Context>) -> Result<Producer, PushFailure> {
         let failed = |error: rdkafka::error::KafkaError| unavailable(format!("Kafka's client: {error}"));
         let native_config = config.create_native_config().map_err(failed)?;
         // SAFETY: the configuration lives until `Client::new` takes it. That sets its opaque pointer to the `Callbacks`,
@@ -93,8 +93,8 @@ impl Producer {
         topic: &CString,
         key: &[u8],
         payload: &[u8],
-    ) -> Result<oneshot::Receiver<Report>, RDKafkaErrorCode> {
-        let (sender, receiver) = oneshot::channel::<Report>();
+    ) -> Result<oneshot::Receiver<DeliveryReport>, RDKafkaErrorCode> {
+        let (sender, receiver) = oneshot::channel::<DeliveryReport>();
         let opaque = Box::into_raw(Box::new(sender));
         // SAFETY: topic, key and payload are copied before the call returns. `opaque` comes back in exactly one report, or
         // is taken back here.
@@ -235,8 +235,9 @@ fn result_of(error: *mut c::rd_kafka_error_t) -> Result<(), TransactionError> {
 unsafe extern "C" fn on_report(_: *mut c::rd_kafka_t, message: *const c::rd_kafka_message_t, _: *mut c_void) {
     // SAFETY: `message` is valid during the call. Its private pointer is the sender that `send` gave with it, and no other
     // report has it.
-    let (code, sender) =
-        unsafe { ((*message).err, Box::from_raw((*message)._private.cast::<oneshot::Sender<Report>>())) };
+    let (code, sender) = unsafe {
+        ((*message).err, Box::from_raw((*message)._private.cast::<oneshot::Sender<DeliveryReport>>()))
+    };
     let code = RDKafkaErrorCode::from(code);
     // Fails if nothing waits for the report any more.
     _ = sender.send(if code == RDKafkaErrorCode::NoError { Ok(()) } else { Err(code) });

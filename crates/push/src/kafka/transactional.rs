@@ -12,7 +12,7 @@ use super::native::{Producer, TransactionError};
 use super::{config_of, send, start, topic_name};
 use crate::{Context, timed_out, unavailable};
 use futures::future::BoxFuture;
-use nacre_notify::push::{Connection, Failure, Message};
+use nacre_notify::push::{Connection, PushFailure, PushMessage};
 use nacre_topics::endpoint::KafkaEndpoint;
 use rdkafka::ClientConfig;
 use rdkafka::error::RDKafkaErrorCode;
@@ -25,7 +25,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// The least time for a step of a transaction, even if the push is late.
-const LEAST_STEP: Duration = Duration::from_secs(1);
+const MIN_STEP_TIMEOUT: Duration = Duration::from_secs(1);
 /// With more remembered events of commits than this, all are forgotten. They may be sent again then.
 const MAX_COMMITTED: usize = 8192;
 /// The delay before a step is retried.
@@ -71,9 +71,9 @@ impl TransactionalConnection {
         context: &Arc<Context>,
         endpoint: &KafkaEndpoint,
         queue: &str,
-    ) -> Result<TransactionalConnection, Failure> {
+    ) -> Result<TransactionalConnection, PushFailure> {
         let mut config = config_of(context, endpoint)?;
-        let timeout = context.limits.kafka.push.max(LEAST_STEP) + TIMEOUT_MARGIN;
+        let timeout = context.limits.kafka.push.max(MIN_STEP_TIMEOUT) + TIMEOUT_MARGIN;
         config.set("transactional.id", queue).set("transaction.timeout.ms", timeout.as_millis().to_string());
         let (topic, state) = (topic_name(&endpoint.topic)?, Mutex::default());
         Ok(TransactionalConnection(Arc::new(Queue { context: context.clone(), config, topic, state })))
@@ -81,7 +81,7 @@ impl TransactionalConnection {
 }
 
 impl Connection for TransactionalConnection {
-    fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
+    fn push(&self, messages: Vec<PushMessage>) -> BoxFuture<'static, Vec<Result<(), PushFailure>>> {
         let queue = self.0.clone();
         Box::pin(async move {
             let count = messages.len();
@@ -93,7 +93,7 @@ impl Connection for TransactionalConnection {
 }
 
 impl Queue {
-    async fn push(&self, messages: &[Message]) -> Vec<Result<(), Failure>> {
+    async fn push(&self, messages: &[PushMessage]) -> Vec<Result<(), PushFailure>> {
         let deadline = Instant::now() + self.context.limits.kafka.push;
         let Ok(mut state) = timeout_at(deadline, self.state.lock()).await else {
             return vec![Err(timed_out(&self.context.limits.kafka)); messages.len()];
@@ -112,15 +112,15 @@ impl Queue {
     async fn transact(
         &self,
         state: &mut State,
-        messages: &[Message],
+        messages: &[PushMessage],
         deadline: Instant,
-    ) -> Result<Vec<Result<(), Failure>>, Failure> {
+    ) -> Result<Vec<Result<(), PushFailure>>, PushFailure> {
         if state.is_fenced {
             return Err(fenced());
         }
         let producer = self.initialise(state, deadline).await?;
         self.resolve(state, &producer, deadline).await?;
-        let mut outcomes: Vec<Result<(), Failure>> = messages.iter().map(|_| Ok(())).collect();
+        let mut outcomes: Vec<Result<(), PushFailure>> = messages.iter().map(|_| Ok(())).collect();
         let ids: Vec<String> = messages.iter().map(|message| message.event.id()).collect();
         let mut left: Vec<usize> =
             (0..messages.len()).filter(|at| !state.committed.contains(&ids[*at])).collect();
@@ -131,10 +131,10 @@ impl Queue {
             let beginning = producer.clone();
             self.step(state, "begin", deadline, move |_| beginning.begin()).await?;
             state.phase = Phase::Open;
-            let batch: Vec<Message> = left.iter().map(|at| messages[*at].clone()).collect();
+            let batch: Vec<PushMessage> = left.iter().map(|at| messages[*at].clone()).collect();
             let sent = send(&producer, &self.topic, &batch, &self.context).await;
             let outage = sent.iter().find_map(|outcome| match outcome {
-                Err(Failure::Unavailable(reason)) => Some(unavailable(reason.clone())),
+                Err(PushFailure::Unavailable(reason)) => Some(unavailable(reason.clone())),
                 _ => None,
             });
             if sent.iter().all(Result::is_ok) {
@@ -160,7 +160,7 @@ impl Queue {
     }
 
     /// The producer. Creating it fences all other producers of the queue.
-    async fn initialise(&self, state: &mut State, deadline: Instant) -> Result<Arc<Producer>, Failure> {
+    async fn initialise(&self, state: &mut State, deadline: Instant) -> Result<Arc<Producer>, PushFailure> {
         if let Some(producer) = &state.producer {
             return Ok(producer.clone());
         }
@@ -179,7 +179,7 @@ impl Queue {
         state: &mut State,
         producer: &Arc<Producer>,
         deadline: Instant,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), PushFailure> {
         match std::mem::take(&mut state.phase) {
             Phase::Idle => Ok(()),
             Phase::Open => {
@@ -211,7 +211,7 @@ impl Queue {
         state: &mut State,
         producer: &Arc<Producer>,
         deadline: Instant,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), PushFailure> {
         let committed = producer.clone();
         match self.attempt(deadline, move |timeout| committed.commit(timeout)).await {
             Ok(()) => {
@@ -232,7 +232,7 @@ impl Queue {
         state: &mut State,
         producer: &Arc<Producer>,
         deadline: Instant,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), PushFailure> {
         let aborted = producer.clone();
         self.step(state, "abort", deadline, move |timeout| aborted.abort(timeout)).await?;
         state.phase = Phase::Idle;
@@ -245,7 +245,7 @@ impl Queue {
         name: &str,
         deadline: Instant,
         step: impl Fn(Duration) -> Result<(), TransactionError> + Send + Sync + 'static,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), PushFailure> {
         self.attempt(deadline, step).await.map_err(|error| self.failed(state, name, &error))
     }
 
@@ -255,7 +255,7 @@ impl Queue {
         deadline: Instant,
         step: impl Fn(Duration) -> Result<(), TransactionError> + Send + Sync + 'static,
     ) -> Result<(), TransactionError> {
-        let deadline = deadline.max(Instant::now() + LEAST_STEP);
+        let deadline = deadline.max(Instant::now() + MIN_STEP_TIMEOUT);
         let step = Arc::new(step);
         loop {
             let timeout = deadline.saturating_duration_since(Instant::now()).max(RETRY_DELAY);
@@ -274,7 +274,7 @@ impl Queue {
         }
     }
 
-    fn failed(&self, state: &mut State, step: &str, error: &TransactionError) -> Failure {
+    fn failed(&self, state: &mut State, step: &str, error: &TransactionError) -> PushFailure {
         if is_fencing(error.code) {
             state.is_fenced = true;
             return fenced();
@@ -287,10 +287,10 @@ fn is_fencing(code: RDKafkaErrorCode) -> bool {
     matches!(code, RDKafkaErrorCode::Fenced | RDKafkaErrorCode::ProducerFenced)
 }
 
-fn fenced() -> Failure {
+fn fenced() -> PushFailure {
     unavailable("another owner of the queue fenced this connection")
 }
 
-fn failure_of(step: &str, error: &TransactionError) -> Failure {
+fn failure_of(step: &str, error: &TransactionError) -> PushFailure {
     unavailable(format!("{step} of a transaction: {}", error.reason))
 }

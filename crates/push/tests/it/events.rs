@@ -1,7 +1,7 @@
 //! Endpoints and events of the tests.
 
-use nacre_notify::push::{Connection, Failure, Message, Pusher as _, Target};
-use nacre_push::{Endpoints, Limits, Timeouts};
+use nacre_notify::push::{Connection, PushFailure, PushMessage, PushTarget, Pusher as _};
+use nacre_push::{EndpointPusher, Limits, Timeouts};
 use nacre_topics::attributes::Attributes;
 use nacre_topics::endpoint::{Endpoint, EndpointPolicy};
 use nacre_topics::event::EventType;
@@ -11,13 +11,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) type Outcomes = Vec<Result<(), Failure>>;
+pub(crate) type Outcomes = Vec<Result<(), PushFailure>>;
 
 /// A timeout that a busy machine does not reach by itself.
 pub(crate) const PATIENT: Duration = Duration::from_secs(30);
 
 /// The event number `number` of a key. Numbers tell its changes apart.
-pub(crate) fn event(key: &str, number: u64) -> Message {
+pub(crate) fn event(key: &str, number: u64) -> PushMessage {
     let event = Event {
         event: EventType::all().find(|event| event.name() == "ObjectCreated:Put").unwrap(),
         configuration: "c".to_owned(),
@@ -38,7 +38,7 @@ pub(crate) fn event(key: &str, number: u64) -> Message {
         key: key.to_owned(),
         object: ObjectInfo { sequencer: format!("{number:040X}"), ..Default::default() },
     };
-    Message { event: Arc::new(event), opaque_data: "".into(), is_replayed: false }
+    PushMessage { event: Arc::new(event), opaque_data: "".into(), is_replayed: false }
 }
 
 /// The number and key of the only event of a text.
@@ -69,10 +69,10 @@ pub(crate) fn endpoint(topic: &str, attributes: &[(&str, &str)]) -> Endpoint {
 }
 
 /// Clients with files of a folder, and a timeout of pushes.
-pub(crate) fn endpoints(ca: Option<&Path>, push_timeout: Duration) -> Endpoints {
+pub(crate) fn endpoints(ca: Option<&Path>, push_timeout: Duration) -> EndpointPusher {
     let ca_folder = ca.map(|file| file.parent().unwrap().to_owned());
     let policy = EndpointPolicy { ca_folder, ..EndpointPolicy::default() };
-    Endpoints::new(policy, limits(push_timeout))
+    EndpointPusher::new(policy, limits(push_timeout))
 }
 
 /// Limits with this timeout of pushes for all kinds of endpoints.
@@ -83,23 +83,27 @@ pub(crate) fn limits(push_timeout: Duration) -> Limits {
 }
 
 /// Opens a connection.
-pub(crate) fn open(endpoints: &Endpoints, endpoint: &Endpoint, queue: Option<&str>) -> Arc<dyn Connection> {
+pub(crate) fn open(
+    endpoints: &EndpointPusher,
+    endpoint: &Endpoint,
+    queue: Option<&str>,
+) -> Arc<dyn Connection> {
     try_open(endpoints, endpoint, queue).unwrap()
 }
 
 pub(crate) fn try_open(
-    endpoints: &Endpoints,
+    endpoints: &EndpointPusher,
     endpoint: &Endpoint,
     queue: Option<&str>,
-) -> Result<Arc<dyn Connection>, Failure> {
+) -> Result<Arc<dyn Connection>, PushFailure> {
     let topic = TopicId::from_random([7; 16]);
-    endpoints.open(&Target { endpoint: endpoint.clone(), topic, queue: queue.map(str::to_owned) })
+    endpoints.open(&PushTarget { endpoint: endpoint.clone(), topic, queue: queue.map(str::to_owned) })
 }
 
 /// The text of the only failure, which is an outage.
 pub(crate) fn outage(outcomes: &Outcomes) -> &str {
     match outcomes.as_slice() {
-        [Err(Failure::Unavailable(reason))] => reason,
+        [Err(PushFailure::Unavailable(reason))] => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -107,7 +111,7 @@ pub(crate) fn outage(outcomes: &Outcomes) -> &str {
 /// The text of the only failure, which is a refusal.
 pub(crate) fn refusal(outcomes: &Outcomes) -> &str {
     match outcomes.as_slice() {
-        [Err(Failure::Refused(reason))] => reason,
+        [Err(PushFailure::Refused(reason))] => reason,
         other => panic!("{other:?}"),
     }
 }

@@ -4,8 +4,8 @@ use crate::events::{
     PATIENT, endpoint, endpoints, event, limits, open, outage, read, read_all, refusal, try_open,
 };
 use crate::servers::sink::{Answer, Sink};
-use nacre_notify::push::Failure;
-use nacre_push::{Endpoints, Limits};
+use nacre_notify::push::PushFailure;
+use nacre_push::{EndpointPusher, Limits};
 use nacre_topics::endpoint::EndpointPolicy;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -82,7 +82,7 @@ async fn a_refused_batch_is_split_until_bad_events_are_alone() {
     let messages = keys.iter().zip(1..).map(|(key, number)| event(key, number)).collect();
     let outcomes = connection.push(messages).await;
     for (key, outcome) in keys.iter().zip(&outcomes) {
-        assert_eq!(matches!(outcome, Err(Failure::Refused(_))), *key == "bad", "{key}: {outcome:?}");
+        assert_eq!(matches!(outcome, Err(PushFailure::Refused(_))), *key == "bad", "{key}: {outcome:?}");
         assert_eq!(outcome.is_ok(), *key != "bad", "{key}: {outcome:?}");
     }
     let received = sink.received();
@@ -119,7 +119,10 @@ async fn an_endpoint_that_does_not_answer_ends_the_push_in_time_and_gets_nothing
     let clients = endpoints(None, Duration::from_millis(300));
     let connection = open(&clients, &endpoint("t", &[("push-endpoint", &sink.url())]), None);
     let outcomes = connection.push(vec![event("cat", 1), event("cat", 2)]).await;
-    assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(Failure::Unavailable(_)))), "{outcomes:?}");
+    assert!(
+        outcomes.iter().all(|outcome| matches!(outcome, Err(PushFailure::Unavailable(_)))),
+        "{outcomes:?}"
+    );
 
     let port = sink.port();
     drop(sink);
@@ -136,7 +139,7 @@ async fn connections_and_bodies_are_bounded() {
     let sink = Sink::start();
     sink.answer(|_| Answer { delay: Duration::from_millis(20), ..Answer::status(200) });
     let limits = Limits { http_connections: 3, http_first_connections: 2, ..limits(PATIENT) };
-    let clients = Endpoints::new(EndpointPolicy::default(), limits);
+    let clients = EndpointPusher::new(EndpointPolicy::default(), limits);
     let endpoint = endpoint("t", &[("push-endpoint", &sink.url())]);
     // Two shards of a topic.
     let (first, second) = (open(&clients, &endpoint, None), open(&clients, &endpoint, None));
@@ -168,7 +171,7 @@ async fn an_endpoint_that_answers_slowly_gets_further_connections() {
         Answer { delay: SLOW, ..Answer::status(200) }
     });
     let limits = Limits { http_connections: 3, http_first_connections: 1, ..limits(PATIENT) };
-    let clients = Endpoints::new(EndpointPolicy::default(), limits);
+    let clients = EndpointPusher::new(EndpointPolicy::default(), limits);
     let connection = open(&clients, &endpoint("t", &[("push-endpoint", &sink.url())]), None);
     let outcomes = connection.push((0..4).map(|at| event(&format!("k{at}"), 1)).collect()).await;
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
@@ -224,7 +227,7 @@ async fn ca_files_that_are_missing_elsewhere_or_no_certificates_are_named_at_onc
             attributes.extend((scheme == "amqps").then_some(("amqp-exchange", "e")));
             let failure = try_open(&clients, &endpoint("t", &attributes), None).err().unwrap();
             assert!(
-                matches!(&failure, Failure::Unavailable(text) if text.contains(reason)),
+                matches!(&failure, PushFailure::Unavailable(text) if text.contains(reason)),
                 "{name}: {failure}"
             );
         }

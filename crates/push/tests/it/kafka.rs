@@ -2,8 +2,8 @@
 
 use crate::events::{PATIENT, endpoint, endpoints, event, eventually, open, outage, read, refusal};
 use crate::servers::kafka::{Kafka, USER};
-use nacre_notify::push::{Connection, Failure, Message};
-use nacre_push::Endpoints;
+use nacre_notify::push::{Connection, PushFailure, PushMessage};
+use nacre_push::EndpointPusher;
 use nacre_topics::endpoint::EndpointPolicy;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Message as _};
@@ -51,7 +51,7 @@ fn numbers(consumed: &[Consumed]) -> Vec<u64> {
 }
 
 /// Pushes until the broker takes the events: it may have started a moment ago.
-async fn push_until_taken(connection: &Arc<dyn Connection>, messages: Vec<Message>) {
+async fn push_until_taken(connection: &Arc<dyn Connection>, messages: Vec<PushMessage>) {
     eventually("the broker takes events", async || {
         connection.push(messages.clone()).await.iter().all(Result::is_ok)
     })
@@ -70,7 +70,7 @@ async fn kafka_has_what_was_acknowledged_in_the_order_of_each_key() {
     a_broker_that_comes_back_takes_the_next_push(&mut kafka).await;
 }
 
-async fn keys_keep_their_order(kafka: &Kafka, clients: &Endpoints) {
+async fn keys_keep_their_order(kafka: &Kafka, clients: &EndpointPusher) {
     let uri = format!("kafka://{}", kafka.address());
     for level in ["broker", "none"] {
         let topic = format!("order-{level}");
@@ -106,17 +106,17 @@ async fn keys_keep_their_order(kafka: &Kafka, clients: &Endpoints) {
     }
 }
 
-async fn a_message_that_is_too_large_fails_alone(kafka: &Kafka, clients: &Endpoints) {
+async fn a_message_that_is_too_large_fails_alone(kafka: &Kafka, clients: &EndpointPusher) {
     let uri = format!("kafka://{}", kafka.address());
     let connection = open(clients, &endpoint("sizes", &[("push-endpoint", &uri)]), None);
     push_until_taken(&connection, vec![event("cat", 1)]).await;
-    let large = Message { opaque_data: "x".repeat(2 << 20).into(), ..event("large", 1) };
+    let large = PushMessage { opaque_data: "x".repeat(2 << 20).into(), ..event("large", 1) };
     let outcomes = connection.push(vec![event("cat", 2), large, event("cat", 3)]).await;
-    assert!(matches!(outcomes.as_slice(), [Ok(()), Err(Failure::Refused(_)), Ok(())]), "{outcomes:?}");
+    assert!(matches!(outcomes.as_slice(), [Ok(()), Err(PushFailure::Refused(_)), Ok(())]), "{outcomes:?}");
     assert!(refusal(&outcomes[1..2].to_vec()).contains("size"), "{outcomes:?}");
 }
 
-async fn mechanisms_and_certificates_count(kafka: &Kafka, clients: &Endpoints) {
+async fn mechanisms_and_certificates_count(kafka: &Kafka, clients: &EndpointPusher) {
     let ca = kafka.ca().display().to_string();
     let (user, password) = USER;
     let (tls, sasl, both) = (
@@ -197,9 +197,9 @@ async fn transactions_fence_earlier_owners_and_repeat_nothing() {
     assert_eq!(other.push(vec![event("bird", 1)]).await, [Ok(())]);
 
     // An event that is refused costs the others nothing.
-    let large = Message { opaque_data: "x".repeat(2 << 20).into(), ..event("large", 1) };
+    let large = PushMessage { opaque_data: "x".repeat(2 << 20).into(), ..event("large", 1) };
     let outcomes = first.push(vec![event("cat", 3), large, event("dog", 2)]).await;
-    assert!(matches!(outcomes.as_slice(), [Ok(()), Err(Failure::Refused(_)), Ok(())]), "{outcomes:?}");
+    assert!(matches!(outcomes.as_slice(), [Ok(()), Err(PushFailure::Refused(_)), Ok(())]), "{outcomes:?}");
 
     // The next owner takes over; the late push of the first one is not in the topic.
     let second = open(&clients, &endpoint, Some("queue-1"));

@@ -3,8 +3,8 @@
 use super::*;
 use crate::name::{KeyHash, TopicId, queue_object};
 use crate::op::{Guard, ObjectReply, Step};
-use crate::record::{HEAD, Head, ID, Identity, OPEN, OWNER, Owner, STATE, encode};
-use crate::settle::{Oldest, drop_oldest};
+use crate::record::{HEAD, ID, OPEN, OWNER, Owner, QueueHead, STATE, ShardIdentity, encode};
+use crate::settle::{DropCandidate, drop_oldest};
 use crate::shard;
 
 fn source(name: &str) -> SourceId {
@@ -14,13 +14,13 @@ fn source(name: &str) -> SourceId {
 /// An empty shard that was read with the receipts of these sources.
 fn empty(sources: &[&str]) -> Shard {
     let topic = TopicId::new("t").expect("valid");
-    let id = Identity { topic, generation: 4, shard: 0, shards: 1 };
+    let id = ShardIdentity { topic, generation: 4, shard: 0, shards: 1 };
     let mut reply = ObjectReply::default();
     for (name, value) in [
         (ID, encode(&id)),
         (STATE, Bytes::from_static(OPEN)),
-        (TAIL, encode(&Tail::default())),
-        (HEAD, encode(&Head::default())),
+        (TAIL, encode(&QueueTail::default())),
+        (HEAD, encode(&QueueHead::default())),
         (OWNER, encode(&Owner::default())),
     ] {
         reply.xattrs.insert(name.to_owned(), value);
@@ -35,18 +35,18 @@ fn record(id: u64, bytes: usize) -> OutboxEvent {
     OutboxEvent { id: EventId::new(id.to_be_bytes().to_vec()).expect("valid"), event }
 }
 
-fn page(shard: &Shard, name: &str, events: Vec<OutboxEvent>) -> SourcePage {
+fn page(shard: &Shard, name: &str, events: Vec<OutboxEvent>) -> OutboxPage {
     let (source, basis, gone) = (source(name), shard.basis(), BTreeSet::new());
-    SourcePage { source, basis, events, gone, is_complete: true }
+    OutboxPage { source, basis, events, gone, is_complete: true }
 }
 
-fn plan(shard: &Shard, pages: Vec<SourcePage>, limit: Option<ShardLimit>) -> Result<Enqueue> {
+fn plan(shard: &Shard, pages: Vec<OutboxPage>, limit: Option<ShardLimit>) -> Result<EnqueueResult> {
     super::plan(shard, pages, limit, MAX_RESIDENT_BYTES)
 }
 
-fn written(plan: Enqueue) -> EnqueuePlan {
+fn written(plan: EnqueueResult) -> EnqueuePlan {
     match plan {
-        Enqueue::Write(plan) => *plan,
+        EnqueueResult::Write(plan) => *plan,
         other => panic!("{other:?}"),
     }
 }
@@ -61,7 +61,7 @@ fn batches_of(op: &ObjectOp) -> Vec<(u64, Vec<u64>)> {
         Step::OmapSet(entries) => &entries[..],
         _ => &[],
     });
-    let batches = entries.filter_map(|(key, value)| Some((Kind::Batch.sequence(key)?, value)));
+    let batches = entries.filter_map(|(key, value)| Some((QueueRecordKind::Batch.sequence(key)?, value)));
     let times = |value: &Bytes| {
         let batch: Batch = record::decode(&"test", value).expect("sound");
         batch.events.iter().map(|event| event.time_ns).collect()
@@ -100,11 +100,11 @@ fn parked_events_do_not_stop_a_queue_that_drops_the_oldest() {
     let mut shard = enqueue(&empty(&["a"]), "a", vec![record(1, 50), record(2, 50)]).after;
     let limit = Some(ShardLimit { entries: u64::MAX, bytes: 100 });
     let more = |shard: &Shard| {
-        let page = SourcePage { is_complete: false, ..page(shard, "a", vec![record(3, 60)]) };
+        let page = OutboxPage { is_complete: false, ..page(shard, "a", vec![record(3, 60)]) };
         plan(shard, vec![page], limit)
     };
-    assert!(matches!(more(&shard), Ok(Enqueue::Refused(Refusal::NoRoom { .. }))));
-    shard.head = Stored::new(Head { cursor: 2, ..Head::default() });
+    assert!(matches!(more(&shard), Ok(EnqueueResult::Refused(EnqueueRefusal::NoRoom { .. }))));
+    shard.head = Stored::new(QueueHead { cursor: 2, ..QueueHead::default() });
     assert_eq!((shard.entries(), written(more(&shard).expect("small")).added), (2, 1));
 }
 
@@ -112,8 +112,8 @@ fn parked_events_do_not_stop_a_queue_that_drops_the_oldest() {
 fn what_the_shard_had_is_moved_but_not_enqueued() {
     let shard = enqueue(&empty(&["a"]), "a", vec![record(1, 10)]).after;
     let again = plan(&shard, vec![page(&shard, "a", vec![record(1, 10)])], None).expect("small");
-    let moved = Moved { source: source("a"), ids: vec![record(1, 10).id] };
-    assert_eq!(again, Enqueue::Nothing(vec![moved]));
+    let moved = EnqueuedRecords { source: source("a"), ids: vec![record(1, 10).id] };
+    assert_eq!(again, EnqueueResult::Nothing(vec![moved]));
     let plan = enqueue(&shard, "a", vec![record(1, 10), record(2, 10)]);
     assert_eq!(batches_of(&plan.op), [(1, vec![2])]);
     assert_eq!(plan.moved[0].ids.len(), 2);
@@ -122,10 +122,10 @@ fn what_the_shard_had_is_moved_but_not_enqueued() {
 #[test]
 fn receipts_go_when_the_outbox_record_is_known_to_be_gone() {
     let first = enqueue(&empty(&["a"]), "a", vec![record(1, 10), record(2, 10)]).after;
-    let some = SourcePage { is_complete: false, ..page(&first, "a", Vec::new()) };
-    assert_eq!(plan(&first, vec![some.clone()], None), Ok(Enqueue::Nothing(Vec::new())));
+    let some = OutboxPage { is_complete: false, ..page(&first, "a", Vec::new()) };
+    assert_eq!(plan(&first, vec![some.clone()], None), Ok(EnqueueResult::Nothing(Vec::new())));
     let gone = BTreeSet::from([record(1, 10).id]);
-    let after = written(plan(&first, vec![SourcePage { gone, ..some }], None).expect("small")).after;
+    let after = written(plan(&first, vec![OutboxPage { gone, ..some }], None).expect("small")).after;
     assert_eq!(after.receipts[&source("a")], BTreeSet::from([record(2, 10).id]));
     assert_eq!(after.entries(), 2);
     let all = written(plan(&after, vec![page(&after, "a", Vec::new())], None).expect("small"));
@@ -137,8 +137,8 @@ fn receipts_go_when_the_outbox_record_is_known_to_be_gone() {
 fn a_record_that_is_known_to_be_gone_is_not_enqueued() {
     let shard = empty(&["a"]);
     let gone = BTreeSet::from([record(1, 10).id]);
-    let page = SourcePage { gone, ..page(&shard, "a", vec![record(1, 10)]) };
-    assert_eq!(plan(&shard, vec![page], None), Ok(Enqueue::Nothing(Vec::new())));
+    let page = OutboxPage { gone, ..page(&shard, "a", vec![record(1, 10)]) };
+    assert_eq!(plan(&shard, vec![page], None), Ok(EnqueueResult::Nothing(Vec::new())));
 }
 
 #[test]
@@ -146,14 +146,14 @@ fn pages_from_before_the_state_and_unknown_sources_are_refused() {
     let shard = empty(&["a"]);
     let early = page(&shard, "a", vec![record(2, 10)]);
     let after = enqueue(&shard, "a", vec![record(1, 10)]).after;
-    let stale = Ok(Enqueue::Refused(Refusal::StalePages(vec![source("a")])));
+    let stale = Ok(EnqueueResult::Refused(EnqueueRefusal::StalePages(vec![source("a")])));
     assert_eq!(plan(&after, vec![early.clone()], None), stale);
     assert_eq!(plan(&shard, vec![early.clone(), early.clone()], None), stale);
     let unknown = page(&shard, "b", vec![record(2, 10)]);
-    let refusal = Refusal::UnknownReceipts(vec![source("b")]);
-    assert_eq!(plan(&shard, vec![unknown], None), Ok(Enqueue::Refused(refusal)));
+    let refusal = EnqueueRefusal::UnknownReceipts(vec![source("b")]);
+    assert_eq!(plan(&shard, vec![unknown], None), Ok(EnqueueResult::Refused(refusal)));
     let closed = Shard { is_open: false, ..shard };
-    assert_eq!(plan(&closed, vec![early], None), Ok(Enqueue::Refused(Refusal::Closed)));
+    assert_eq!(plan(&closed, vec![early], None), Ok(EnqueueResult::Refused(EnqueueRefusal::Closed)));
 }
 
 #[test]
@@ -183,9 +183,9 @@ fn receipts_of_a_source_are_bounded() {
     let shard = empty(&["a"]);
     let plan = enqueue(&shard, "a", (0..MAX_RECEIPTS as u64 + 5).map(|id| record(id, 1)).collect());
     assert_eq!((plan.added, plan.rest[0].events.len()), (MAX_RECEIPTS as u64, 5));
-    let crowded = Refusal::TooManyReceipts(vec![source("a")]);
+    let crowded = EnqueueRefusal::TooManyReceipts(vec![source("a")]);
     let rest = plan.rest.clone();
-    assert_eq!(super::plan(&plan.after, rest, None, MAX_RESIDENT_BYTES), Ok(Enqueue::Refused(crowded)));
+    assert_eq!(super::plan(&plan.after, rest, None, MAX_RESIDENT_BYTES), Ok(EnqueueResult::Refused(crowded)));
 }
 
 #[test]
@@ -196,10 +196,10 @@ fn an_object_that_is_not_spilled_takes_a_bounded_number_of_bytes() {
         let gone = shard.receipts[&source("a")].clone();
         let events = (id..id + 8).map(|id| record(id, 200 << 10)).collect();
         id += 8;
-        let page = SourcePage { gone, is_complete: false, ..page(&shard, "a", events) };
+        let page = OutboxPage { gone, is_complete: false, ..page(&shard, "a", events) };
         match plan(&shard, vec![page], None).expect("small") {
-            Enqueue::Write(plan) if plan.added > 0 => shard = plan.after,
-            Enqueue::Write(plan) => {
+            EnqueueResult::Write(plan) if plan.added > 0 => shard = plan.after,
+            EnqueueResult::Write(plan) => {
                 // This operation only removed receipts.
                 assert_eq!(plan.after.resident_bytes(), shard.resident_bytes());
                 shard = plan.after;
@@ -211,7 +211,7 @@ fn an_object_that_is_not_spilled_takes_a_bounded_number_of_bytes() {
     assert!(shard.resident_bytes() <= MAX_RESIDENT_BYTES);
     assert!(shard.resident_bytes() + (200 << 10) > MAX_RESIDENT_BYTES);
     let refused = plan(&shard, vec![page(&shard, "a", vec![record(id, 200 << 10)])], None);
-    assert_eq!(refused, Ok(Enqueue::Refused(Refusal::NotSpilled)));
+    assert_eq!(refused, Ok(EnqueueResult::Refused(EnqueueRefusal::NotSpilled)));
 }
 
 #[test]
@@ -221,12 +221,12 @@ fn a_queue_that_drops_its_oldest_events_never_passes_its_limit() {
     let events: Vec<_> = (0..5).map(|id| record(id, 10)).collect();
     let refused = plan(&shard, vec![page(&shard, "a", events.clone())], Some(limit)).expect("small");
     // Events that the queue has count as moved, so the mover removes them first.
-    assert!(matches!(refused, Enqueue::Nothing(moved) if moved[0].ids.len() == 3));
+    assert!(matches!(refused, EnqueueResult::Nothing(moved) if moved[0].ids.len() == 3));
     let new = page(&shard, "a", events[3..].to_vec());
-    let new = SourcePage { is_complete: false, ..new };
+    let new = OutboxPage { is_complete: false, ..new };
     let refused = plan(&shard, vec![new.clone()], Some(limit)).expect("small");
-    assert_eq!(refused, Enqueue::Refused(Refusal::NoRoom { entries: 2, bytes: 0 }));
-    let oldest: Vec<_> = (0..3).map(|sequence| Oldest { sequence, bytes: 10 }).collect();
+    assert_eq!(refused, EnqueueResult::Refused(EnqueueRefusal::NoRoom { entries: 2, bytes: 0 }));
+    let oldest: Vec<_> = (0..3).map(|sequence| DropCandidate { sequence, bytes: 10 }).collect();
     let (_, shard) = drop_oldest(&shard, &oldest, 2, 0).expect("there are some");
     assert_eq!((shard.entries(), shard.size_bytes(), shard.head.value.dropped), (1, 10, 2));
     let plan = written(plan(&shard, vec![new], Some(limit)).expect("small"));

@@ -16,13 +16,13 @@ fn event(key: u32) -> Event {
     Event { key: KeyHash(key), time_ns: 100, replayed: false, payload: Bytes::from_static(b"event") }
 }
 
-fn at(ns: u64) -> Times {
-    Times { steady_ns: 100 + ns, mono_ns: ns }
+fn at(ns: u64) -> WindowTime {
+    WindowTime { steady_ns: 100 + ns, mono_ns: ns }
 }
 
 /// A window with events of these keys, loaded from sequence number 0 on.
 fn window(keys: &[u32]) -> Window {
-    let mut window = Window::new(LIMITS, POLICY, &Head::default());
+    let mut window = Window::new(LIMITS, POLICY, &QueueHead::default());
     load(&mut window, 0, keys);
     window
 }
@@ -33,23 +33,23 @@ fn load(window: &mut Window, first: u64, keys: &[u32]) {
 }
 
 fn next(window: &mut Window, ns: u64) -> Vec<u64> {
-    let sent = window.next(at(ns), &OlderShards::default(), 100);
+    let sent = window.next(at(ns), &OlderGenerations::default(), 100);
     sent.into_iter().map(|sendable| sendable.sequence).collect()
 }
 
 /// Writes the pending outcomes, and returns them.
-fn write(window: &mut Window, head: &mut Head) -> Vec<(u64, &'static str)> {
+fn write(window: &mut Window, head: &mut QueueHead) -> Vec<(u64, &'static str)> {
     let settlements = window.settlements(0);
     for settlement in &settlements {
-        if settlement.place == Place::Log {
+        if settlement.place == EventPlace::Log {
             head.settle(settlement.sequence);
         }
     }
-    window.written(&settlements, head);
-    let name = |fate: &Fate| match fate {
-        Fate::Delivered => "delivered",
-        Fate::Parked(_) => "parked",
-        Fate::Dead(_) => "dead",
+    window.settled(&settlements, head);
+    let name = |fate: &EventOutcome| match fate {
+        EventOutcome::Delivered => "delivered",
+        EventOutcome::Parked(_) => "parked",
+        EventOutcome::Dead(_) => "dead",
     };
     settlements.iter().map(|settlement| (settlement.sequence, name(&settlement.fate))).collect()
 }
@@ -68,22 +68,22 @@ fn one_event_of_a_key_is_in_flight_and_others_pass() {
 #[test]
 fn in_flight_and_window_are_bounded() {
     let mut window = window(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
-    assert_eq!((window.len(), window.wants()), (8, None));
+    assert_eq!((window.len(), window.next_load()), (8, None));
     assert_eq!(next(&mut window, 0), [0, 1, 2, 3]);
     assert!(next(&mut window, 0).is_empty());
     window.delivered(1);
-    let mut head = Head::default();
+    let mut head = QueueHead::default();
     assert_eq!(write(&mut window, &mut head), [(1, "delivered")]);
-    assert_eq!(window.wants(), None, "the cursor is where it was");
+    assert_eq!(window.next_load(), None, "the cursor is where it was");
     window.delivered(0);
     assert_eq!(write(&mut window, &mut head), [(0, "delivered")]);
-    assert_eq!(window.wants(), Some((8, 10)));
+    assert_eq!(window.next_load(), Some((8, 10)));
 }
 
 #[test]
 fn a_failed_event_is_parked_and_delays_only_its_key() {
     let mut window = window(&[1, 2, 1]);
-    let mut head = Head::default();
+    let mut head = QueueHead::default();
     assert_eq!(next(&mut window, 0), [0, 1]);
     window.failed(0, "refused", 500, at(0), 0);
     window.delivered(1);
@@ -101,7 +101,7 @@ fn a_failed_event_is_parked_and_delays_only_its_key() {
 #[test]
 fn an_event_that_is_never_answered_does_not_stop_the_others() {
     let mut window = window(&[1, 2, 3, 4, 5, 6, 7, 8]);
-    let mut head = Head::default();
+    let mut head = QueueHead::default();
     for batch in [[0, 1, 2, 3], [4, 5, 6, 7]] {
         assert_eq!(next(&mut window, 0), batch);
         for sequence in batch {
@@ -111,9 +111,9 @@ fn an_event_that_is_never_answered_does_not_stop_the_others() {
             }
         }
     }
-    assert!(window.is_stuck(at(0)) && window.wants().is_none());
+    assert!(window.is_stuck(at(0)) && window.next_load().is_none());
     assert_eq!(write(&mut window, &mut head)[0], (0, "parked"));
-    assert_eq!((head.cursor, window.parked(), window.wants()), (8, 1, Some((8, 16))));
+    assert_eq!((head.cursor, window.parked(), window.next_load()), (8, 1, Some((8, 16))));
     assert_eq!(next(&mut window, 10), [0]);
 }
 
@@ -132,7 +132,7 @@ fn the_events_of_a_dead_endpoint_keep_their_places() {
 fn a_probe_may_be_any_event_that_may_be_sent() {
     let mut window = window(&[1, 2, 1, 3]);
     let mut probe = |random| {
-        let sent = window.next_probe(at(0), &OlderShards::default(), random)?;
+        let sent = window.next_probe(at(0), &OlderGenerations::default(), random)?;
         window.unreachable(sent.sequence, "no answer", at(0), 0);
         Some(sent.sequence)
     };
@@ -142,14 +142,15 @@ fn a_probe_may_be_any_event_that_may_be_sent() {
 #[test]
 fn a_dead_letter_blocks_its_key_until_it_is_durable() {
     let mut window = window(&[1, 1]);
-    let mut head = Head::default();
+    let mut head = QueueHead::default();
     for attempt in 0..3 {
         assert_eq!(next(&mut window, attempt * 10), [0]);
         window.failed(0, "refused", 500, at(attempt * 10), 0);
     }
     assert!(next(&mut window, 1000).is_empty());
     let settlements = window.settlements(77);
-    let [Settlement { sequence: 0, place: Place::Log, fate: Fate::Dead(letter), .. }] = &settlements[..]
+    let [Settlement { sequence: 0, place: EventPlace::Log, fate: EventOutcome::Dead(letter), .. }] =
+        &settlements[..]
     else {
         panic!("{settlements:?}")
     };
@@ -168,9 +169,9 @@ fn expired_events_become_dead_letters_except_in_flight() {
     assert_eq!(window.expire(at(1001)), 1);
     window.failed(2, "timeout", 0, at(1001), 0);
     assert_eq!(window.expire(at(1002)), 1);
-    assert_eq!(write(&mut window, &mut Head::default()), [(1, "dead"), (2, "dead")]);
+    assert_eq!(write(&mut window, &mut QueueHead::default()), [(1, "dead"), (2, "dead")]);
     window.delivered(0);
-    assert_eq!(write(&mut window, &mut Head::default()), [(0, "delivered")]);
+    assert_eq!(write(&mut window, &mut QueueHead::default()), [(0, "delivered")]);
     assert!(window.is_empty());
     assert_eq!(window.parked(), 0);
 }
@@ -178,7 +179,7 @@ fn expired_events_become_dead_letters_except_in_flight() {
 #[test]
 fn events_behind_parked_ones_are_parked_when_they_fill_the_window() {
     let mut window = window(&[1, 1, 1, 2, 3, 3, 4, 5]);
-    let mut head = Head::default();
+    let mut head = QueueHead::default();
     assert_eq!(next(&mut window, 0), [0, 3, 4, 6]);
     window.failed(0, "refused", 0, at(0), 0);
     [3, 4, 6].into_iter().for_each(|sequence| window.delivered(sequence));
@@ -195,7 +196,7 @@ fn events_behind_parked_ones_are_parked_when_they_fill_the_window() {
     [13, 14, 15].into_iter().for_each(|sequence| window.delivered(sequence));
     let written = write(&mut window, &mut head);
     assert!(written.iter().all(|(_, what)| *what == "delivered"), "{written:?}");
-    assert_eq!((head.cursor, window.wants()), (8, None));
+    assert_eq!((head.cursor, window.next_load()), (8, None));
     // The window continues when the parked events are delivered, in their order.
     for sequence in [0, 1, 2, 8] {
         assert_eq!(next(&mut window, 10), [sequence]);
@@ -214,7 +215,7 @@ fn a_window_full_of_one_key_is_not_parked() {
 
 #[test]
 fn parked_events_come_back_with_attempts_and_a_wait_that_is_bounded() {
-    let mut window = Window::new(LIMITS, POLICY, &Head { cursor: 5, ..Head::default() });
+    let mut window = Window::new(LIMITS, POLICY, &QueueHead { cursor: 5, ..QueueHead::default() });
     let parked = |attempts, next_ns| Parked { event: event(1), attempts, next_ns, detail: "refused".into() };
     window.load_parked(2, parked(2, 10), 0, at(0));
     // The time is an hour ahead, as after a jump of the clock.
@@ -225,7 +226,7 @@ fn parked_events_come_back_with_attempts_and_a_wait_that_is_bounded() {
     window.failed(2, "refused", 0, at(10), 0);
     let fates = window.settlements(0);
     assert!(
-        matches!(&fates[..], [Settlement { place: Place::Parked, fate: Fate::Dead(_), .. }]),
+        matches!(&fates[..], [Settlement { place: EventPlace::Parked, fate: EventOutcome::Dead(_), .. }]),
         "{fates:?}"
     );
 }
@@ -233,20 +234,23 @@ fn parked_events_come_back_with_attempts_and_a_wait_that_is_bounded() {
 #[test]
 fn events_wait_for_their_key_in_older_generations() {
     let mut window = window(&[0, 1, 2, 3]);
-    let only = Progress::OnlyParked([KeyHash(3)].into());
-    let known = |first: Progress| BTreeMap::from([(0, first), (1, only.clone())]);
-    let older = |first| OlderShards { generations: vec![(2, known(first))] };
-    let sent = |window: &mut Window, older: &OlderShards| -> Vec<u64> {
+    let only = DrainProgress::OnlyParked([KeyHash(3)].into());
+    let known = |first: DrainProgress| BTreeMap::from([(0, first), (1, only.clone())]);
+    let older = |first| OlderGenerations { generations: vec![(2, known(first))] };
+    let sent = |window: &mut Window, older: &OlderGenerations| -> Vec<u64> {
         window.next(at(0), older, 9).iter().map(|sendable| sendable.sequence).collect()
     };
-    assert_eq!(sent(&mut window, &older(Progress::Busy)), [1]);
-    assert!(sent(&mut window, &older(Progress::Drained)).is_empty(), "nothing changed as far as it knows");
-    window.older_changed();
-    assert_eq!(sent(&mut window, &older(Progress::Drained)), [0, 2]);
-    window.older_changed();
-    assert_eq!(sent(&mut window, &OlderShards::default()), [3]);
-    let unknown = OlderShards { generations: vec![(2, BTreeMap::new())] };
-    assert_eq!(unknown.hold(KeyHash(7)), Hold::Busy);
+    assert_eq!(sent(&mut window, &older(DrainProgress::Busy)), [1]);
+    assert!(
+        sent(&mut window, &older(DrainProgress::Drained)).is_empty(),
+        "nothing changed as far as it knows"
+    );
+    window.recheck_held();
+    assert_eq!(sent(&mut window, &older(DrainProgress::Drained)), [0, 2]);
+    window.recheck_held();
+    assert_eq!(sent(&mut window, &OlderGenerations::default()), [3]);
+    let unknown = OlderGenerations { generations: vec![(2, BTreeMap::new())] };
+    assert_eq!(unknown.hold(KeyHash(7)), OrderingHold::Busy);
 }
 
 #[test]
@@ -254,11 +258,11 @@ fn dropped_events_are_forgotten() {
     let mut window = window(&[1, 1, 2, 3]);
     assert_eq!(next(&mut window, 0), [0, 2, 3]);
     window.not_sent(3);
-    let mut head = Head::default();
+    let mut head = QueueHead::default();
     for dropped in [0, 3] {
         head.settle(dropped);
     }
-    window.rebase(&head);
+    window.skip_dropped(&head);
     assert_eq!((window.in_flight(), window.len()), (2, 2));
     // The dropped event in flight may still arrive, so the next event of its key waits for it.
     assert!(next(&mut window, 0).is_empty());
@@ -274,7 +278,7 @@ fn an_event_whose_endpoint_was_not_reached_keeps_its_place_and_waits() {
     window.unreachable(0, "no answer", at(0), 0);
     window.delivered(1);
     assert!(!window.has_ready(at(0)) && window.has_ready(at(10)));
-    let mut head = Head::default();
+    let mut head = QueueHead::default();
     assert!(window.is_unsettled());
     assert_eq!(write(&mut window, &mut head), [(1, "delivered")]);
     assert!(!window.is_unsettled());

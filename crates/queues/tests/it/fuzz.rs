@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use nacre_fuzz::Target;
-use nacre_queues::dead::LetterBox;
+use nacre_queues::dead_letters::DeadLetterCounters;
 use nacre_queues::name::{KeyHash, TopicId};
 use nacre_queues::record::{
-    Batch, CopyState, DeadLetter, DeadReason, Event, EventId, Head, Identity, Owner, Parked, Receipts,
-    Segment, SegmentData, Tail,
+    Batch, CopyState, DeadLetter, DeadReason, Event, EventId, Owner, Parked, QueueHead, QueueTail, Receipts,
+    Segment, SegmentData, ShardIdentity,
 };
 use nacre_types::encoding::{self, Versioned};
 use std::path::Path;
@@ -26,13 +26,19 @@ fn event() -> Event {
 #[test]
 fn attributes() {
     let topic = TopicId::new("0123456789abcdef").unwrap();
-    damage("Identity", &[Identity { topic, generation: 3, shard: 10, shards: 11 }]);
-    damage("Tail", &[Tail { revision: 9, next: 1000, bytes: 1 << 20 }]);
+    damage("Identity", &[ShardIdentity { topic, generation: 3, shard: 10, shards: 11 }]);
+    damage("Tail", &[QueueTail { revision: 9, next: 1000, bytes: 1 << 20 }]);
     let settled = vec![(12, 3), (20, 1)];
-    damage("Head", &[Head { cursor: 10, settled, removed: 12, removed_bytes: 99, ..Head::default() }]);
+    damage(
+        "Head",
+        &[QueueHead { cursor: 10, settled, removed: 12, removed_bytes: 99, ..QueueHead::default() }],
+    );
     damage("Owner", &[Owner { epoch: 4, client: 4123 }]);
     damage("CopyState", &[CopyState { epoch: 4, is_complete: true }]);
-    damage("LetterBox", &[LetterBox { revision: 4, next: 2, entries: 1, ..LetterBox::default() }]);
+    damage(
+        "LetterBox",
+        &[DeadLetterCounters { revision: 4, next: 2, entries: 1, ..DeadLetterCounters::default() }],
+    );
 }
 
 #[test]

@@ -14,8 +14,8 @@ use actors::{NAME, buckets, deliverer, mover, operator, resharder, topic};
 use bytes::Bytes;
 use check::Scenes;
 use nacre_queues::enqueue::OutboxEvent;
-use nacre_queues::layout::{Begin, Layout, Target};
-use nacre_queues::name::{self, KeyHash, Kind};
+use nacre_queues::layout::{BeginResult, LayoutTarget, QueueLayout};
+use nacre_queues::name::{self, KeyHash, QueueRecordKind};
 use nacre_queues::op::{ObjectKey, ObjectRead};
 use nacre_queues::record::{self, DeadLetter, Event, EventId, ID};
 use nacre_queues::shard::Shard;
@@ -37,8 +37,8 @@ fn seeds() -> (u64, u64) {
 }
 
 fn run(seed: u64, mutation: Mutation) -> Result<Scenes, String> {
-    let mut layout = Layout::default();
-    assert_eq!(layout.begin(Target::Shards(2)), Ok(Begin::Started));
+    let mut layout = QueueLayout::default();
+    assert_eq!(layout.begin(LayoutTarget::Shards(2)), Ok(BeginResult::Started));
     let world = World {
         rados: Rados::default(),
         outboxes: buckets().into_iter().map(|bucket| (bucket, Vec::new())).collect(),
@@ -97,8 +97,8 @@ fn produce(room: &mut Room, random: &mut Random, numbers: &mut BTreeMap<u64, u64
 /// An operator changes the topic, unless a change is under way.
 fn begin_change(room: &Room, random: &mut Random) {
     let target = match random.below(4) {
-        0 => Target::NotPersistent,
-        shards => Target::Shards(shards as u32),
+        0 => LayoutTarget::NotPersistent,
+        shards => LayoutTarget::Shards(shards as u32),
     };
     room.world.borrow_mut().layout.begin(target).expect("a valid number of shards");
 }
@@ -125,8 +125,9 @@ fn calm_down(room: &mut Room, random: &mut Random) -> Result<(), String> {
 }
 
 fn is_drained(world: &World) -> bool {
-    let is_on_its_way =
-        |key: &Bytes| Kind::Dead.sequence(key).is_some() || Kind::Replay.sequence(key).is_some();
+    let is_on_its_way = |key: &Bytes| {
+        QueueRecordKind::Dead.sequence(key).is_some() || QueueRecordKind::Replay.sequence(key).is_some()
+    };
     let mut objects = world.rados.objects.iter();
     world.layout.next.is_none()
         && world.layout.older.is_empty()
@@ -149,14 +150,14 @@ fn end(room: &Room) -> Result<Scenes, String> {
     let mut expected: Vec<_> = (0..shards).map(|shard| name::queue_object("", NAME, shard)).collect();
     expected.sort();
     let is_shard = |object: &&ObjectKey| shard_of(&world, object).is_some();
-    let visible = world.rados.objects.keys().filter(|object| object.namespace == name::QUEUES);
+    let visible = world.rados.objects.keys().filter(|object| object.namespace == name::QUEUE_NAMESPACE);
     let visible: Vec<_> = visible.filter(is_shard).cloned().collect();
     if visible != expected {
         return Err(format!("rados ls shows {visible:?}, not {expected:?}"));
     }
     let dead = world.rados.objects.get(&name::dead_object(&topic()));
     let letters = dead.into_iter().flat_map(|dead| &dead.omap);
-    let letters = letters.filter(|(key, _)| Kind::Letter.sequence(key).is_some());
+    let letters = letters.filter(|(key, _)| QueueRecordKind::Letter.sequence(key).is_some());
     let letters: Vec<DeadLetter> =
         letters.map(|(_, value)| record::decode(&"letters", value).expect("sound")).collect();
     world.check.end(&letters, actors::LIMITS.window)?;

@@ -1,15 +1,15 @@
 //! `/admin/bucket`: buckets, their indexes, quotas, owners and ACLs.
 
 use super::users::quota_of_params;
-use super::{Answer, Asked, Failure};
+use super::{AdminApiError, AdminRequest, Answer};
 use crate::caps::Perm;
 use crate::notifications::Cause;
-use crate::object::{Condition, RemovalEvents};
+use crate::object::{RemovalEvents, WriteCondition};
 use http::Method;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub(super) async fn answer(asked: &Asked<'_>) -> Answer {
+pub(super) async fn answer(asked: &AdminRequest<'_>) -> Answer {
     let params = asked.params;
     match *asked.method {
         Method::GET if params.has("index") => {
@@ -24,11 +24,11 @@ pub(super) async fn answer(asked: &Asked<'_>) -> Answer {
             asked.may("buckets", Perm::WRITE)?;
             change(asked).await
         }
-        _ => Err(Failure::no_method()),
+        _ => Err(AdminApiError::no_method()),
     }
 }
 
-async fn info(asked: &Asked<'_>) -> Answer {
+async fn info(asked: &AdminRequest<'_>) -> Answer {
     let (gateway, params) = (asked.gateway, asked.params);
     if let Some(bucket) = params.text("bucket") {
         return Ok(Some(gateway.bucket_stats(bucket).await?));
@@ -54,7 +54,7 @@ async fn info(asked: &Asked<'_>) -> Answer {
     Ok(Some(Value::Array(all)))
 }
 
-async fn policy(asked: &Asked<'_>) -> Answer {
+async fn policy(asked: &AdminRequest<'_>) -> Answer {
     let bucket = asked.gateway.bucket(asked.params.needed("bucket")?).await?;
     match asked.params.text("object") {
         Some(key) => {
@@ -66,7 +66,7 @@ async fn policy(asked: &Asked<'_>) -> Answer {
     }
 }
 
-async fn check(asked: &Asked<'_>) -> Answer {
+async fn check(asked: &AdminRequest<'_>) -> Answer {
     let fix = asked.params.flag("fix")?.unwrap_or(false);
     let (gateway, bucket) = (Arc::clone(asked.gateway), asked.params.needed("bucket")?.to_owned());
     // The check takes long and must stay on one thread.
@@ -82,17 +82,17 @@ async fn check(asked: &Asked<'_>) -> Answer {
     })))
 }
 
-async fn change(asked: &Asked<'_>) -> Answer {
+async fn change(asked: &AdminRequest<'_>) -> Answer {
     let (gateway, params) = (asked.gateway, asked.params);
     let bucket = params.needed("bucket")?;
     if params.has("quota") {
         if *asked.method != Method::PUT {
-            return Err(Failure::no_method());
+            return Err(AdminApiError::no_method());
         }
-        let change = quota_of_params(asked)?.ok_or_else(|| Failure::invalid("no quota is named"))?;
+        let change = quota_of_params(asked)?.ok_or_else(|| AdminApiError::invalid("no quota is named"))?;
         let found = gateway.bucket(bucket).await?;
         if params.text("uid").is_some_and(|uid| uid != found.owner) {
-            return Err(Failure::invalid(format!("bucket {bucket} is not of that user")));
+            return Err(AdminApiError::invalid(format!("bucket {bucket} is not of that user")));
         }
         gateway.set_bucket_quota(bucket, change).await?;
         return Ok(None);
@@ -106,7 +106,7 @@ async fn change(asked: &Asked<'_>) -> Answer {
                 return Err(crate::Error::NoSuchKey.into());
             }
             let events = (&Cause::administration(gateway), RemovalEvents::REQUEST);
-            gateway.remove_object(&found, (key, &found.owner), Condition::None, events).await?;
+            gateway.remove_object(&found, (key, &found.owner), WriteCondition::None, events).await?;
         }
         _ => {
             if params.flag("purge-objects")? == Some(true) {

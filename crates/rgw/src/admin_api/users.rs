@@ -1,6 +1,6 @@
 //! `/admin/user`: users, their keys, capabilities and quotas.
 
-use super::{Answer, Asked, Failure};
+use super::{AdminApiError, AdminRequest, Answer};
 use crate::caps::{self, Perm};
 use crate::quota::QuotaChange;
 use crate::user::{AccessKey, User};
@@ -33,7 +33,7 @@ impl QuotaBody {
 }
 
 /// Returns the change of a quota that the parameters name; `None` if they name none.
-pub(super) fn quota_of_params(asked: &Asked<'_>) -> Result<Option<QuotaChange>, Failure> {
+pub(super) fn quota_of_params(asked: &AdminRequest<'_>) -> Result<Option<QuotaChange>, AdminApiError> {
     let params = asked.params;
     let body = QuotaBody {
         enabled: params.flag("enabled")?,
@@ -45,7 +45,7 @@ pub(super) fn quota_of_params(asked: &Asked<'_>) -> Result<Option<QuotaChange>, 
     Ok((change != QuotaChange::default()).then_some(change))
 }
 
-pub(super) async fn answer(asked: &Asked<'_>) -> Answer {
+pub(super) async fn answer(asked: &AdminRequest<'_>) -> Answer {
     let params = asked.params;
     let wanted = if *asked.method == Method::GET { Perm::READ } else { Perm::WRITE };
     let without_keys = *asked.method == Method::GET && !params.has("quota") && !params.has("list");
@@ -53,14 +53,14 @@ pub(super) async fn answer(asked: &Asked<'_>) -> Answer {
     if !shows_keys {
         // This capability allows seeing users without their keys.
         if !without_keys {
-            return Err(Failure::denied());
+            return Err(AdminApiError::denied());
         }
         asked.may("user-info-without-keys", Perm::READ)?;
     }
     for kind in ["subuser", "policy", "mfa"] {
         if params.has(kind) {
             let message = format!("there is no {kind} of users here");
-            return Err(Failure::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message));
+            return Err(AdminApiError::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message));
         }
     }
     if params.has("key") {
@@ -86,16 +86,16 @@ pub(super) async fn answer(asked: &Asked<'_>) -> Answer {
             }
             Ok(None)
         }
-        _ => Err(Failure::no_method()),
+        _ => Err(AdminApiError::no_method()),
     }
 }
 
-async fn info(asked: &Asked<'_>, shows_keys: bool) -> Answer {
+async fn info(asked: &AdminRequest<'_>, shows_keys: bool) -> Answer {
     let params = asked.params;
     let user = match (params.text("uid"), params.text("access-key")) {
         (Some(uid), _) => asked.gateway.user(uid).await?,
         (None, Some(key)) => asked.gateway.user_of_key(key).await?,
-        (None, None) => return Err(Failure::invalid("uid or access-key is needed")),
+        (None, None) => return Err(AdminApiError::invalid("uid or access-key is needed")),
     };
     let mut shown = user.describe();
     shown["tenant"] = json!("");
@@ -109,10 +109,10 @@ async fn info(asked: &Asked<'_>, shows_keys: bool) -> Answer {
 }
 
 /// Returns the key pair that a request names or asks to generate.
-fn key_of(asked: &Asked<'_>, by_default: bool) -> Result<Option<AccessKey>, Failure> {
+fn key_of(asked: &AdminRequest<'_>, by_default: bool) -> Result<Option<AccessKey>, AdminApiError> {
     let params = asked.params;
     if params.text("key-type").is_some_and(|kind| kind != "s3") {
-        return Err(Failure::new(StatusCode::BAD_REQUEST, "InvalidKeyType", "keys are of type s3"));
+        return Err(AdminApiError::new(StatusCode::BAD_REQUEST, "InvalidKeyType", "keys are of type s3"));
     }
     let (access, secret) = (params.text("access-key"), params.text("secret-key"));
     let generate = params.flag("generate-key")?.unwrap_or(by_default);
@@ -126,13 +126,14 @@ fn key_of(asked: &Asked<'_>, by_default: bool) -> Result<Option<AccessKey>, Fail
     }))
 }
 
-fn caps_of(text: &str) -> Result<Vec<(String, Perm)>, Failure> {
-    let wrong =
-        |error: crate::Error| Failure::new(StatusCode::BAD_REQUEST, "InvalidCapability", error.to_string());
+fn caps_of(text: &str) -> Result<Vec<(String, Perm)>, AdminApiError> {
+    let wrong = |error: crate::Error| {
+        AdminApiError::new(StatusCode::BAD_REQUEST, "InvalidCapability", error.to_string())
+    };
     caps::parse(text).map_err(wrong)
 }
 
-async fn create(asked: &Asked<'_>) -> Answer {
+async fn create(asked: &AdminRequest<'_>) -> Answer {
     let params = asked.params;
     let mut user = User::new(params.needed("uid")?, params.needed("display-name")?);
     user.email = params.text("email").unwrap_or_default().to_owned();
@@ -146,13 +147,13 @@ async fn create(asked: &Asked<'_>) -> Answer {
     shown(asked, &user.id).await
 }
 
-async fn shown(asked: &Asked<'_>, uid: &str) -> Answer {
+async fn shown(asked: &AdminRequest<'_>, uid: &str) -> Answer {
     let mut shown = asked.gateway.user(uid).await?.describe();
     shown["tenant"] = json!("");
     Ok(Some(shown))
 }
 
-async fn modify(asked: &Asked<'_>) -> Answer {
+async fn modify(asked: &AdminRequest<'_>) -> Answer {
     let params = asked.params;
     let uid = params.needed("uid")?;
     let (max_buckets, suspended) = (params.number("max-buckets")?, params.flag("suspended")?);
@@ -177,19 +178,20 @@ async fn modify(asked: &Asked<'_>) -> Answer {
     shown(asked, uid).await
 }
 
-async fn keys(asked: &Asked<'_>) -> Answer {
+async fn keys(asked: &AdminRequest<'_>) -> Answer {
     let params = asked.params;
     match *asked.method {
         Method::PUT | Method::POST => {
             let key = key_of(asked, true)?
-                .ok_or_else(|| Failure::invalid("access-key or generate-key is needed"))?;
+                .ok_or_else(|| AdminApiError::invalid("access-key or generate-key is needed"))?;
             let user = asked.gateway.add_key(params.needed("uid")?, key).await?;
             Ok(Some(user.describe()["keys"].take()))
         }
         Method::DELETE => {
             let key = params.needed("access-key")?;
-            let unknown =
-                || Failure::new(StatusCode::FORBIDDEN, "InvalidAccessKeyId", "the user has no such key");
+            let unknown = || {
+                AdminApiError::new(StatusCode::FORBIDDEN, "InvalidAccessKeyId", "the user has no such key")
+            };
             let uid = match params.text("uid") {
                 Some(uid) => uid.to_owned(),
                 None => asked.gateway.user_of_key(key).await.map_err(|_| unknown())?.id,
@@ -201,17 +203,17 @@ async fn keys(asked: &Asked<'_>) -> Answer {
             asked.gateway.remove_key(&uid, key).await?;
             Ok(None)
         }
-        _ => Err(Failure::no_method()),
+        _ => Err(AdminApiError::no_method()),
     }
 }
 
-async fn change_caps(asked: &Asked<'_>) -> Answer {
+async fn change_caps(asked: &AdminRequest<'_>) -> Answer {
     let uid = asked.params.needed("uid")?;
     let caps = caps_of(asked.params.needed("user-caps")?)?;
     let adds = match *asked.method {
         Method::PUT | Method::POST => true,
         Method::DELETE => false,
-        _ => return Err(Failure::no_method()),
+        _ => return Err(AdminApiError::no_method()),
     };
     let user = asked.gateway.modify_user(uid, |user| {
         if adds {
@@ -224,11 +226,11 @@ async fn change_caps(asked: &Asked<'_>) -> Answer {
     Ok(Some(user.await?.describe()["caps"].take()))
 }
 
-async fn quota(asked: &Asked<'_>) -> Answer {
+async fn quota(asked: &AdminRequest<'_>) -> Answer {
     let uid = asked.params.needed("uid")?;
     let kind = asked.params.text("quota-type");
     if kind.is_some_and(|kind| kind != "user" && kind != "bucket") {
-        return Err(Failure::invalid("quota-type is user or bucket"));
+        return Err(AdminApiError::invalid("quota-type is user or bucket"));
     }
     match *asked.method {
         Method::GET => {
@@ -246,20 +248,21 @@ async fn quota(asked: &Asked<'_>) -> Answer {
             }
             Ok(None)
         }
-        _ => Err(Failure::no_method()),
+        _ => Err(AdminApiError::no_method()),
     }
 }
 
 /// Returns the changes of a user's quotas, from the parameters or else from the body. The flag is whether the change is to
 /// the bucket quota.
-fn changes(asked: &Asked<'_>, kind: Option<&str>) -> Result<Vec<(bool, QuotaChange)>, Failure> {
+fn changes(asked: &AdminRequest<'_>, kind: Option<&str>) -> Result<Vec<(bool, QuotaChange)>, AdminApiError> {
     if let Some(change) = quota_of_params(asked)? {
-        let kind = kind.ok_or_else(|| Failure::invalid("quota-type is needed"))?;
+        let kind = kind.ok_or_else(|| AdminApiError::invalid("quota-type is needed"))?;
         return Ok(vec![(kind == "bucket", change)]);
     }
-    let wrong = |error: serde_json::Error| Failure::invalid(format!("the body is not a quota: {error}"));
+    let wrong =
+        |error: serde_json::Error| AdminApiError::invalid(format!("the body is not a quota: {error}"));
     if asked.body.is_empty() {
-        return Err(Failure::invalid("neither parameters nor a body name a quota"));
+        return Err(AdminApiError::invalid("neither parameters nor a body name a quota"));
     }
     match kind {
         Some(kind) => {

@@ -3,7 +3,7 @@
 use super::{Call, Form, MAX_POLICIES, Xml, absent, time};
 use crate::caps::Perm;
 use crate::error::Error;
-use crate::forms::Failure;
+use crate::forms::FormError;
 use crate::policy::Policy;
 use crate::role::{DEFAULT_MAX_SESSION_S, MAX_SESSION_S, Role};
 use http::StatusCode;
@@ -14,7 +14,7 @@ const KIND: &str = "roles";
 const MIN_MAX_SESSION_S: u32 = 3600;
 
 /// Carries out an operation on roles; `None` for other actions.
-pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>, Failure> {
+pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>, FormError> {
     let reads = matches!(
         action,
         "GetRole"
@@ -79,7 +79,7 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
         "DeleteRole" => {
             if !role.policies.is_empty() {
                 let message = "the role has policies: remove them first";
-                return Err(Failure::new(StatusCode::CONFLICT, "DeleteConflict", message));
+                return Err(FormError::new(StatusCode::CONFLICT, "DeleteConflict", message));
             }
             call.gateway.remove_role(name).await?;
         }
@@ -88,18 +88,18 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
     Ok(Some(xml))
 }
 
-fn no_policy(name: &str) -> Failure {
+fn no_policy(name: &str) -> FormError {
     absent(format!("there is no policy {name}"))
 }
 
-fn new_role(form: &Form, name: &str) -> Result<Role, Failure> {
+fn new_role(form: &Form, name: &str) -> Result<Role, FormError> {
     let path = form.get("Path").unwrap_or("/");
     let sound = path.starts_with('/')
         && path.ends_with('/')
         && path.len() <= 512
         && path.bytes().all(|b| b.is_ascii_graphic());
     if !sound {
-        return Err(Failure::invalid("Path begins and ends with /"));
+        return Err(FormError::invalid("Path begins and ends with /"));
     }
     Ok(Role {
         name: name.to_owned(),
@@ -111,11 +111,11 @@ fn new_role(form: &Form, name: &str) -> Result<Role, Failure> {
     })
 }
 
-fn max_session(form: &Form) -> Result<Option<u32>, Failure> {
+fn max_session(form: &Form) -> Result<Option<u32>, FormError> {
     form.number("MaxSessionDuration", MIN_MAX_SESSION_S..=MAX_SESSION_S)
 }
 
-async fn change(call: &Call<'_>, action: &str, name: &str) -> Result<(), Failure> {
+async fn change(call: &Call<'_>, action: &str, name: &str) -> Result<(), FormError> {
     let (gateway, form) = (call.gateway, call.form);
     match action {
         "UpdateRole" => {
@@ -163,11 +163,11 @@ async fn change(call: &Call<'_>, action: &str, name: &str) -> Result<(), Failure
     Ok(())
 }
 
-async fn list(call: &Call<'_>) -> Result<Xml, Failure> {
+async fn list(call: &Call<'_>) -> Result<Xml, FormError> {
     let prefix = call.form.get("PathPrefix").unwrap_or("/");
     let mut roles = std::collections::BTreeMap::new();
     for name in call.gateway.roles().await? {
-        match call.gateway.known_role(&name).await {
+        match call.gateway.cached_role(&name).await {
             // The role was removed after it was listed.
             Err(Error::NoSuchRole(_)) => {}
             role => {

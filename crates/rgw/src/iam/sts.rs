@@ -1,7 +1,7 @@
 //! Temporary credentials: `AssumeRole`, `GetSessionToken`, `GetCallerIdentity`.
 
 use super::{Call, Xml, time};
-use crate::forms::Failure;
+use crate::forms::FormError;
 use crate::gateway::now_ns;
 use crate::policy::{Decision, Policy};
 use crate::session::{Credentials, Session};
@@ -15,7 +15,7 @@ const MAX_USER_SESSION_S: u32 = 129_600;
 /// The longest policy of a session, in bytes.
 const MAX_SESSION_POLICY_BYTES: usize = 2048;
 
-pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Xml, Failure> {
+pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Xml, FormError> {
     match action {
         "AssumeRole" => assume_role(call).await,
         "GetSessionToken" => session_token(call).await,
@@ -36,20 +36,20 @@ fn expires(seconds: u32) -> u64 {
     now_ns() + u64::from(seconds) * 1_000_000_000
 }
 
-async fn assume_role(call: &Call<'_>) -> Result<Xml, Failure> {
+async fn assume_role(call: &Call<'_>) -> Result<Xml, FormError> {
     const ACTION: &str = "sts:AssumeRole";
     let form = call.form;
     let arn = form.needed("RoleArn")?;
     let session = form.name("RoleSessionName", 64)?;
     if session.len() < 2 {
-        return Err(Failure::invalid("RoleSessionName has at least 2 characters"));
+        return Err(FormError::invalid("RoleSessionName has at least 2 characters"));
     }
     let named = arn.strip_prefix("arn:aws:iam::").and_then(|rest| rest.split_once(":role/"));
     let name = named.and_then(|(_, path)| path.rsplit('/').next()).filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| Failure::invalid("RoleArn is arn:aws:iam:::role/NAME"))?;
+    let name = name.ok_or_else(|| FormError::invalid("RoleArn is arn:aws:iam:::role/NAME"))?;
     // Callers that may not assume a role must not learn whether it exists.
-    let role = match call.gateway.known_role(name).await {
-        Err(crate::Error::NoSuchRole(_)) => return Err(Failure::denied(ACTION)),
+    let role = match call.gateway.cached_role(name).await {
+        Err(crate::Error::NoSuchRole(_)) => return Err(FormError::denied(ACTION)),
         role => role?,
     };
     let trusted = role.assumed_by.iter().map(|policy| &**policy);
@@ -57,16 +57,16 @@ async fn assume_role(call: &Call<'_>) -> Result<Xml, Failure> {
     let own = call.caller.own_decision(ACTION, &role.arn());
     let limited = call.caller.assumed.policy.is_some() && own != Decision::Allow;
     if trusted != Decision::Allow || own == Decision::Deny || limited {
-        return Err(Failure::denied(ACTION));
+        return Err(FormError::denied(ACTION));
     }
     let seconds = form.number("DurationSeconds", MIN_SESSION_S..=role.max_session_s)?;
     if form.0.keys().any(|name| name.starts_with("PolicyArns.")) {
-        return Err(Failure::invalid("there are no managed policies here"));
+        return Err(FormError::invalid("there are no managed policies here"));
     }
     let policy = match form.get("Policy") {
         Some(text) if text.len() > MAX_SESSION_POLICY_BYTES => {
             let code = "PackedPolicyTooLarge";
-            return Err(Failure::new(StatusCode::BAD_REQUEST, code, "the session's policy is too long"));
+            return Err(FormError::new(StatusCode::BAD_REQUEST, code, "the session's policy is too long"));
         }
         Some(_) => form.policy("Policy", Policy::read_identity)?.to_owned(),
         None => String::new(),
@@ -80,7 +80,7 @@ async fn assume_role(call: &Call<'_>) -> Result<Xml, Failure> {
         policy,
         expires_ns: expires(seconds.unwrap_or(DEFAULT_SESSION_S.min(role.max_session_s))),
     };
-    let given = call.gateway.give_credentials(given).await?;
+    let given = call.gateway.issue_credentials(given).await?;
     let mut xml = Xml::default();
     credentials(&mut xml, &given);
     xml.part("AssumedRoleUser", |xml| {
@@ -91,12 +91,12 @@ async fn assume_role(call: &Call<'_>) -> Result<Xml, Failure> {
     Ok(xml)
 }
 
-async fn session_token(call: &Call<'_>) -> Result<Xml, Failure> {
+async fn session_token(call: &Call<'_>) -> Result<Xml, FormError> {
     const ACTION: &str = "sts:GetSessionToken";
     let user = &call.caller.assumed.user;
     // Temporary credentials could otherwise be renewed without end.
     if call.caller.temporary || call.caller.own_decision(ACTION, "*") == Decision::Deny {
-        return Err(Failure::denied(ACTION));
+        return Err(FormError::denied(ACTION));
     }
     let seconds = call.form.number("DurationSeconds", MIN_SESSION_S..=MAX_USER_SESSION_S)?;
     let session = Session {
@@ -105,7 +105,7 @@ async fn session_token(call: &Call<'_>) -> Result<Xml, Failure> {
         expires_ns: expires(seconds.unwrap_or(DEFAULT_SESSION_S)),
         ..Session::default()
     };
-    let given = call.gateway.give_credentials(session).await?;
+    let given = call.gateway.issue_credentials(session).await?;
     let mut xml = Xml::default();
     credentials(&mut xml, &given);
     Ok(xml)

@@ -3,7 +3,7 @@
 use super::{Call, MAX_POLICIES, Xml, absent, time};
 use crate::caps::Perm;
 use crate::error::Error;
-use crate::forms::Failure;
+use crate::forms::FormError;
 use crate::policy::Policy;
 use crate::user::{AccessKey, User};
 use http::StatusCode;
@@ -28,7 +28,7 @@ fn arn(id: &str) -> String {
     format!("arn:aws:iam:::user/{id}")
 }
 
-pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>, Failure> {
+pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>, FormError> {
     let Some((kind, perm)) = needs(action) else { return Ok(None) };
     let (gateway, form) = (call.gateway, call.form);
     let iam = format!("iam:{action}");
@@ -68,7 +68,7 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
         "DeleteUser" => {
             let user = gateway.user(form.needed("UserName")?).await?;
             let conflict = |what: &str| {
-                Failure::new(StatusCode::CONFLICT, "DeleteConflict", format!("the user has {what}"))
+                FormError::new(StatusCode::CONFLICT, "DeleteConflict", format!("the user has {what}"))
             };
             if !user.keys.is_empty() {
                 return Err(conflict("keys"));
@@ -100,7 +100,7 @@ fn describe(xml: &mut Xml, name: &str, user: &User) {
     });
 }
 
-async fn keys(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<(), Failure> {
+async fn keys(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<(), FormError> {
     let (gateway, form) = (call.gateway, call.form);
     let user = gateway.user(id).await?;
     match action {
@@ -137,7 +137,7 @@ async fn keys(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<
     Ok(())
 }
 
-async fn policies(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<(), Failure> {
+async fn policies(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<(), FormError> {
     let (gateway, form) = (call.gateway, call.form);
     let user = gateway.user(id).await?;
     if action == "ListUserPolicies" {

@@ -4,14 +4,14 @@
 //! earlier releases. Dead gateways are fenced, and the records of keys with their pending changes are written according to
 //! the heads.
 
-use super::closure::{self, Closed};
-use super::{IndexFormat, RESHARD_LOOK, RESHARD_PATIENCE, execute, shard_name};
+use super::freeze::{self, FreezeReason};
+use super::{IndexFormat, RESHARD_POLL_INTERVAL, RESHARD_WAIT_TIMEOUT, execute, shard_name};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
 use bytes::Bytes;
 use futures::stream::{self, TryStreamExt};
-use nacre_index::key::{self, Kind};
+use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::legacy::{self, OldPending};
 use nacre_index::record::{self, Stats};
 use nacre_index::reshard;
@@ -31,8 +31,8 @@ type OldChange = (String, String, String, OldPending);
 
 impl Gateway {
     /// Returns the bucket with its index in the current format; converts the index if needed.
-    pub(crate) async fn converted(self: &Arc<Gateway>, bucket: Bucket) -> Result<Bucket> {
-        let deadline = Instant::now() + RESHARD_PATIENCE;
+    pub(crate) async fn with_current_index(self: &Arc<Gateway>, bucket: Bucket) -> Result<Bucket> {
+        let deadline = Instant::now() + RESHARD_WAIT_TIMEOUT;
         let mut bucket = bucket;
         loop {
             if bucket.index_format == IndexFormat::V2 {
@@ -47,19 +47,19 @@ impl Gateway {
                 Err(Error::IndexBusy(_)) if Instant::now() < deadline => {}
                 converted => return converted,
             }
-            tokio::time::sleep(RESHARD_LOOK).await;
+            tokio::time::sleep(RESHARD_POLL_INTERVAL).await;
             bucket = self.bucket_record(&bucket.name).await?;
         }
     }
 
     async fn convert_index(self: &Arc<Gateway>, seen: &Bucket) -> Result<Bucket> {
-        let tag = self.tag();
-        let bucket = closure::close(self, seen, Closed::Conversion, &tag).await?;
+        let tag = self.new_tag();
+        let bucket = freeze::begin_freeze(self, seen, FreezeReason::Conversion, &tag).await?;
         let converting = async {
             let orphans = self.old_orphans(&bucket).await?;
             self.convert_shards(&bucket, &tag, &orphans).await?;
             self.modify_bucket(&bucket.name, |now| {
-                if now.id != bucket.id || now.generation != bucket.generation || !now.is_closed_by(&tag) {
+                if now.id != bucket.id || now.generation != bucket.generation || !now.is_frozen_by(&tag) {
                     return Err(Error::IndexBusy(now.name.clone()));
                 }
                 (now.index_format, now.closing) = (IndexFormat::V2, None);
@@ -70,16 +70,16 @@ impl Gateway {
         // Converting a large index takes longer than others wait for an attempt that is not renewed.
         let converted = tokio::select! {
             converted = converting => converted,
-            lost = closure::keep(self, &bucket, &tag) => Err(lost),
+            lost = freeze::renew_freeze(self, &bucket, &tag) => Err(lost),
         };
         let now = match converted {
             Ok(now) => now,
             Err(error) => {
-                closure::release(self, &bucket, &tag).await?;
+                freeze::abort_freeze(self, &bucket, &tag).await?;
                 return Err(error);
             }
         };
-        closure::open(&self.pools.index, &now, &tag).await?;
+        freeze::thaw(&self.pools.index, &now, &tag).await?;
         for number in 0..now.shards.max(1) {
             self.drop_old_records(&shard_name(&now, number)).await?;
         }
@@ -93,7 +93,7 @@ impl Gateway {
         let mut fenced = BTreeSet::new();
         loop {
             let pending = self.old_pending(bucket).await?;
-            let alive = self.gateways().await?;
+            let alive = self.live_gateways().await?;
             let sessions: BTreeSet<&str> = pending.iter().map(|(.., old)| old.session.as_str()).collect();
             let mut waiting = false;
             for session in sessions {
@@ -102,7 +102,7 @@ impl Gateway {
                 }
                 if !alive.contains(session) && self.claim_lease(session).await? {
                     self.fence(session).await?;
-                    self.forget_lease(session).await?;
+                    self.remove_lease(session).await?;
                     fenced.insert(session.to_owned());
                 } else {
                     waiting = true;
@@ -114,7 +114,7 @@ impl Gateway {
             if started.elapsed() > FINISH_TIMEOUT {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
-            tokio::time::sleep(RESHARD_LOOK).await;
+            tokio::time::sleep(RESHARD_POLL_INTERVAL).await;
         }
     }
 
@@ -186,16 +186,16 @@ impl Gateway {
     ) -> Result<()> {
         for (_, _, change, old) in changes {
             if !old.parts.is_empty() {
-                self.settle_old_upload(bucket, key, change).await?;
+                self.resolve_v1_upload(bucket, key, change).await?;
             }
         }
         // Uploads are read first, because parts move from them to the head.
         let mut named = Vec::new();
         for id in self.uploads_of(bucket, key).await? {
-            named.extend(self.tails_of_upload(bucket, key, &id).await?.unwrap_or_default());
+            named.extend(self.upload_tails(bucket, key, &id).await?.unwrap_or_default());
         }
-        let head = self.head_with_tails(bucket, key).await?;
-        named.extend(self.named_tails(bucket, key).await?);
+        let head = self.head_index_entry(bucket, key).await?;
+        named.extend(self.referenced_tails(bucket, key).await?);
         let stored = self.pools.index.omap_get_vals_by_keys(shard, vec![key::tails(key)]).await?;
         let before = match stored.get(&key::tails(key)) {
             Some(value) => record::decode::<record::EntryTails>(shard, value)?.tails,
@@ -208,7 +208,7 @@ impl Gateway {
             .filter(|tails| named.iter().all(|named| named.name != tails.name))
             .cloned()
             .collect();
-        self.discard(&garbage).await?;
+        self.queue_garbage(&garbage).await?;
         let object = head.map(|head| (head.listed, head.tails));
         execute::write(&self.pools.index, shard, legacy::replace(tag, key, object)).await?;
         Ok(())
@@ -219,9 +219,10 @@ impl Gateway {
         let mut sums = Stats::default();
         let mut after = Bytes::new();
         loop {
-            let page = self.pools.index.omap_get_vals(shard, after, Kind::Entry.prefix(), PAGE).await?;
+            let page =
+                self.pools.index.omap_get_vals(shard, after, IndexRecordKind::Entry.prefix(), PAGE).await?;
             for (name, value) in &page.entries {
-                sums.add(reshard::counted(shard, name, value)?);
+                sums.add(reshard::record_stats(shard, name, value)?);
             }
             match page.entries.last() {
                 Some((last, _)) if page.more => after = last.clone(),
@@ -235,7 +236,7 @@ impl Gateway {
 
     /// Removes records of format 1 from a shard of a converted bucket.
     pub(super) async fn drop_old_records(&self, shard: &str) -> Result<()> {
-        for kind in legacy::KINDS {
+        for kind in legacy::LEGACY_PREFIXES {
             loop {
                 let page = match self.pools.index.omap_get_vals(shard, "", kind, PAGE).await {
                     Err(error) if error.is_not_found() => return Ok(()),
@@ -247,7 +248,7 @@ impl Gateway {
                 }
                 match execute::write(&self.pools.index, shard, legacy::drop_old(names)).await {
                     // The records of the shard are being moved, without those of format 1.
-                    Err(error) if error.is_canceled() || error.is_absent() => return Ok(()),
+                    Err(error) if error.is_canceled() || error.is_not_found() => return Ok(()),
                     removed => drop(removed?),
                 }
             }

@@ -5,14 +5,14 @@
 //! needed, heads; settles uploads; records garbage; writes the shard by compare-and-swap; and tidies. Changes of fenced
 //! gateways go through the same queue. If the records of the shard have moved, the changes follow them.
 
-use super::{RESHARD_LOOK, Stats, bucket_id, execute, shard_of};
+use super::{RESHARD_POLL_INTERVAL, Stats, bucket_id, execute, shard_of};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
-use crate::quota::Delta;
+use crate::quota::UsageDelta;
 use futures::FutureExt;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use nacre_index::finish::{Finish, MAX_BATCH, Next, Outcome, Plan, Settled};
+use nacre_index::finish::{ChangeOutcome, Finish, FinishPlan, FinishStep, MAX_BATCH, ResolvedChange};
 use nacre_index::op::Fetch;
 use nacre_index::state;
 use nacre_types::errno::Errno;
@@ -24,10 +24,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// How long changes gather.
-const GATHER: Duration = Duration::from_millis(50);
+const BATCH_DELAY: Duration = Duration::from_millis(50);
 /// The maximum number of changes that wait in a gateway. When it is reached, further requests are not answered until there
 /// is room.
-const WAITING: usize = 16_384;
+const MAX_QUEUED: usize = 16_384;
 /// The maximum number of remembered buckets with too many objects per shard. Other buckets are noticed again later.
 const FULL_BUCKETS: usize = 1000;
 /// Heads read concurrently.
@@ -39,9 +39,9 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// A change to be finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum FinishTask {
     /// A change of this gateway.
-    Own(Settled),
+    Own(ResolvedChange),
     /// A pending change of a fenced gateway.
     Orphan {
         /// The object's key.
@@ -51,24 +51,24 @@ pub(crate) enum Ending {
     },
 }
 
-impl From<Settled> for Ending {
-    fn from(settled: Settled) -> Ending {
-        Ending::Own(settled)
+impl From<ResolvedChange> for FinishTask {
+    fn from(settled: ResolvedChange) -> FinishTask {
+        FinishTask::Own(settled)
     }
 }
 
-impl Ending {
+impl FinishTask {
     fn key(&self) -> &str {
         match self {
-            Ending::Own(settled) => &settled.key,
-            Ending::Orphan { key, .. } => key,
+            FinishTask::Own(settled) => &settled.key,
+            FinishTask::Orphan { key, .. } => key,
         }
     }
 
     fn tag(&self) -> &str {
         match self {
-            Ending::Own(settled) => &settled.tag,
-            Ending::Orphan { tag, .. } => tag,
+            FinishTask::Own(settled) => &settled.tag,
+            FinishTask::Orphan { tag, .. } => tag,
         }
     }
 }
@@ -85,33 +85,38 @@ pub(crate) struct Finisher {
 
 /// A change, with the permit by which it may wait.
 #[derive(Clone, Debug)]
-struct Waiting {
-    change: Arc<Ending>,
+struct QueuedFinish {
+    change: Arc<FinishTask>,
     _room: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: Vec<Waiting>,
-    writing: Vec<Waiting>,
+    waiting: Vec<QueuedFinish>,
+    writing: Vec<QueuedFinish>,
 }
 
 impl Default for Finisher {
     fn default() -> Finisher {
-        let room = Arc::new(Semaphore::new(WAITING));
+        let room = Arc::new(Semaphore::new(MAX_QUEUED));
         Finisher { shards: Mutex::default(), room, idle: Notify::new(), full: Mutex::default() }
     }
 }
 
 impl Finisher {
     /// Queues a change to be finished; waits if too many changes wait already.
-    pub(crate) async fn add(&self, gateway: &Arc<Gateway>, (bucket, shard): (&str, &str), change: Ending) {
+    pub(crate) async fn enqueue(
+        &self,
+        gateway: &Arc<Gateway>,
+        (bucket, shard): (&str, &str),
+        change: FinishTask,
+    ) {
         // The semaphore is never closed.
         let room = Arc::clone(&self.room).acquire_owned().await.ok().map(Arc::new);
-        self.push(gateway, (bucket, shard), Waiting { change: Arc::new(change), _room: room });
+        self.push(gateway, (bucket, shard), QueuedFinish { change: Arc::new(change), _room: room });
     }
 
-    fn push(&self, gateway: &Arc<Gateway>, (bucket, shard): (&str, &str), waiting: Waiting) {
+    fn push(&self, gateway: &Arc<Gateway>, (bucket, shard): (&str, &str), waiting: QueuedFinish) {
         let is_new = {
             let mut shards = self.shards.lock();
             match shards.get_mut(shard) {
@@ -131,7 +136,7 @@ impl Finisher {
         }
     }
 
-    fn note_size(&self, bucket: &str, shard: Stats, limit: u64) {
+    fn note_shard_size(&self, bucket: &str, shard: Stats, limit: u64) {
         if limit > 0 && shard.objects > limit {
             let mut full = self.full.lock();
             if full.len() < FULL_BUCKETS && !full.contains(bucket) {
@@ -141,7 +146,7 @@ impl Finisher {
     }
 
     /// Returns the buckets with too many objects in a shard that were noticed since the last call.
-    pub(super) fn take_full(&self) -> BTreeSet<String> {
+    pub(super) fn take_oversized_buckets(&self) -> BTreeSet<String> {
         std::mem::take(&mut *self.full.lock())
     }
 
@@ -157,19 +162,19 @@ impl Finisher {
     }
 
     /// Returns the known outcomes of this gateway's unfinished changes of a key, by tag.
-    pub(super) fn known(&self, shard: &str, key: &str) -> BTreeMap<String, Outcome> {
+    pub(super) fn unfinished_outcomes(&self, shard: &str, key: &str) -> BTreeMap<String, ChangeOutcome> {
         let shards = self.shards.lock();
         let Some(queue) = shards.get(shard) else { return BTreeMap::new() };
         let all = queue.waiting.iter().chain(&queue.writing);
         let own = all.filter_map(|waiting| match &*waiting.change {
-            Ending::Own(settled) if settled.key == key => Some(settled),
+            FinishTask::Own(settled) if settled.key == key => Some(settled),
             _ => None,
         });
         own.map(|settled| (settled.tag.clone(), settled.outcome.clone())).collect()
     }
 
     /// Returns the next changes of a shard. If there are none, forgets the shard and returns `None`.
-    fn take(&self, shard: &str) -> Option<Vec<Waiting>> {
+    fn take(&self, shard: &str) -> Option<Vec<QueuedFinish>> {
         let mut shards = self.shards.lock();
         let queue = shards.get_mut(shard)?;
         if queue.waiting.is_empty() {
@@ -195,7 +200,7 @@ enum Attempt {
 
 async fn run(gateway: Arc<Gateway>, bucket: String, shard: String) {
     loop {
-        tokio::time::sleep(GATHER).await;
+        tokio::time::sleep(BATCH_DELAY).await;
         let Some(changes) = gateway.finisher.take(&shard) else { return };
         let finishing = AssertUnwindSafe(finish_until_done(&gateway, (&bucket, &shard), &changes));
         if finishing.catch_unwind().await.is_err() {
@@ -210,18 +215,18 @@ async fn run(gateway: Arc<Gateway>, bucket: String, shard: String) {
 }
 
 /// Tries to finish changes until it succeeds. Changes that can't be finished stay pending.
-async fn finish_until_done(gateway: &Arc<Gateway>, (bucket, shard): (&str, &str), changes: &[Waiting]) {
+async fn finish_until_done(gateway: &Arc<Gateway>, (bucket, shard): (&str, &str), changes: &[QueuedFinish]) {
     loop {
         match finish_all(gateway, (bucket, shard), changes).await {
             Ok(Attempt::Finished(stats)) => {
                 if let Some(stats) = stats {
-                    gateway.finisher.note_size(bucket, stats, gateway.config.objects_per_shard);
+                    gateway.finisher.note_shard_size(bucket, stats, gateway.config.objects_per_shard);
                 }
                 return;
             }
             Ok(Attempt::Moved) => match follow(gateway, (bucket, shard), changes).await {
                 Ok(true) => return,
-                Ok(false) => tokio::time::sleep(RESHARD_LOOK).await,
+                Ok(false) => tokio::time::sleep(RESHARD_POLL_INTERVAL).await,
                 Err(error) => {
                     tracing::warn!(%error, shard, "rgw: a bucket whose index moves can't be read");
                     tokio::time::sleep(RETRY_DELAY).await;
@@ -241,7 +246,11 @@ async fn finish_until_done(gateway: &Arc<Gateway>, (bucket, shard): (&str, &str)
 }
 
 /// Passes changes to the queues of the shards that have their records now. Returns `false` if that is still this shard.
-async fn follow(gateway: &Arc<Gateway>, (name, shard): (&str, &str), changes: &[Waiting]) -> Result<bool> {
+async fn follow(
+    gateway: &Arc<Gateway>,
+    (name, shard): (&str, &str),
+    changes: &[QueuedFinish],
+) -> Result<bool> {
     let now = match gateway.bucket_without_documents(name).await {
         Ok(now) if now.id == bucket_id(shard) => now,
         // The bucket was removed, and its index with it.
@@ -262,7 +271,7 @@ async fn follow(gateway: &Arc<Gateway>, (name, shard): (&str, &str), changes: &[
 async fn finish_all(
     gateway: &Arc<Gateway>,
     (bucket, shard): (&str, &str),
-    changes: &[Waiting],
+    changes: &[QueuedFinish],
 ) -> Result<Attempt> {
     let (mut left, mut most) = (changes, changes.len());
     let mut failed = None;
@@ -294,16 +303,16 @@ async fn finish_all(
 async fn finish(
     gateway: &Arc<Gateway>,
     (bucket, shard): (&str, &str),
-    changes: &[Waiting],
+    changes: &[QueuedFinish],
 ) -> Result<Attempt> {
     let index = &gateway.pools.index;
     let own = changes.iter().filter_map(|waiting| match &*waiting.change {
-        Ending::Own(settled) => Some(settled.clone()),
-        Ending::Orphan { .. } => None,
+        FinishTask::Own(settled) => Some(settled.clone()),
+        FinishTask::Orphan { .. } => None,
     });
     let mut finish = Finish::new(own);
     for waiting in changes {
-        if let Ending::Orphan { key, tag } = &*waiting.change {
+        if let FinishTask::Orphan { key, tag } = &*waiting.change {
             finish.add_orphan(key, tag);
         }
     }
@@ -317,12 +326,12 @@ async fn finish(
             return Ok(Attempt::Moved);
         }
         match finish.decide(&reply)? {
-            Next::Done => {
+            FinishStep::Done => {
                 let tags = changes.iter().map(|waiting| waiting.change.tag());
-                gateway.quotas.finished(bucket_id(shard), tags, Delta::default());
+                gateway.quotas.apply_finished(bucket_id(shard), tags, UsageDelta::default());
                 return Ok(Attempt::Finished(None));
             }
-            Next::Look(keys) => {
+            FinishStep::ReadHeads(keys) => {
                 let heads: Vec<_> = stream::iter(keys)
                     .map(|key| async move {
                         let head = gateway.protocol_head(bucket_id(shard), &key).await?;
@@ -332,16 +341,16 @@ async fn finish(
                     .try_collect()
                     .await?;
                 for (key, head) in heads {
-                    finish.look(&key, head);
+                    finish.add_head(&key, head);
                 }
             }
-            Next::Execute(plan) => {
+            FinishStep::Execute(plan) => {
                 settle(gateway, bucket, shard, &plan).await?;
-                gateway.discard(&plan.garbage).await?;
+                gateway.queue_garbage(&plan.garbage).await?;
                 match execute::write(index, shard, plan.write.clone()).await {
                     // Another gateway has changed one of these records, or they are being moved.
                     Err(error) if error.is_canceled() => tokio::time::sleep(CAS_RETRY_DELAY).await,
-                    Err(error) if error.is_absent() => return Ok(Attempt::Moved),
+                    Err(error) if error.is_not_found() => return Ok(Attempt::Moved),
                     written => {
                         written?;
                         ended(gateway, (bucket, shard), changes, &plan).await;
@@ -354,7 +363,7 @@ async fn finish(
 }
 
 /// Settles uploads whose completions are finished for other gateways.
-async fn settle(gateway: &Arc<Gateway>, bucket: &str, shard: &str, plan: &Plan) -> Result<()> {
+async fn settle(gateway: &Arc<Gateway>, bucket: &str, shard: &str, plan: &FinishPlan) -> Result<()> {
     if plan.uploads.is_empty() {
         return Ok(());
     }
@@ -364,19 +373,28 @@ async fn settle(gateway: &Arc<Gateway>, bucket: &str, shard: &str, plan: &Plan) 
         Err(error) => return Err(error),
     };
     for upload in &plan.uploads {
-        gateway.settle_upload(&bucket, shard, upload).await?;
+        gateway.resolve_upload(&bucket, shard, upload).await?;
     }
     Ok(())
 }
 
 /// Does what follows a write that finished changes: updates quotas, announces events, and tidies.
-async fn ended(gateway: &Arc<Gateway>, (bucket, shard): (&str, &str), changes: &[Waiting], plan: &Plan) {
+async fn ended(
+    gateway: &Arc<Gateway>,
+    (bucket, shard): (&str, &str),
+    changes: &[QueuedFinish],
+    plan: &FinishPlan,
+) {
     let change = |now: u64, before: u64| now.wrapping_sub(before) as i64;
-    let delta = Delta {
+    let delta = UsageDelta {
         objects: change(plan.after.objects, plan.before.objects),
         bytes: change(plan.after.bytes, plan.before.bytes),
     };
-    gateway.quotas.finished(bucket_id(shard), changes.iter().map(|waiting| waiting.change.tag()), delta);
+    gateway.quotas.apply_finished(
+        bucket_id(shard),
+        changes.iter().map(|waiting| waiting.change.tag()),
+        delta,
+    );
     if plan.events > 0 {
         gateway.outbox_written(bucket, shard, &plan.event_keys);
     }
@@ -391,25 +409,26 @@ mod tests {
     fn changes_are_taken_in_bounded_batches_and_known_until_they_are_finished() {
         let finisher = Finisher::default();
         let waiting = |tag: usize| {
-            let settled = Settled { key: "k".into(), tag: tag.to_string(), outcome: Outcome::Cancelled };
-            Waiting { change: Arc::new(settled.into()), _room: None }
+            let settled =
+                ResolvedChange { key: "k".into(), tag: tag.to_string(), outcome: ChangeOutcome::Cancelled };
+            QueuedFinish { change: Arc::new(settled.into()), _room: None }
         };
         let queue = Queue { waiting: (0..=MAX_BATCH).map(waiting).collect(), writing: Vec::new() };
         finisher.shards.lock().insert("s".into(), queue);
-        assert_eq!(finisher.known("s", "k").len(), MAX_BATCH + 1);
+        assert_eq!(finisher.unfinished_outcomes("s", "k").len(), MAX_BATCH + 1);
         assert_eq!(finisher.take("s").map(|taken| taken.len()), Some(MAX_BATCH));
-        assert_eq!(finisher.known("s", "k").len(), MAX_BATCH + 1);
+        assert_eq!(finisher.unfinished_outcomes("s", "k").len(), MAX_BATCH + 1);
         assert_eq!(finisher.take("s").map(|taken| taken.len()), Some(1));
-        assert_eq!(finisher.known("s", "k").len(), 1);
-        assert!(finisher.take("s").is_none() && finisher.known("s", "k").is_empty());
+        assert_eq!(finisher.unfinished_outcomes("s", "k").len(), 1);
+        assert!(finisher.take("s").is_none() && finisher.unfinished_outcomes("s", "k").is_empty());
     }
 
     #[test]
     fn full_buckets_are_told_once() {
         let finisher = Finisher::default();
-        finisher.note_size("b", Stats { objects: 11, bytes: 0 }, 10);
-        finisher.note_size("a", Stats { objects: 11, bytes: 0 }, 0);
-        assert_eq!(finisher.take_full(), BTreeSet::from(["b".to_owned()]));
-        assert!(finisher.take_full().is_empty());
+        finisher.note_shard_size("b", Stats { objects: 11, bytes: 0 }, 10);
+        finisher.note_shard_size("a", Stats { objects: 11, bytes: 0 }, 0);
+        assert_eq!(finisher.take_oversized_buckets(), BTreeSet::from(["b".to_owned()]));
+        assert!(finisher.take_oversized_buckets().is_empty());
     }
 }

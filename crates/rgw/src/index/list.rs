@@ -4,7 +4,7 @@
 //! listing shows what a reader of the object would find. Pending records and entries of a shard are read in one operation,
 //! so that a change that is finished meanwhile is not missed.
 
-use super::{Listed, StaleIntent, shard_name};
+use super::{ListingEntry, StaleIntent, shard_name};
 use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::gateway::Gateway;
@@ -12,9 +12,9 @@ use crate::record;
 use bytes::Bytes;
 use futures::stream::{StreamExt, TryStreamExt};
 use nacre_client::ReadOp;
-use nacre_index::finish::Outcome;
-use nacre_index::key::{self, Kind};
-use nacre_index::record::{Content, Entry, Evidence, Pending, VersionKind};
+use nacre_index::finish::ChangeOutcome;
+use nacre_index::key::{self, IndexRecordKind};
+use nacre_index::record::{CommitRecord, Content, Entry, Pending, VersionKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub(crate) struct ListQuery {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listing {
     /// Keys.
-    pub(crate) entries: Vec<(String, Listed)>,
+    pub(crate) entries: Vec<(String, ListingEntry)>,
     /// Rolled-up prefixes.
     pub(crate) prefixes: Vec<String>,
     /// If there is more: the last key or prefix listed, and whether it is a prefix.
@@ -56,7 +56,7 @@ pub(crate) struct Listing {
 /// The state of the listing in a shard.
 struct Cursor {
     name: String,
-    ready: VecDeque<(String, Listed)>,
+    ready: VecDeque<(String, ListingEntry)>,
     /// The position in the order of objects' keys after which to continue.
     after: Vec<u8>,
     ended: bool,
@@ -148,12 +148,15 @@ impl Gateway {
     /// Reads more from a shard. Afterwards entries are ready, or the shard has ended, or it must be read again.
     async fn fill(&self, bucket: &Bucket, query: &ListQuery, cursor: &mut Cursor, page: usize) -> Result<()> {
         let prefix = query.prefix.as_bytes();
-        let mut pending_after = key::position(Kind::Pending, &cursor.after);
+        let mut pending_after = key::position(IndexRecordKind::Pending, &cursor.after);
         let (mut reply, pending) = loop {
             let mut op = ReadOp::new();
-            let entries = (key::position(Kind::Entry, &cursor.after), key::position(Kind::Entry, prefix));
+            let entries = (
+                key::position(IndexRecordKind::Entry, &cursor.after),
+                key::position(IndexRecordKind::Entry, prefix),
+            );
             op.omap_get_vals(entries.0, entries.1, page as u64);
-            op.omap_get_vals(pending_after, key::position(Kind::Pending, prefix), PENDING_PAGE);
+            op.omap_get_vals(pending_after, key::position(IndexRecordKind::Pending, prefix), PENDING_PAGE);
             let reply =
                 self.pools.index.operate_read(&cursor.name, op).await.and_then(|reply| reply.success());
             let mut reply = match reply {
@@ -203,7 +206,7 @@ impl Gateway {
             let outcome = match &crowded {
                 Some(crowded) if *crowded == key => None,
                 _ => {
-                    let known = self.finisher.known(&cursor.name, &key);
+                    let known = self.finisher.unfinished_outcomes(&cursor.name, &key);
                     outcome(found.get(&key), changes.iter().map(|(tag, _)| tag.as_str()), &known)
                 }
             };
@@ -219,7 +222,7 @@ impl Gateway {
             }
             asked.push(key);
         }
-        let heads: Vec<(String, Option<Listed>)> = futures::stream::iter(asked)
+        let heads: Vec<(String, Option<ListingEntry>)> = futures::stream::iter(asked)
             .map(|key| async move {
                 let listed = self.listed_head(bucket, &key).await;
                 listed.map(|listed| (key, listed))
@@ -243,7 +246,7 @@ impl Gateway {
 }
 
 /// Sets what is listed of a key to what was found out about it.
-fn set(found: &mut BTreeMap<String, Entry>, key: String, listed: Option<Listed>) {
+fn set(found: &mut BTreeMap<String, Entry>, key: String, listed: Option<ListingEntry>) {
     match listed {
         Some(listed) => drop(found.insert(key, Entry { object: Some(listed), ..Entry::default() })),
         None => drop(found.remove(&key)),
@@ -255,16 +258,16 @@ fn set(found: &mut BTreeMap<String, Entry>, key: String, listed: Option<Listed>)
 fn outcome<'a>(
     entry: Option<&Entry>,
     mut pending: impl Iterator<Item = &'a str>,
-    known: &BTreeMap<String, Outcome>,
-) -> Option<Option<Listed>> {
+    known: &BTreeMap<String, ChangeOutcome>,
+) -> Option<Option<ListingEntry>> {
     if !pending.all(|tag| known.contains_key(tag)) {
         return None;
     }
-    let mut committed: Vec<&Evidence> = known
+    let mut committed: Vec<&CommitRecord> = known
         .values()
         .filter_map(|outcome| match outcome {
-            Outcome::Committed(evidence) => Some(&**evidence),
-            Outcome::Cancelled => None,
+            ChangeOutcome::Committed(evidence) => Some(&**evidence),
+            ChangeOutcome::Cancelled => None,
         })
         .filter(|evidence| entry.is_none_or(|entry| evidence.seq > entry.seq))
         .collect();
@@ -314,7 +317,7 @@ fn group_of<'a>(key: &'a str, query: &ListQuery) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_index::seq::{Incarnation, Seq};
+    use nacre_index::seq::{HeadIncarnation, Seq};
 
     #[test]
     fn a_page_of_pending_changes_ends_before_a_key_that_may_have_more() {
@@ -333,24 +336,24 @@ mod tests {
 
     #[test]
     fn a_key_is_shown_as_its_last_commit_left_it() {
-        let incarnation = Incarnation { generation: 0, version: 3 };
+        let incarnation = HeadIncarnation { generation: 0, version: 3 };
         let seq = |number| Seq { incarnation, number };
-        let listed = |size| Listed { size, ..Listed::default() };
+        let listed = |size| ListingEntry { size, ..ListingEntry::default() };
         let entry = Entry { seq: seq(2), object: Some(listed(2)) };
         let committed = |number: u64, content| {
             let (tag, subject, tails) = (number.to_string(), None, None);
             let evidence =
-                Evidence { seq: seq(number), tag: tag.clone(), content, subject, tails, untidy: false };
-            (tag, Outcome::Committed(Box::new(evidence)))
+                CommitRecord { seq: seq(number), tag: tag.clone(), content, subject, tails, untidy: false };
+            (tag, ChangeOutcome::Committed(Box::new(evidence)))
         };
-        let shown = |known: &[(String, Outcome)], pending: &[&str]| {
+        let shown = |known: &[(String, ChangeOutcome)], pending: &[&str]| {
             outcome(Some(&entry), pending.iter().copied(), &known.iter().cloned().collect())
         };
         let put = committed(4, Content::Object(listed(4)));
         let removal = committed(3, Content::Removed);
         // Finished already, and cancelled.
         let old = committed(1, Content::Tombstone);
-        let cancelled = ("9".to_owned(), Outcome::Cancelled);
+        let cancelled = ("9".to_owned(), ChangeOutcome::Cancelled);
         assert_eq!(shown(&[put.clone(), removal.clone()], &["4", "3"]), Some(Some(listed(4))));
         assert_eq!(shown(&[removal, old.clone()], &["3"]), Some(None));
         assert_eq!(shown(&[old, cancelled], &["1", "9"]), Some(Some(listed(2))));

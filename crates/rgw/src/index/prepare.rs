@@ -4,14 +4,14 @@
 //! has at most one batch in flight for every [`SHARDS_PER_BATCH`] shards, so that changes gather although they are scattered
 //! over many shards; the shards take turns. If a request is dropped before it gets the result, its change is cancelled here.
 
-use super::{closure, execute, open_state};
+use super::{execute, freeze, open_state};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, spawn_large};
+use crate::gateway::{Gateway, spawn_boxed};
 use futures::FutureExt;
-use nacre_index::finish::{Outcome, Settled};
-use nacre_index::prepare::{Batch, MAX_BATCH, Prepare, Refusal, View};
-use nacre_index::seq::Incarnation;
+use nacre_index::finish::{ChangeOutcome, ResolvedChange};
+use nacre_index::prepare::{KeyView, MAX_BATCH, Prepare, PrepareBatch, PrepareRefusal};
+use nacre_index::seq::HeadIncarnation;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -39,22 +39,22 @@ pub(crate) struct Prepared {
     /// Whether it holds the key's removal slot.
     pub(crate) slot: bool,
     /// The index generation, and the version of the shard after the prepare.
-    pub(crate) at: Incarnation,
-    pub(crate) view: View,
+    pub(crate) at: HeadIncarnation,
+    pub(crate) view: KeyView,
 }
 
 /// Changes that wait to be prepared, by shard.
 #[derive(Debug)]
 pub(crate) struct Preparer {
     /// The queues of changes. A shard is in the map while a task sends its batches.
-    shards: Mutex<HashMap<String, VecDeque<Waiting>>>,
+    shards: Mutex<HashMap<String, VecDeque<QueuedPrepare>>>,
     /// The turns of buckets with waiting changes, by the bucket's id.
     turns: Mutex<HashMap<String, Weak<Semaphore>>>,
     room: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedPrepare {
     bucket: Arc<Bucket>,
     change: Prepare,
     answer: oneshot::Sender<Result<Prepared>>,
@@ -82,11 +82,11 @@ impl Preparer {
         shard: &str,
         change: Prepare,
     ) -> Result<Prepared> {
-        gateway.hold_lease().await?;
+        gateway.ensure_lease().await?;
         // The semaphore is never closed.
         let room = Arc::clone(&self.room).acquire_owned().await.ok();
         let (answer, prepared) = oneshot::channel();
-        let waiting = Waiting { bucket: Arc::clone(bucket), change, answer, _room: room };
+        let waiting = QueuedPrepare { bucket: Arc::clone(bucket), change, answer, _room: room };
         let is_idle = {
             let mut shards = self.shards.lock();
             match shards.get_mut(shard) {
@@ -102,7 +102,7 @@ impl Preparer {
         };
         if is_idle {
             let turns = self.turns_of(bucket);
-            spawn_large(run(Arc::clone(gateway), turns, shard.to_owned()));
+            spawn_boxed(run(Arc::clone(gateway), turns, shard.to_owned()));
         }
         prepared.await.unwrap_or_else(|_| {
             let detail = "the task that prepares them ended".to_owned();
@@ -126,7 +126,7 @@ impl Preparer {
 
     /// Returns the next batch of a shard: changes that expect the same state of the shard. If no change waits, forgets the
     /// shard and returns `None`.
-    fn take(&self, shard: &str) -> Option<Vec<Waiting>> {
+    fn take(&self, shard: &str) -> Option<Vec<QueuedPrepare>> {
         let mut shards = self.shards.lock();
         let queue = shards.get_mut(shard)?;
         let Some(first) = queue.front() else {
@@ -170,10 +170,11 @@ async fn run(gateway: Arc<Gateway>, turns: Arc<Semaphore>, shard: String) {
 }
 
 /// Sends a batch and answers each of its requests.
-async fn send(gateway: &Arc<Gateway>, shard: &str, waiting: Vec<Waiting>) {
+async fn send(gateway: &Arc<Gateway>, shard: &str, waiting: Vec<QueuedPrepare>) {
     let Some(bucket) = waiting.first().map(|first| Arc::clone(&first.bucket)) else { return };
     let changes = waiting.iter().map(|waiting| waiting.change.clone()).collect();
-    let prepared = prepare_batch(gateway, &bucket, shard, Batch::new(open_state(&bucket), changes)).await;
+    let prepared =
+        prepare_batch(gateway, &bucket, shard, PrepareBatch::new(open_state(&bucket), changes)).await;
     let answers: Vec<Result<Prepared>> = match prepared {
         Ok(prepared) => prepared,
         Err(error) => waiting.iter().map(|_| Err(error.clone())).collect(),
@@ -185,8 +186,8 @@ async fn send(gateway: &Arc<Gateway>, shard: &str, waiting: Vec<Waiting>) {
         let is_unheard = waiting.answer.send(answer).is_err();
         if is_there && (failed || is_unheard) {
             let Prepare { key, tag, .. } = waiting.change;
-            let change = Settled { key, tag, outcome: Outcome::Cancelled };
-            gateway.finisher.add(gateway, (&bucket.name, shard), change.into()).await;
+            let change = ResolvedChange { key, tag, outcome: ChangeOutcome::Cancelled };
+            gateway.finisher.enqueue(gateway, (&bucket.name, shard), change.into()).await;
         }
     }
 }
@@ -196,7 +197,7 @@ async fn prepare_batch(
     gateway: &Gateway,
     bucket: &Bucket,
     shard: &str,
-    mut batch: Batch,
+    mut batch: PrepareBatch,
 ) -> Result<Vec<Result<Prepared>>> {
     let pool = &gateway.pools.index;
     let mut attempts = 0;
@@ -211,17 +212,21 @@ async fn prepare_batch(
         };
         let version = match written {
             Ok(version) => version,
-            Err(error) if error.is_absent() => return Err(closure::busy(gateway, bucket, shard).await),
+            Err(error) if error.is_not_found() => {
+                return Err(freeze::frozen_shard_error(gateway, bucket, shard).await);
+            }
             Err(error) if error.is_canceled() => {
                 attempts += 1;
-                let refusal = match execute::read(pool, shard, &batch.inquiry()).await? {
+                let refusal = match execute::read(pool, shard, &batch.refusal_read()).await? {
                     Some(reply) => batch.refusal(&reply)?,
-                    None => return Err(closure::busy(gateway, bucket, shard).await),
+                    None => return Err(freeze::frozen_shard_error(gateway, bucket, shard).await),
                 };
                 batch = match refusal {
-                    Refusal::State(_) => return Err(closure::busy(gateway, bucket, shard).await),
-                    Refusal::Slots(batch) if attempts < SLOT_ATTEMPTS => batch,
-                    Refusal::Slots(batch) => without_slots(bucket, &batch),
+                    PrepareRefusal::State(_) => {
+                        return Err(freeze::frozen_shard_error(gateway, bucket, shard).await);
+                    }
+                    PrepareRefusal::Slots(batch) if attempts < SLOT_ATTEMPTS => batch,
+                    PrepareRefusal::Slots(batch) => without_slots(bucket, &batch),
                 };
                 continue;
             }
@@ -232,8 +237,8 @@ async fn prepare_batch(
             Some(found) => batch.views(&found?.ok_or_else(|| Error::Contended(bucket.name.clone()))?)?,
             None => batch.unread_views(),
         };
-        let at = Incarnation { generation: bucket.generation, version };
-        let prepared = |(change, view): (&Prepare, nacre_index::Result<View>)| {
+        let at = HeadIncarnation { generation: bucket.generation, version };
+        let prepared = |(change, view): (&Prepare, nacre_index::Result<KeyView>)| {
             Ok(Prepared { slot: change.pending.slot, at, view: view? })
         };
         return Ok(batch.changes().iter().zip(views).map(prepared).collect());
@@ -241,12 +246,12 @@ async fn prepare_batch(
 }
 
 /// Returns the batch without the slots that it asks for.
-fn without_slots(bucket: &Bucket, batch: &Batch) -> Batch {
+fn without_slots(bucket: &Bucket, batch: &PrepareBatch) -> PrepareBatch {
     let mut changes = batch.changes().to_vec();
     for change in &mut changes {
         change.pending.slot = false;
     }
-    Batch::new(open_state(bucket), changes)
+    PrepareBatch::new(open_state(bucket), changes)
 }
 
 #[cfg(test)]
@@ -255,7 +260,7 @@ mod tests {
     use crate::bucket::Versioning;
     use nacre_index::record::{Pending, Tails};
 
-    fn waiting(versioning: Versioning, parts: usize) -> Waiting {
+    fn waiting(versioning: Versioning, parts: usize) -> QueuedPrepare {
         let parts = vec![Tails::default(); parts];
         let change = Prepare {
             key: "k".into(),
@@ -264,10 +269,10 @@ mod tests {
             expect_new: false,
         };
         let bucket = Arc::new(Bucket { versioning, ..Bucket::default() });
-        Waiting { bucket, change, answer: oneshot::channel().0, _room: None }
+        QueuedPrepare { bucket, change, answer: oneshot::channel().0, _room: None }
     }
 
-    fn batches(waiting: Vec<Waiting>) -> Vec<usize> {
+    fn batches(waiting: Vec<QueuedPrepare>) -> Vec<usize> {
         let preparer = Preparer::default();
         preparer.shards.lock().insert("s".into(), waiting.into());
         let mut sizes = Vec::new();

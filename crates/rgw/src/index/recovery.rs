@@ -3,19 +3,19 @@
 //! A session that has no watch on the gateways' object and whose lease has expired ([`crate::lease`]) is blocklisted first:
 //! from then on, OSDs refuse its operations in flight. Then its pending changes are finished or cancelled as orphans.
 //!
-//! A listing or a check recovers old pending changes that it meets. In addition, each gateway runs [`work`], which checks
+//! A listing or a check recovers old pending changes that it meets. In addition, each gateway runs [`run_recovery`], which checks
 //! every second which sessions watch. If a session has stopped watching and has pending changes in a bucket with a
 //! notification configuration, it is fenced as soon as its lease has expired, and those changes are recovered, because their
 //! events must not wait for a listing. The lease's object is the durable record of that work: it is removed when the work is
 //! done, and all leases are checked once a minute.
 
-use super::finish::Ending;
+use super::finish::FinishTask;
 use super::{execute, shard_name, shard_of};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
 use bytes::Bytes;
-use nacre_index::key::{self, Kind};
+use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::op::Fetched;
 use nacre_index::record::Pending;
 use nacre_index::recovery::{self, PendingChange};
@@ -32,12 +32,12 @@ const TICKET_S: f64 = 3600.0;
 /// Pending changes per page.
 const PAGE: u64 = 1000;
 /// How often a gateway checks which sessions watch. Up to half of this is added, so that gateways differ.
-const LOOK: Duration = Duration::from_secs(1);
+const SESSION_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of these checks between two checks of all leases, which find gateways that died before this one started.
-const LOOKS_PER_SCAN: u32 = 60;
+const POLLS_PER_LEASE_SCAN: u32 = 60;
 /// How often to check whether changes are finished, and the interval between the checks.
-const LOOKS: u32 = 100;
-const BETWEEN: Duration = Duration::from_millis(100);
+const FINISH_POLLS: u32 = 100;
+const FINISH_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of sessions that are followed. Others are found by their leases.
 const MAX_SESSIONS: usize = 10_000;
 
@@ -70,7 +70,7 @@ impl Gateway {
         bucket: &Bucket,
         intents: Vec<StaleIntent>,
     ) -> Result<usize> {
-        let alive: BTreeSet<String> = self.gateways().await?;
+        let alive: BTreeSet<String> = self.live_gateways().await?;
         let mut fenced = BTreeMap::new();
         let mut recovered = 0;
         for StaleIntent { key, tag, pending } in intents {
@@ -81,11 +81,11 @@ impl Gateway {
             let is_fenced = match fenced.get(session) {
                 Some(is_fenced) => *is_fenced,
                 None => {
-                    let is_fenced = self.fence_if_gone(session).await?;
+                    let is_fenced = self.fence_if_lease_expired(session).await?;
                     if is_fenced {
-                        let buckets = self.notified_by(session).await?;
+                        let buckets = self.notifying_buckets_with_pending(session).await?;
                         self.recover_orphans(&buckets, session).await?;
-                        self.forget_lease(session).await?;
+                        self.remove_lease(session).await?;
                     }
                     fenced.insert(session.clone(), is_fenced);
                     is_fenced
@@ -95,7 +95,7 @@ impl Gateway {
                 continue;
             }
             let shard = shard_of(bucket, &key);
-            self.finisher.add(self, (&bucket.name, &shard), Ending::Orphan { key, tag }).await;
+            self.finisher.enqueue(self, (&bucket.name, &shard), FinishTask::Orphan { key, tag }).await;
             recovered += 1;
         }
         Ok(recovered)
@@ -120,7 +120,7 @@ impl Gateway {
     }
 
     /// Fences a gateway without a watch, if its lease has expired; returns whether it is fenced.
-    async fn fence_if_gone(&self, session: &str) -> Result<bool> {
+    async fn fence_if_lease_expired(&self, session: &str) -> Result<bool> {
         let is_gone = self.claim_lease(session).await?;
         if is_gone {
             self.fence(session).await?;
@@ -147,7 +147,7 @@ impl Gateway {
     }
 
     /// Returns the buckets that have, or had, notification configurations and have pending changes of a session.
-    pub(crate) async fn notified_by(&self, session: &str) -> Result<Vec<Bucket>> {
+    pub(crate) async fn notifying_buckets_with_pending(&self, session: &str) -> Result<Vec<Bucket>> {
         let mut found = Vec::new();
         for bucket in self.notifying_buckets().await? {
             if !self.orphans(&bucket, session).await?.is_empty() {
@@ -158,13 +158,13 @@ impl Gateway {
     }
 
     /// Returns the pending changes of a session in a bucket, each with its shard.
-    async fn orphans(&self, bucket: &Bucket, session: &str) -> Result<Vec<(String, Ending)>> {
+    async fn orphans(&self, bucket: &Bucket, session: &str) -> Result<Vec<(String, FinishTask)>> {
         let mut found = Vec::new();
         for number in 0..bucket.shards.max(1) {
             let shard = shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
-                let scan = recovery::scan(Kind::Pending.prefix(), after, PAGE);
+                let scan = recovery::scan(IndexRecordKind::Pending.prefix(), after, PAGE);
                 let reply = execute::read(&self.pools.index, &shard, &scan).await?;
                 // The shard is absent if the bucket was removed or its index has moved.
                 let Some(Fetched::Page(page)) = reply.and_then(|reply| reply.parts.into_iter().next()) else {
@@ -172,7 +172,7 @@ impl Gateway {
                 };
                 for PendingChange { key, tag, pending, .. } in recovery::parse(&shard, &page)? {
                     if pending.session == session {
-                        found.push((shard.clone(), Ending::Orphan { key, tag }));
+                        found.push((shard.clone(), FinishTask::Orphan { key, tag }));
                     }
                 }
                 match page.entries.last() {
@@ -188,17 +188,17 @@ impl Gateway {
     async fn recover_orphans(self: &Arc<Gateway>, buckets: &[Bucket], session: &str) -> Result<()> {
         for bucket in buckets {
             for (shard, orphan) in self.orphans(bucket, session).await? {
-                self.finisher.add(self, (&bucket.name, &shard), orphan).await;
+                self.finisher.enqueue(self, (&bucket.name, &shard), orphan).await;
             }
         }
         for bucket in buckets {
             let mut looks = 0;
             while !self.orphans(bucket, session).await?.is_empty() {
                 looks += 1;
-                if looks > LOOKS {
+                if looks > FINISH_POLLS {
                     return Err(Error::Contended(bucket.name.clone()));
                 }
-                tokio::time::sleep(BETWEEN).await;
+                tokio::time::sleep(FINISH_POLL_INTERVAL).await;
             }
         }
         Ok(())
@@ -211,29 +211,29 @@ impl Gateway {
             // The session has ended, or another gateway has recovered its changes.
             return Ok(true);
         }
-        let buckets = self.notified_by(session).await?;
+        let buckets = self.notifying_buckets_with_pending(session).await?;
         if buckets.is_empty() {
             // The session may come back. Its later changes are found by its lease.
             return Ok(true);
         }
-        if !self.fence_if_gone(session).await? {
+        if !self.fence_if_lease_expired(session).await? {
             return Ok(false);
         }
         self.recover_orphans(&buckets, session).await?;
-        self.forget_lease(session).await?;
+        self.remove_lease(session).await?;
         Ok(true)
     }
 }
 
 /// Sessions that a gateway follows.
 #[derive(Debug, Default)]
-struct Sessions {
+struct SessionTracker {
     watching: BTreeSet<String>,
     /// Sessions that no longer watch and are not recovered.
     lost: BTreeSet<String>,
 }
 
-impl Sessions {
+impl SessionTracker {
     /// Notes which sessions watch now.
     fn update(&mut self, now: BTreeSet<String>, own: &str) {
         let gone = self.watching.difference(&now).filter(|session| *session != own);
@@ -244,14 +244,16 @@ impl Sessions {
 }
 
 /// Recovers the changes of other gateways that died, while this gateway exists.
-pub(crate) async fn work(gateway: Weak<Gateway>) {
-    let mut sessions = Sessions::default();
+pub(crate) async fn run_recovery(gateway: Weak<Gateway>) {
+    let mut sessions = SessionTracker::default();
     let mut looks = 0;
     loop {
-        let jitter = LOOK / 2 * (now_ns() % 1000) as u32 / 1000;
-        tokio::time::sleep(LOOK + jitter).await;
+        let jitter = SESSION_POLL_INTERVAL / 2 * (now_ns() % 1000) as u32 / 1000;
+        tokio::time::sleep(SESSION_POLL_INTERVAL + jitter).await;
         let Some(gateway) = gateway.upgrade() else { return };
-        if let Err(error) = recover_lost(&gateway, &mut sessions, looks % LOOKS_PER_SCAN == 0).await {
+        if let Err(error) =
+            recover_lost_sessions(&gateway, &mut sessions, looks % POLLS_PER_LEASE_SCAN == 0).await
+        {
             if matches!(error, Error::Rados(nacre_client::Error::ShutDown | nacre_client::Error::Blocklisted))
             {
                 return;
@@ -262,10 +264,14 @@ pub(crate) async fn work(gateway: Weak<Gateway>) {
     }
 }
 
-async fn recover_lost(gateway: &Arc<Gateway>, sessions: &mut Sessions, scan: bool) -> Result<()> {
-    let now = match gateway.gateways().await {
+async fn recover_lost_sessions(
+    gateway: &Arc<Gateway>,
+    sessions: &mut SessionTracker,
+    scan: bool,
+) -> Result<()> {
+    let now = match gateway.live_gateways().await {
         // No gateway ever watched.
-        Err(error) if error.is_absent() => return Ok(()),
+        Err(error) if error.is_not_found() => return Ok(()),
         now => now?,
     };
     sessions.update(now, gateway.session());
@@ -292,7 +298,7 @@ mod tests {
 
     #[test]
     fn sessions_that_stop_watching_are_lost_until_they_watch_again() {
-        let mut sessions = Sessions::default();
+        let mut sessions = SessionTracker::default();
         sessions.update(set(&["own", "a", "b"]), "own");
         assert!(sessions.lost.is_empty());
         sessions.update(set(&["b"]), "own");

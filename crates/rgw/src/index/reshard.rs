@@ -11,14 +11,14 @@
 //! and the work starts again with another generation. The bucket's record names the attempt that it waits for, and the
 //! attempt that keeps the old shards closed. No other attempt can complete the work or open the shards.
 
-use super::{Closed, Stats, execute, shard_name};
+use super::{FreezeReason, Stats, execute, shard_name};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
 use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use nacre_index::key::{self, Kind};
+use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::op::{Guard, Step, Write};
 use nacre_index::reshard;
 use nacre_types::encoding::Versioned;
@@ -42,7 +42,7 @@ const SHARDS: usize = 8;
 /// How long to wait for pending changes. Changes that are left move with the other records.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The kinds of records that are copied while the bucket is in use. There are few records of other kinds.
-const BULK: [Kind; 3] = [Kind::Upload, Kind::Entry, Kind::Tails];
+const BULK: [IndexRecordKind; 3] = [IndexRecordKind::Upload, IndexRecordKind::Entry, IndexRecordKind::Tails];
 
 /// A bucket that is to be resharded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ pub struct ReshardEntry {
     /// The requested number of shards.
     pub shards: u32,
     /// The time of the request, in nanoseconds since 1970.
-    pub asked_ns: u64,
+    pub requested_ns: u64,
 }
 
 impl Versioned for ReshardEntry {
@@ -62,23 +62,23 @@ impl Versioned for ReshardEntry {
 }
 
 /// Returns the bucket with another generation of its index, given with the number of its shards.
-fn of_generation(bucket: &Bucket, (generation, shards): (u32, u32)) -> Bucket {
+fn with_generation(bucket: &Bucket, (generation, shards): (u32, u32)) -> Bucket {
     Bucket { generation, shards, ..bucket.clone() }
 }
 
 /// Returns the shard of `bucket` that a record belongs to; `None` for records that are not moved.
 fn shard_for(bucket: &Bucket, name: &[u8]) -> Option<u32> {
-    reshard::place(name).map(|key| ceph_str_hash_rjenkins(key.as_bytes()) % bucket.shards.max(1))
+    reshard::routing_key(name).map(|key| ceph_str_hash_rjenkins(key.as_bytes()) % bucket.shards.max(1))
 }
 
 impl Gateway {
     /// Requests that the worker of a gateway reshards a bucket.
-    pub async fn ask_reshard(&self, bucket: &Bucket, shards: u32) -> Result<()> {
+    pub async fn request_reshard(&self, bucket: &Bucket, shards: u32) -> Result<()> {
         if !(1..=MAX_SHARDS).contains(&shards) {
             return Err(Error::Invalid(format!("a bucket has between 1 and {MAX_SHARDS} shards")));
         }
         let from = bucket.shards;
-        let entry = ReshardEntry { id: bucket.id.clone(), from, shards, asked_ns: now_ns() };
+        let entry = ReshardEntry { id: bucket.id.clone(), from, shards, requested_ns: now_ns() };
         let entry = (Bytes::from(bucket.name.clone()), record::encode(&entry));
         Ok(self.pools.reshard.omap_set(LIST, vec![entry]).await?)
     }
@@ -112,7 +112,7 @@ impl Gateway {
     /// Moves a bucket's index into `shards` shards, and waits until that is done.
     pub async fn reshard_bucket(self: &Arc<Gateway>, name: &str, shards: u32) -> Result<()> {
         let bucket = self.bucket(name).await?;
-        self.ask_reshard(&bucket, shards).await?;
+        self.request_reshard(&bucket, shards).await?;
         if !self.lock_reshard().await? {
             return Err(Error::IndexBusy(name.to_owned()));
         }
@@ -146,7 +146,7 @@ impl Gateway {
         }
     }
 
-    /// Runs `work` while the lock can be renewed, and then releases the lock.
+    /// Runs `run_reshard` while the lock can be renewed, and then releases the lock.
     async fn holding_lock(&self, work: impl Future<Output = Result<()>>) -> Result<()> {
         let keep = async {
             loop {
@@ -173,33 +173,34 @@ impl Gateway {
     async fn reshard(self: &Arc<Gateway>, name: &str) -> Result<()> {
         let entries: HashMap<String, ReshardEntry> = self.reshard_entries().await?.into_iter().collect();
         let Some(entry) = entries.get(name) else { return Ok(()) };
-        let entry = &self.take_up(name, entry).await?;
+        let entry = &self.renew_entry(name, entry).await?;
         let old = match self.bucket(name).await {
             Ok(bucket) if bucket.id == entry.id => bucket,
             // The bucket was removed, or is another one of the same name.
             Ok(_) | Err(Error::NoSuchBucket(_)) => return self.cancel_reshard(name).await,
             Err(error) => return Err(error),
         };
-        let old = self.end_other_attempts(&old).await?;
+        let old = self.clean_up_other_attempts(&old).await?;
         // Opens the index: writers need not wait while this attempt only copies.
-        if let Some(closing) = old.closing.as_ref().filter(|closing| closing.why == Closed::Reshard) {
-            super::release(self, &old, &closing.tag).await?;
+        if let Some(closing) = old.closing.as_ref().filter(|closing| closing.reason == FreezeReason::Reshard)
+        {
+            super::abort_freeze(self, &old, &closing.tag).await?;
         }
         if old.shards == entry.shards {
             // An attempt may have ended after the record no longer named it, but before it opened what it had frozen.
             for shard in 0..old.shards.max(1) {
-                super::closure::open_left(self, &old, &shard_name(&old, shard)).await?;
+                super::freeze::thaw_abandoned(self, &old, &shard_name(&old, shard)).await?;
             }
-            return self.end_reshard(&old, entry).await;
+            return self.complete_reshard(&old, entry).await;
         }
-        let generation = old.generation.max(old.left.map_or(0, |(generation, _)| generation)) + 1;
-        let new = of_generation(&old, (generation, entry.shards));
+        let generation = old.generation.max(old.stale_generation.map_or(0, |(generation, _)| generation)) + 1;
+        let new = with_generation(&old, (generation, entry.shards));
         let noted = self.modify_bucket(name, |bucket| {
             let is_same = bucket.id == old.id && bucket.generation == old.generation;
             if !is_same || bucket.resharding.is_some() {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
-            (bucket.resharding, bucket.left) = (Some((generation, new.shards)), None);
+            (bucket.resharding, bucket.stale_generation) = (Some((generation, new.shards)), None);
             Ok(())
         });
         let old = noted.await?;
@@ -209,11 +210,11 @@ impl Gateway {
             to = new.shards,
             "rgw: a bucket's index is resharded"
         );
-        let tag = self.tag();
+        let tag = self.new_tag();
         let moving = async {
-            super::closure::create_closed(&self.pools.index, &new, &tag).await?;
+            super::freeze::create_frozen(&self.pools.index, &new, &tag).await?;
             self.copy(&old, &new, (&*tag, &BULK[..])).await?;
-            super::close(self, &old, Closed::Reshard, &tag).await?;
+            super::begin_freeze(self, &old, FreezeReason::Reshard, &tag).await?;
             self.switch(&old, &new, &tag).await
         };
         let new = match moving.await {
@@ -227,23 +228,23 @@ impl Gateway {
                     Err(Error::NoSuchBucket(_)) => true,
                     Err(error) => return Err(error),
                 };
-                if gone || super::release(self, &old, &tag).await? {
+                if gone || super::abort_freeze(self, &old, &tag).await? {
                     super::remove(&self.pools.index, &new).await?;
                 }
                 return Err(error);
             }
         };
-        super::open(&self.pools.index, &new, &tag).await?;
+        super::thaw(&self.pools.index, &new, &tag).await?;
         super::remove(&self.pools.index, &old).await?;
-        self.end_reshard(&new, entry).await
+        self.complete_reshard(&new, entry).await
     }
 
     /// Removes what other attempts have left, whether the record names them as current or as ended; returns the bucket
     /// afterwards.
-    async fn end_other_attempts(&self, seen: &Bucket) -> Result<Bucket> {
+    async fn clean_up_other_attempts(&self, seen: &Bucket) -> Result<Bucket> {
         // This was the index before a completed attempt, or never became the index.
-        if let Some(left) = seen.left {
-            super::remove(&self.pools.index, &of_generation(seen, left)).await?;
+        if let Some(left) = seen.stale_generation {
+            super::remove(&self.pools.index, &with_generation(seen, left)).await?;
         }
         // From here on, an attempt that still runs in a gateway without the lock can't complete. What it created may be
         // removed only after that, because it could have become the index before.
@@ -251,23 +252,23 @@ impl Gateway {
             if bucket.id != seen.id || bucket.generation != seen.generation {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
-            bucket.left = bucket.resharding.take().or(bucket.left);
+            bucket.stale_generation = bucket.resharding.take().or(bucket.stale_generation);
             Ok(())
         });
         let now = ended.await?;
-        if let Some(left) = now.left {
-            super::remove(&self.pools.index, &of_generation(&now, left)).await?;
+        if let Some(left) = now.stale_generation {
+            super::remove(&self.pools.index, &with_generation(&now, left)).await?;
         }
         Ok(now)
     }
 
     /// Notes that nothing is left of the previous generation.
-    async fn end_reshard(&self, bucket: &Bucket, entry: &ReshardEntry) -> Result<()> {
+    async fn complete_reshard(&self, bucket: &Bucket, entry: &ReshardEntry) -> Result<()> {
         let generation = bucket.generation;
         self.modify_bucket(&bucket.name, |bucket| {
             if bucket.generation == generation && bucket.resharding.is_none() {
                 // The generation of a failed attempt is not used again, because operations of that attempt may arrive late.
-                bucket.left = bucket.left.filter(|(left, _)| *left > generation);
+                bucket.stale_generation = bucket.stale_generation.filter(|(left, _)| *left > generation);
             }
             Ok(())
         })
@@ -277,20 +278,20 @@ impl Gateway {
         let write = Write { guards, steps: vec![Step::OmapRemove(vec![name])] };
         match execute::write(&self.pools.reshard, LIST, write).await {
             // Another attempt has renewed the entry, or there was another request.
-            Err(error) if error.is_canceled() || error.is_absent() => Ok(()),
+            Err(error) if error.is_canceled() || error.is_not_found() => Ok(()),
             removed => removed.map(drop),
         }
     }
 
     /// Renews a bucket's entry in the list before an attempt begins, so that an earlier attempt that ends late does not
     /// remove it. So the bucket is still listed if this attempt's gateway ends.
-    async fn take_up(&self, name: &str, entry: &ReshardEntry) -> Result<ReshardEntry> {
-        let renewed = ReshardEntry { asked_ns: now_ns().max(entry.asked_ns + 1), ..entry.clone() };
+    async fn renew_entry(&self, name: &str, entry: &ReshardEntry) -> Result<ReshardEntry> {
+        let renewed = ReshardEntry { requested_ns: now_ns().max(entry.requested_ns + 1), ..entry.clone() };
         let name = Bytes::from(name.to_owned());
         let steps = vec![Step::OmapSet(vec![(name.clone(), record::encode(&renewed))])];
         let guards = vec![Guard::OmapEquals(name, record::encode(entry))];
         match execute::write(&self.pools.reshard, LIST, Write { guards, steps }).await {
-            Err(error) if error.is_canceled() || error.is_absent() => {
+            Err(error) if error.is_canceled() || error.is_not_found() => {
                 Err(Error::Contended("the list of buckets to reshard".into()))
             }
             written => written.map(|_| renewed),
@@ -300,13 +301,13 @@ impl Gateway {
     /// Makes the new shards equal to the old ones, while the attempt of that tag keeps them closed, and makes the bucket's
     /// record name the new ones. Returns the bucket afterwards.
     async fn switch(self: &Arc<Gateway>, old: &Bucket, new: &Bucket, tag: &str) -> Result<Bucket> {
-        match self.wait_without(old, Kind::Pending, FINISH_TIMEOUT).await {
+        match self.wait_no_records(old, IndexRecordKind::Pending, FINISH_TIMEOUT).await {
             // Pending changes move, too.
             Err(Error::IndexBusy(_)) => {}
             finished => finished?,
         }
-        super::closure::freeze(&self.pools.index, old, tag).await?;
-        let sums = self.copy(old, new, (tag, &Kind::ALL[..])).await?;
+        super::freeze::freeze_shards(&self.pools.index, old, tag).await?;
+        let sums = self.copy(old, new, (tag, &IndexRecordKind::ALL[..])).await?;
         self.drop_stale(old, new, tag).await?;
         stream::iter((0..new.shards).zip(sums).map(Ok::<_, Error>))
             .try_for_each_concurrent(SHARDS, |(shard, sums)| async move {
@@ -317,10 +318,10 @@ impl Gateway {
         let (generation, shards) = (new.generation, new.shards);
         self.modify_bucket(&old.name, |bucket| {
             let own = bucket.generation == old.generation && bucket.resharding == Some((generation, shards));
-            if bucket.id != old.id || !own || !bucket.is_closed_by(tag) {
+            if bucket.id != old.id || !own || !bucket.is_frozen_by(tag) {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
-            (bucket.left, bucket.closing) = (Some((bucket.generation, bucket.shards)), None);
+            (bucket.stale_generation, bucket.closing) = (Some((bucket.generation, bucket.shards)), None);
             (bucket.generation, bucket.shards, bucket.resharding) = (generation, shards, None);
             Ok(())
         })
@@ -329,7 +330,12 @@ impl Gateway {
 
     /// Copies records that the new shards lack or have with another value. Returns the sums of the old shards' entries by
     /// new shard. Fails if the attempt of that tag no longer keeps the new shards closed.
-    async fn copy(&self, old: &Bucket, new: &Bucket, (tag, kinds): (&str, &[Kind])) -> Result<Vec<Stats>> {
+    async fn copy(
+        &self,
+        old: &Bucket,
+        new: &Bucket,
+        (tag, kinds): (&str, &[IndexRecordKind]),
+    ) -> Result<Vec<Stats>> {
         let copied: Vec<BTreeMap<u32, Stats>> = stream::iter(0..old.shards.max(1))
             .map(|shard| self.copy_shard(shard_name(old, shard), new, (tag, kinds)))
             .buffer_unordered(SHARDS)
@@ -346,7 +352,7 @@ impl Gateway {
         &self,
         from: String,
         new: &Bucket,
-        (tag, kinds): (&str, &[Kind]),
+        (tag, kinds): (&str, &[IndexRecordKind]),
     ) -> Result<BTreeMap<u32, Stats>> {
         let mut sums: BTreeMap<u32, Stats> = BTreeMap::new();
         for kind in kinds {
@@ -357,7 +363,7 @@ impl Gateway {
                 for (name, value) in &page.entries {
                     after = name.clone();
                     let Some(shard) = shard_for(new, name) else { continue };
-                    sums.entry(shard).or_default().add(reshard::counted(&from, name, value)?);
+                    sums.entry(shard).or_default().add(reshard::record_stats(&from, name, value)?);
                     parts.entry(shard).or_default().push((name.clone(), value.clone()));
                 }
                 for (shard, records) in parts {
@@ -392,7 +398,7 @@ impl Gateway {
         stream::iter((0..new.shards).map(Ok::<_, Error>))
             .try_for_each_concurrent(SHARDS, |shard| async move {
                 let name = shard_name(new, shard);
-                for kind in Kind::ALL {
+                for kind in IndexRecordKind::ALL {
                     self.drop_stale_records(old, &name, (tag, kind)).await?;
                 }
                 Ok(())
@@ -400,7 +406,12 @@ impl Gateway {
             .await
     }
 
-    async fn drop_stale_records(&self, old: &Bucket, name: &str, (tag, kind): (&str, Kind)) -> Result<()> {
+    async fn drop_stale_records(
+        &self,
+        old: &Bucket,
+        name: &str,
+        (tag, kind): (&str, IndexRecordKind),
+    ) -> Result<()> {
         let mut after = Bytes::new();
         loop {
             let page = self.pools.index.omap_get_vals(name, after.clone(), kind.prefix(), PAGE).await?;
@@ -427,7 +438,7 @@ impl Gateway {
     }
 
     /// Requests that a bucket is resharded if it has more objects than its shards should have.
-    pub(crate) async fn relieve(&self, name: &str) -> Result<()> {
+    pub(crate) async fn request_reshard_if_oversized(&self, name: &str) -> Result<()> {
         let bucket = self.bucket(name).await?;
         let (objects, _) = self.bucket_usage(&bucket).await?;
         let limit = self.config.objects_per_shard;
@@ -440,17 +451,17 @@ impl Gateway {
         if wanted <= bucket.shards {
             return Ok(());
         }
-        self.ask_reshard(&bucket, wanted).await
+        self.request_reshard(&bucket, wanted).await
     }
 }
 
 /// Reshards buckets with too many objects in a shard, and those for which it was requested, while the gateway exists.
-pub(crate) async fn work(gateway: Weak<Gateway>, every: Duration) {
+pub(crate) async fn run_reshard(gateway: Weak<Gateway>, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
         let Some(gateway) = gateway.upgrade() else { return };
-        for name in gateway.finisher.take_full() {
-            match gateway.relieve(&name).await {
+        for name in gateway.finisher.take_oversized_buckets() {
+            match gateway.request_reshard_if_oversized(&name).await {
                 Ok(()) | Err(Error::NoSuchBucket(_)) => {}
                 Err(error) => tracing::warn!(%error, bucket = name, "rgw: a bucket waits to be resharded"),
             }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use nacre_client::IoCtx;
 use nacre_index::op::Fetched;
-use nacre_index::tidy::{self, Work};
+use nacre_index::tidy::{self, TidyWork};
 use nacre_types::errno::Errno;
 use std::time::{Duration, Instant};
 
@@ -30,18 +30,18 @@ impl Gateway {
     pub(crate) async fn tidy_key(&self, id: &str, shard: &str, key: &str) -> Result<()> {
         let index: &IoCtx = &self.pools.index;
         let Some(reply) = execute::read(index, shard, &tidy::read(key)).await? else { return Ok(()) };
-        let Work::Remove { head, shard: records } = tidy::work(key, &reply)? else { return Ok(()) };
+        let TidyWork::Remove { head, shard: records } = tidy::plan(key, &reply)? else { return Ok(()) };
         let name = head_name_in(id, key);
         let removed = execute::write(&self.pools.data, &name, head).await;
         // The head has another version now.
-        self.commits.forget(&name);
+        self.commits.invalidate(&name);
         match removed {
             Err(error) if error.is_canceled() => return Ok(()),
-            Err(error) if !error.is_absent() => return Err(error),
+            Err(error) if !error.is_not_found() => return Err(error),
             _ => {}
         }
         match execute::write(index, shard, records).await {
-            Err(error) if error.is_canceled() || error.is_absent() => Ok(()),
+            Err(error) if error.is_canceled() || error.is_not_found() => Ok(()),
             done => done.map(drop),
         }
     }

@@ -1,6 +1,6 @@
 //! Lists a bucket's versions: the keys as in a listing and, for keys with versions, the versions in their heads.
 
-use super::{ListQuery, Listed};
+use super::{ListQuery, ListingEntry};
 use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::gateway::Gateway;
@@ -32,7 +32,7 @@ pub(crate) struct VersionListing {
 }
 
 enum Item {
-    Key(String, Listed),
+    Key(String, ListingEntry),
     Prefix(String),
 }
 
@@ -45,8 +45,8 @@ impl Item {
 }
 
 /// Returns what an entry says about an object without versions.
-fn plain(listed: Listed) -> Head {
-    let Listed { tag, size, mtime_ns, etag, owner, class, .. } = listed;
+fn plain(listed: ListingEntry) -> Head {
+    let ListingEntry { tag, size, mtime_ns, etag, owner, class, .. } = listed;
     Head { tag, size, mtime_ns, etag, owner, class, ..Head::default() }
 }
 

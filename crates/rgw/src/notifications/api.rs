@@ -2,7 +2,7 @@
 
 use super::topics::check_permission;
 use crate::error::Error;
-use crate::forms::{Failure, SignedForm};
+use crate::forms::{FormError, SignedForm};
 use crate::gateway::Gateway;
 use nacre_topics::arn::TopicArn;
 use nacre_topics::attributes::Attributes;
@@ -11,18 +11,18 @@ use nacre_topics::topic::Topic;
 use std::sync::Arc;
 
 /// Answers a form that asks for an action of SNS.
-pub(crate) async fn answer(gateway: &Arc<Gateway>, form: &SignedForm) -> Result<String, Failure> {
+pub(crate) async fn answer(gateway: &Arc<Gateway>, form: &SignedForm) -> Result<String, FormError> {
     let request = Request::parse(&form.body).map_err(Error::from)?;
     let (caller, id) = (&form.caller, form.info.id());
-    form.info.note(request.action(), &caller.assumed.user.id);
+    form.info.set_operation(request.action(), &caller.assumed.user.id);
     tracing::debug!(?request, user = caller.assumed.user.id, "rgw: a request for topics");
-    let came_safely = form.secure || !request.names_secret();
+    let came_safely = form.secure || !request.contains_secret();
     let permission = request.permission();
     let shown = async |arn: &TopicArn| {
-        let topic = gateway.known_topic(arn).await?;
+        let topic = gateway.cached_topic(arn).await?;
         let topic = topic.ok_or_else(|| Error::NoSuchTopic(arn.to_string()))?;
         check_permission(caller, &topic, permission)?;
-        Ok::<Arc<Topic>, Failure>(topic)
+        Ok::<Arc<Topic>, FormError>(topic)
     };
     Ok(match request {
         Request::CreateTopic { name, attributes } => {

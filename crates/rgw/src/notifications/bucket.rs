@@ -6,8 +6,8 @@ use super::topics::may_publish;
 use crate::bucket::{Bucket, NOTIFICATIONS};
 use crate::error::{BodyFault, Error, Result};
 use crate::gateway::Gateway;
-use crate::s3::{Access, Requester};
-use crate::server::{length_of, route_bucket};
+use crate::s3::{AccessChecker, Requester};
+use crate::server::{content_length, route_bucket};
 use http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use nacre_topics::config::{Configuration, METADATA_PREFIX, Matcher, NotificationConfig};
 use s3s::route::S3Route;
@@ -21,7 +21,7 @@ const PARAMETER: &str = "notification";
 const MAX_DOCUMENT_BYTES: usize = 256 << 10;
 
 /// Handles the requests for buckets' notification configurations.
-pub(crate) struct BucketRoute {
+pub(crate) struct NotificationRoute {
     pub(crate) gateway: Arc<Gateway>,
 }
 
@@ -45,14 +45,14 @@ fn operation_of(method: &Method) -> &'static str {
 }
 
 #[async_trait::async_trait]
-impl S3Route for BucketRoute {
+impl S3Route for NotificationRoute {
     fn is_match(&self, method: &Method, uri: &Uri, _: &HeaderMap, marks: &mut Extensions) -> bool {
         [Method::GET, Method::PUT, Method::DELETE].contains(method)
             && uri.query().is_some_and(|query| configuration_of(query).is_some())
             && route_bucket(uri, marks).is_some()
     }
 
-    /// [`BucketRoute::call`] checks access, because it has the bucket.
+    /// [`NotificationRoute::call`] checks access, because it has the bucket.
     async fn check_access(&self, _: &mut S3Request<Body>) -> S3Result<()> {
         Ok(())
     }
@@ -60,7 +60,7 @@ impl S3Route for BucketRoute {
     async fn call(&self, mut req: S3Request<Body>) -> S3Result<S3Response<Body>> {
         let name = route_bucket(&req.uri, &req.extensions).ok_or_else(|| s3_error!(InvalidURI))?;
         let id = configuration_of(req.uri.query().unwrap_or_default()).filter(|id| !id.is_empty());
-        let access = Access(Arc::clone(&self.gateway));
+        let access = AccessChecker(Arc::clone(&self.gateway));
         let (requester, bucket) = access.of_bucket(&req, &name, operation_of(&req.method)).await?;
         match req.method {
             Method::PUT if id.is_some() => Err(s3_error!(
@@ -68,7 +68,7 @@ impl S3Route for BucketRoute {
                 "a PUT replaces all configurations: their ids are in the document"
             )),
             Method::PUT => {
-                if length_of(&req.headers) > MAX_DOCUMENT_BYTES as u64 {
+                if content_length(&req.headers) > MAX_DOCUMENT_BYTES as u64 {
                     return Err(s3_error!(MaxMessageLengthExceeded, "Your request was too big."));
                 }
                 let document = std::mem::take(&mut req.input).store_all_limited(MAX_DOCUMENT_BYTES).await;
@@ -104,14 +104,14 @@ fn answer(status: StatusCode, document: Option<String>) -> S3Response<Body> {
     response
 }
 
-impl BucketRoute {
+impl NotificationRoute {
     /// Replaces all configurations of a bucket.
     async fn put(&self, requester: &Requester, bucket: &str, document: &[u8]) -> S3Result<()> {
         let mut config = NotificationConfig::from_xml(document).map_err(Error::from)?;
         let caller = requester.caller().ok_or_else(|| s3_error!(AccessDenied))?;
         for configuration in &mut config.configurations {
             let arn = &configuration.topic;
-            let topic = self.gateway.known_topic(arn).await?;
+            let topic = self.gateway.cached_topic(arn).await?;
             let topic = topic.ok_or_else(|| Error::NoSuchTopic(arn.to_string()))?;
             if !may_publish(&caller, &topic, bucket)? {
                 return Err(s3_error!(AccessDenied, "not authorized to perform sns:Publish on {arn}"));
@@ -129,7 +129,7 @@ impl Gateway {
     async fn set_notifications(&self, name: &str, config: &NotificationConfig) -> Result<()> {
         let listed = self.bucket(name).await?;
         if !config.configurations.is_empty() {
-            self.list_notifying(&listed).await?;
+            self.register_notifying_bucket(&listed).await?;
         }
         self.change_notifications(name, |bucket, now| {
             // Another bucket created with that name is not listed.

@@ -1,9 +1,9 @@
 //! Commands that show and change topics' queues, in radosgw-admin's terms.
 
 use crate::error::Result;
-use crate::gateway::{Change, Gateway, now_ns};
+use crate::gateway::{Gateway, GatewayMessage, now_ns};
 use bytes::Bytes;
-use nacre_notify::{Letter, Letters, QueuedEvent, TopicReport};
+use nacre_notify::{DeadLetterInfo, LetterSelection, QueuedEvent, TopicReport};
 use nacre_queues::retry::BreakerState;
 use nacre_queues::stats::ShardStats;
 use nacre_topics::record::{Delivery, body};
@@ -32,11 +32,11 @@ pub enum DeadLetterAction {
     Purge,
 }
 
-impl From<DeadLetters> for Letters {
-    fn from(which: DeadLetters) -> Letters {
+impl From<DeadLetters> for LetterSelection {
+    fn from(which: DeadLetters) -> LetterSelection {
         match which {
-            DeadLetters::All => Letters::All,
-            DeadLetters::One(number) => Letters::One(number),
+            DeadLetters::All => LetterSelection::All,
+            DeadLetters::One(number) => LetterSelection::One(number),
         }
     }
 }
@@ -125,15 +125,15 @@ impl Gateway {
 
     /// The state of the circuit breaker of a topic's endpoint in each running gateway, by the number of its session.
     async fn breakers(&self, topic: TopicId) -> Result<BTreeMap<u64, BreakerState>> {
-        let answers = self.ask_gateways(&Change::AskBreaker(topic.to_string())).await?;
+        let answers = self.query_gateways(&GatewayMessage::AskBreaker(topic.to_string())).await?;
         let state = |(session, answer): (u64, Bytes)| {
-            Some((session, BreakerState::named(std::str::from_utf8(&answer).ok()?)?))
+            Some((session, BreakerState::from_name(std::str::from_utf8(&answer).ok()?)?))
         };
         Ok(answers.into_iter().filter_map(state).collect())
     }
 
     /// The state of that circuit breaker in this gateway; empty if this gateway has no notifier.
-    pub(crate) fn breaker_here(&self, topic: &str) -> &'static str {
+    pub(crate) fn local_breaker_state(&self, topic: &str) -> &'static str {
         let (Some(notifier), Ok(topic)) = (self.notifier(), topic.parse::<TopicId>()) else { return "" };
         notifier.breaker(topic).as_str()
     }
@@ -169,7 +169,7 @@ impl Gateway {
             DeadLetterAction::Replay => {
                 let replayed = notifier.replay_letters(&arn, which.into()).await;
                 // Gateways deliver them, and check the topic when they are notified of it.
-                self.tell_of_events(&arn).await;
+                self.notify_topic_events(&arn).await;
                 replayed?
             }
             DeadLetterAction::Purge => notifier.purge_letters(&arn, which.into()).await?,
@@ -177,8 +177,8 @@ impl Gateway {
     }
 }
 
-fn letter(letter: &Letter) -> Value {
-    let Letter { number, event, letter } = letter;
+fn letter(letter: &DeadLetterInfo) -> Value {
+    let DeadLetterInfo { number, event, letter } = letter;
     json!({
         "number": number,
         "reason": letter.reason.as_str(),

@@ -97,7 +97,7 @@ impl Outboxes for Buckets {
             match gateway.notifying_bucket(&id).await? {
                 // A shard of another generation is frozen for good.
                 Some(bucket) if outbox_of(&bucket).shards.contains(&shard) => {
-                    index::open_left(&gateway, &bucket, &shard).await
+                    index::thaw_abandoned(&gateway, &bucket, &shard).await
                 }
                 _ => Ok(()),
             }
@@ -106,7 +106,7 @@ impl Outboxes for Buckets {
 
     fn gateways(&self) -> BoxFuture<'static, nacre_client::Result<Vec<u64>>> {
         self.ask(|gateway| async move {
-            let sessions = gateway.gateways().await?;
+            let sessions = gateway.live_gateways().await?;
             Ok(sessions.iter().filter_map(|name| name.strip_prefix("client.")?.parse().ok()).collect())
         })
     }

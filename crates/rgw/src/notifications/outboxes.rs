@@ -23,19 +23,19 @@ const PAGE: u64 = 1000;
 
 /// An entry of the list; its key is the bucket's id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Listed {
+struct NotifyingBucket {
     /// The bucket's name.
     name: String,
 }
 
-impl Versioned for Listed {
+impl Versioned for NotifyingBucket {
     const NAME: &'static str = "a bucket with notifications";
 }
 
 impl Gateway {
     /// Lists a bucket that is about to get notification configurations.
-    pub(super) async fn list_notifying(&self, bucket: &Bucket) -> Result<()> {
-        let entry = record::encode(&Listed { name: bucket.name.clone() });
+    pub(super) async fn register_notifying_bucket(&self, bucket: &Bucket) -> Result<()> {
+        let entry = record::encode(&NotifyingBucket { name: bucket.name.clone() });
         let list = self.pools.log.with_namespace(NAMESPACE);
         Ok(list.omap_set(LIST, vec![(Bytes::from(bucket.id.clone()), entry)]).await?)
     }
@@ -84,7 +84,7 @@ impl Gateway {
     }
 
     async fn listed_bucket(&self, id: &str, value: &Bytes) -> Result<Option<Bucket>> {
-        let Listed { name } = record::decode(LIST, value)?;
+        let NotifyingBucket { name } = record::decode(LIST, value)?;
         match self.bucket_without_documents(&name).await {
             Ok(bucket) if bucket.id == id => Ok(Some(bucket)),
             Ok(_) | Err(Error::NoSuchBucket(_)) => Ok(None),
@@ -97,7 +97,7 @@ impl Gateway {
         op.omap_cmp(vec![(key.clone(), CmpOp::Eq, value.clone())]).omap_rm_keys(vec![key.clone()]);
         let list = self.pools.log.with_namespace(NAMESPACE);
         match list.operate(LIST, op).await?.success().map_err(Error::from) {
-            Err(error) if error.is_canceled() || error.is_absent() => Ok(()),
+            Err(error) if error.is_canceled() || error.is_not_found() => Ok(()),
             done => done.map(drop),
         }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// How often the addresses of other gateways are read.
-const LOOK: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Called with the policy whenever it may have changed.
 type OnChange = Box<dyn Fn(EndpointPolicy) + Send + Sync>;
@@ -105,7 +105,7 @@ impl EndpointRules {
     }
 
     /// Records the addresses of gateways. The cluster's map may have changed too.
-    fn note_gateways(&self, addresses: BTreeSet<IpAddr>) {
+    fn track_gateway_addresses(&self, addresses: BTreeSet<IpAddr>) {
         *self.0.gateways.lock() = addresses;
         self.changed();
     }
@@ -123,7 +123,7 @@ pub(crate) async fn note_gateways(gateway: Weak<Gateway>) {
     let Some(rules) = gateway.upgrade().map(|gateway| gateway.rules.clone()) else { return };
     while let Some(gateway) = gateway.upgrade() {
         match gateway.gateway_addresses().await {
-            Ok(addresses) => rules.note_gateways(addresses),
+            Ok(addresses) => rules.track_gateway_addresses(addresses),
             Err(error) => {
                 tracing::debug!(%error, "rgw: it is not known where other gateways are");
                 rules.changed();
@@ -131,6 +131,6 @@ pub(crate) async fn note_gateways(gateway: Weak<Gateway>) {
         }
         drop(gateway);
         // Both are read again, whether the time has passed or an option was changed.
-        _ = tokio::time::timeout(LOOK, rules.0.option_changed.notified()).await;
+        _ = tokio::time::timeout(POLL_INTERVAL, rules.0.option_changed.notified()).await;
     }
 }

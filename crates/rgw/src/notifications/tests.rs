@@ -1,6 +1,6 @@
 use super::*;
 use nacre_index::record::Attributes;
-use nacre_index::seq::Incarnation;
+use nacre_index::seq::HeadIncarnation;
 use nacre_topics::arn::TopicArn;
 use nacre_topics::config::AttributeFilter;
 use nacre_topics::topic::TopicId;
@@ -43,7 +43,7 @@ fn the_index_gets_the_events_of_persistent_topics_only() {
 
 #[test]
 fn events_describe_the_version_that_the_change_was_about() {
-    let seq = Seq { incarnation: Incarnation { generation: 1, version: 2 }, number: 3 };
+    let seq = Seq { incarnation: HeadIncarnation { generation: 1, version: 2 }, number: 3 };
     let object = object_of(seq, &subject());
     assert_eq!((object.size, object.etag.as_str(), object.version_id.as_str()), (5, "e", "v1"));
     assert_eq!(object.sequencer, seq.to_string());
@@ -70,7 +70,7 @@ fn an_event_without_metadata_and_tags_is_not_larger_than_was_reckoned() {
     let reckoned = bytes_before(&pending, &event, &key);
     pending.candidates.push(event);
     let number = u64::MAX;
-    let seq = Seq { incarnation: Incarnation { generation: u32::MAX, version: number }, number };
+    let seq = Seq { incarnation: HeadIncarnation { generation: u32::MAX, version: number }, number };
     let subject =
         Subject { version_id: text(32), size: number, etag: format!("{}-10000", text(32)), attributes: None };
     let found = pending.complete(&text(32), &key, &object_of(seq, &subject));

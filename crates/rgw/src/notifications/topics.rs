@@ -5,8 +5,8 @@
 
 use crate::caps::{self, Perm};
 use crate::error::{Error, Result};
-use crate::forms::{Caller, Failure};
-use crate::gateway::{Change, Gateway, now_ns};
+use crate::forms::{Caller, FormError};
+use crate::gateway::{Gateway, GatewayMessage, now_ns};
 use crate::policy::{Decision, Policy};
 use crate::s3::is_known_key;
 use http::StatusCode;
@@ -74,26 +74,26 @@ fn is_permitted(caller: &Caller, topic: &Topic, action: &str) -> Result<bool> {
     Ok(match caller.decision(policy.as_ref(), action, &topic.arn.to_string()) {
         Decision::Deny => caller.is_administrator(),
         Decision::Allow => true,
-        Decision::Nothing => {
+        Decision::Pass => {
             let perm = if action == "sns:GetTopicAttributes" { Perm::READ } else { Perm::WRITE };
             caller.is_user(&topic.owner) || caller.is_capable(caps::TOPICS, perm)
         }
     })
 }
 
-fn denied(action: &str, topic: &TopicArn) -> Failure {
+fn denied(action: &str, topic: &TopicArn) -> FormError {
     let message = format!("not authorized to perform {action} on {topic}");
-    Failure::new(StatusCode::FORBIDDEN, "AuthorizationError", message)
+    FormError::new(StatusCode::FORBIDDEN, "AuthorizationError", message)
 }
 
 /// Fails unless the caller may perform the action on the topic.
-pub(super) fn check_permission(caller: &Caller, topic: &Topic, action: &str) -> Result<(), Failure> {
+pub(super) fn check_permission(caller: &Caller, topic: &Topic, action: &str) -> Result<(), FormError> {
     if is_permitted(caller, topic, action)? { Ok(()) } else { Err(denied(action, &topic.arn)) }
 }
 
 /// Refuses a change that sends the topic's password elsewhere if the caller is only permitted to change the topic: the caller
 /// would learn the password.
-fn check_destination(caller: &Caller, topic: &Topic, attribute: &str) -> Result<(), Failure> {
+fn check_destination(caller: &Caller, topic: &Topic, attribute: &str) -> Result<(), FormError> {
     let attributes = &topic.attributes;
     let stays = match attribute {
         // Credentials in the endpoint itself are replaced together with it.
@@ -105,7 +105,7 @@ fn check_destination(caller: &Caller, topic: &Topic, attribute: &str) -> Result<
         return Ok(());
     }
     let message = format!("only the owner of {} may change where its password is sent", topic.arn);
-    Err(Failure::new(StatusCode::FORBIDDEN, "AuthorizationError", message))
+    Err(FormError::new(StatusCode::FORBIDDEN, "AuthorizationError", message))
 }
 
 /// Whether the caller may name the topic in a configuration of that bucket.
@@ -123,9 +123,9 @@ impl Gateway {
 
     /// The topic with that tenant and name, as it was when the call began or later; `None` if there is none. The zone group is
     /// ignored.
-    pub(crate) async fn known_topic(&self, arn: &TopicArn) -> Result<Option<Arc<Topic>>> {
+    pub(crate) async fn cached_topic(&self, arn: &TopicArn) -> Result<Option<Arc<Topic>>> {
         let asking = async { Ok(self.stored_topic(arn).await?.map(|stored| Arc::new(stored.record.topic))) };
-        let known = self.known(&self.memory.topics, &key_of(arn), asking).await?;
+        let known = self.get_cached(&self.caches.topics, &key_of(arn), asking).await?;
         Ok(known.as_ref().clone())
     }
 
@@ -152,7 +152,7 @@ impl Gateway {
         caller: &Caller,
         after: Option<&str>,
         max: usize,
-    ) -> Result<(Vec<Topic>, bool), Failure> {
+    ) -> Result<(Vec<Topic>, bool), FormError> {
         let (mut found, mut after) = (Vec::new(), after.map(str::to_owned));
         loop {
             let (topics, more) = self.topics(after.as_deref(), max as u64 + 1).await?;
@@ -208,29 +208,31 @@ impl Gateway {
         name: &str,
         attributes: &Attributes,
         came_safely: bool,
-    ) -> Result<Topic, Failure> {
+    ) -> Result<Topic, FormError> {
         const ACTION: &str = "sns:CreateTopic";
         check_policy(attributes)?;
         self.check_endpoint(name, attributes, came_safely)?;
         let (arn, notifier) = (self.topic_arn(name), self.serving_notifier()?);
         for _ in 0..ATTEMPTS {
             if self.stored_topic(&arn).await?.is_some() {
-                let replacing = notifier.update_topic(&arn, |topic| -> Result<(), Failure> {
+                let replacing = notifier.update_topic(&arn, |topic| -> Result<(), FormError> {
                     check_permission(caller, topic, ACTION)?;
                     Ok(topic.replace(attributes.clone()).map_err(Error::from)?)
                 });
                 match replacing.await {
                     // It was deleted meanwhile.
                     Err(failure) if failure.status == StatusCode::NOT_FOUND => continue,
-                    Err(failure) => return self.tell_of_topic(&arn, Err(failure)).await,
-                    Ok(stored) => return self.tell_of_topic(&arn, Ok(stored.record.topic.clone())).await,
+                    Err(failure) => return self.notify_topic_change(&arn, Err(failure)).await,
+                    Ok(stored) => {
+                        return self.notify_topic_change(&arn, Ok(stored.record.topic.clone())).await;
+                    }
                 }
             }
             let allowed = match caller.decision(None, ACTION, &arn.to_string()) {
                 Decision::Deny => caller.is_administrator(),
                 Decision::Allow => true,
                 // Every user may create topics. A role or a limited session may only if a policy allows it.
-                Decision::Nothing => caller.is_bare(),
+                Decision::Pass => caller.is_plain_user(),
             };
             if !allowed {
                 return Err(denied(ACTION, &arn));
@@ -241,11 +243,13 @@ impl Gateway {
             let shards = self.new_shards().await?;
             let topic = Topic::new(id, arn.clone(), owner, now_ns(), shards, attributes.clone());
             let created = notifier.create_topic(topic.map_err(Error::from)?).await;
-            match created.map_err(|error| Failure::from(Error::from(error))) {
+            match created.map_err(|error| FormError::from(Error::from(error))) {
                 // Another request created one with that name.
                 Ok(None) => {}
-                Ok(Some(stored)) => return self.tell_of_topic(&arn, Ok(stored.record.topic.clone())).await,
-                Err(failure) => return self.tell_of_topic(&arn, Err(failure)).await,
+                Ok(Some(stored)) => {
+                    return self.notify_topic_change(&arn, Ok(stored.record.topic.clone())).await;
+                }
+                Err(failure) => return self.notify_topic_change(&arn, Err(failure)).await,
             }
         }
         Err(Error::Contended(arn.to_string()).into())
@@ -258,8 +262,8 @@ impl Gateway {
         arn: &TopicArn,
         (name, value): (&str, &str),
         came_safely: bool,
-    ) -> Result<(), Failure> {
-        let changing = self.serving_notifier()?.update_topic(arn, |topic| -> Result<(), Failure> {
+    ) -> Result<(), FormError> {
+        let changing = self.serving_notifier()?.update_topic(arn, |topic| -> Result<(), FormError> {
             check_permission(caller, topic, "sns:SetTopicAttributes")?;
             check_destination(caller, topic, name)?;
             topic.set(name, value).map_err(Error::from)?;
@@ -267,14 +271,14 @@ impl Gateway {
             Ok(self.check_endpoint(&arn.name, &topic.attributes, came_safely)?)
         });
         let changed = changing.await.map(drop);
-        self.tell_of_topic(arn, changed).await
+        self.notify_topic_change(arn, changed).await
     }
 
     /// Changes the number of shards of a topic's queue.
     pub async fn reshard_topic(&self, name: &str, shards: u32) -> Result<Topic> {
         let arn = self.topic_arn(name);
         let resharded = self.serving_notifier()?.reshard_topic(&arn, shards).await;
-        let told = self.tell_others(Change::Topic(key_of(&arn))).await;
+        let told = self.notify_gateways(GatewayMessage::Topic(key_of(&arn))).await;
         let topic = resharded?.record.topic.clone();
         told.map(|()| topic)
     }
@@ -283,19 +287,19 @@ impl Gateway {
     pub async fn remove_topic(&self, name: &str) -> Result<bool> {
         let arn = self.topic_arn(name);
         let removed = self.serving_notifier()?.delete_topic(&arn).await;
-        let told = self.tell_others(Change::Topic(key_of(&arn))).await;
+        let told = self.notify_gateways(GatewayMessage::Topic(key_of(&arn))).await;
         let was_there = removed?;
         told.map(|()| was_there)
     }
 
     /// Like [`Gateway::remove_topic`], if the caller is permitted to. It is not an error if there is no such topic.
-    pub(super) async fn remove_topic_for(&self, caller: &Caller, arn: &TopicArn) -> Result<(), Failure> {
+    pub(super) async fn remove_topic_for(&self, caller: &Caller, arn: &TopicArn) -> Result<(), FormError> {
         let Some(stored) = self.stored_topic(arn).await? else { return Ok(()) };
         let topic = &stored.record.topic;
         check_permission(caller, topic, "sns:DeleteTopic")?;
         // A topic created with its name meanwhile may belong to another user.
         let removed = self.serving_notifier()?.delete_topic_with_id(&topic.arn, topic.id).await;
-        let told = self.tell_others(Change::Topic(key_of(&topic.arn))).await;
+        let told = self.notify_gateways(GatewayMessage::Topic(key_of(&topic.arn))).await;
         removed?;
         Ok(told?)
     }
@@ -309,15 +313,19 @@ impl Gateway {
     }
 
     /// Notifies all gateways that a topic has queued events.
-    pub(super) async fn tell_of_events(&self, arn: &TopicArn) {
+    pub(super) async fn notify_topic_events(&self, arn: &TopicArn) {
         // Gateways also check by themselves.
-        let _ = self.tell_others(Change::Topic(key_of(arn))).await;
+        let _ = self.notify_gateways(GatewayMessage::Topic(key_of(arn))).await;
     }
 
     /// Notifies all gateways of a topic that was changed, or may have been.
-    async fn tell_of_topic<T>(&self, arn: &TopicArn, outcome: Result<T, Failure>) -> Result<T, Failure> {
+    async fn notify_topic_change<T>(
+        &self,
+        arn: &TopicArn,
+        outcome: Result<T, FormError>,
+    ) -> Result<T, FormError> {
         if outcome.as_ref().map_or_else(|failure| failure.status.is_server_error(), |_| true) {
-            let told = self.tell_others(Change::Topic(key_of(arn))).await;
+            let told = self.notify_gateways(GatewayMessage::Topic(key_of(arn))).await;
             if outcome.is_ok() {
                 told?;
             }
@@ -326,7 +334,7 @@ impl Gateway {
     }
 }
 
-/// The ARN of the topic that [`Change::Topic`] names.
+/// The ARN of the topic that [`GatewayMessage::Topic`] names.
 pub(crate) fn arn_of_key(key: &str, zonegroup: &str) -> TopicArn {
     let (tenant, name) = key.split_once(':').unwrap_or(("", key));
     TopicArn { zonegroup: zonegroup.to_owned(), tenant: tenant.to_owned(), name: name.to_owned() }
@@ -335,13 +343,13 @@ pub(crate) fn arn_of_key(key: &str, zonegroup: &str) -> TopicArn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::s3::Context;
-    use crate::session::Assumed;
+    use crate::s3::ConditionContext;
+    use crate::session::CallerIdentity;
     use crate::user::User;
 
     fn caller(user: User) -> Caller {
-        let assumed = Assumed { user: Arc::new(user), role: None, policy: None };
-        Caller { assumed, temporary: false, context: Context::default() }
+        let assumed = CallerIdentity { user: Arc::new(user), role: None, policy: None };
+        Caller { assumed, temporary: false, context: ConditionContext::default() }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::PIECE_BYTES;
 use super::crypt::{CHUNK_BYTES, Cipher, Encryptor};
 use super::md5::Md5;
 use crate::error::{BodyFault, Error, Result};
-use crate::gateway::ROOM_BYTES;
+use crate::gateway::PERMIT_BYTES;
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use s3s::checksum::ChecksumHasher;
@@ -21,12 +21,12 @@ const TICK: Duration = Duration::from_secs(1);
 const SHORT_BYTES: usize = 256 << 10;
 
 /// The stream that data comes from.
-pub(crate) type Source =
+pub(crate) type BodyStream =
     Pin<Box<dyn Stream<Item = Result<Bytes, Box<dyn std::error::Error + Send + Sync>>> + Send>>;
 
 /// Data on its way into an object.
-pub(crate) struct Body {
-    source: Source,
+pub(crate) struct UploadBody {
+    source: BodyStream,
     /// Data that arrived and was not taken yet.
     rest: Bytes,
     ended: bool,
@@ -42,13 +42,13 @@ pub(crate) struct Body {
 
 /// Gathered data, and its reserved memory, which is released when this is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct BufferList {
     list: Vec<Bytes>,
     len: usize,
     room: Option<OwnedSemaphorePermit>,
 }
 
-impl Pieces {
+impl BufferList {
     fn push(&mut self, piece: Bytes) {
         if !piece.is_empty() {
             self.len += piece.len();
@@ -67,7 +67,7 @@ impl Pieces {
     }
 
     /// Joins all pieces into one.
-    pub(crate) fn joined(mut self) -> Bytes {
+    pub(crate) fn into_bytes(mut self) -> Bytes {
         match self.list.len() {
             0 | 1 => self.list.pop().unwrap_or_default(),
             _ => self.list.concat().into(),
@@ -75,14 +75,14 @@ impl Pieces {
     }
 
     /// The reserved memory of the pieces, to be held until they are written.
-    pub(crate) fn into_room(self) -> Option<OwnedSemaphorePermit> {
+    pub(crate) fn into_permit(self) -> Option<OwnedSemaphorePermit> {
         self.room
     }
 }
 
-impl From<Bytes> for Pieces {
-    fn from(piece: Bytes) -> Pieces {
-        let mut pieces = Pieces::default();
+impl From<Bytes> for BufferList {
+    fn from(piece: Bytes) -> BufferList {
+        let mut pieces = BufferList::default();
         pieces.push(piece);
         pieces
     }
@@ -94,11 +94,11 @@ pub(crate) struct Digests {
     pub(crate) checksums: Checksum,
 }
 
-impl Body {
+impl UploadBody {
     /// A body of at most `max` bytes of data, for which `checksums` are computed.
-    pub(crate) fn new(source: Source, max: u64, checksums: ChecksumHasher) -> Body {
+    pub(crate) fn new(source: BodyStream, max: u64, checksums: ChecksumHasher) -> UploadBody {
         let (rest, md5) = (Bytes::new(), Md5::new());
-        Body {
+        UploadBody {
             source,
             rest,
             ended: false,
@@ -113,8 +113,8 @@ impl Body {
     }
 
     /// Encrypts the data as it is taken. The digests are still those of the unencrypted data.
-    pub(crate) fn encrypted(self, cipher: Cipher) -> Body {
-        Body { encryptor: Some(Encryptor::new(cipher)), ..self }
+    pub(crate) fn encrypted(self, cipher: Cipher) -> UploadBody {
+        UploadBody { encryptor: Some(Encryptor::new(cipher)), ..self }
     }
 
     /// How many bytes `len` bytes of data take when they are stored.
@@ -123,21 +123,21 @@ impl Body {
     }
 
     /// Bytes of data that were taken, before encryption.
-    pub(crate) fn taken(&self) -> u64 {
+    pub(crate) fn bytes_read(&self) -> u64 {
         self.taken
     }
 
-    /// Counts taken data against `memory`, in permits of [`ROOM_BYTES`].
-    pub(crate) fn hold_in(&mut self, memory: &Arc<Semaphore>) {
+    /// Counts taken data against `memory`, in permits of [`PERMIT_BYTES`].
+    pub(crate) fn limit_memory(&mut self, memory: &Arc<Semaphore>) {
         self.memory = Some(Arc::clone(memory));
     }
 
     /// Returns the next `len` bytes to be stored. Returns fewer at the end of the data, none after it, and fewer if memory is
     /// short: a slow client must not keep memory from others.
-    pub(crate) async fn gather(&mut self, len: usize) -> Result<Pieces> {
+    pub(crate) async fn gather(&mut self, len: usize) -> Result<BufferList> {
         // The reservation of earlier data ends when that data is written, so its digest must not keep it in memory any longer.
-        self.md5.settle(1).await;
-        let mut pieces = Pieces::default();
+        self.md5.wait_outstanding(1).await;
+        let mut pieces = BufferList::default();
         while pieces.len < len {
             let wanted = (len - pieces.len).min(PIECE_BYTES);
             let piece = self.take(wanted).await?;
@@ -214,12 +214,15 @@ impl Body {
     /// for a write gets `false` at once, and a request that holds less gets it after [`TICK`].
     async fn reserve(&mut self, bytes: usize) -> bool {
         let Some(memory) = &self.memory else { return true };
-        let permits = bytes.div_ceil(ROOM_BYTES) as u32;
+        let permits = bytes.div_ceil(PERMIT_BYTES) as u32;
         let room = match Arc::clone(memory).try_acquire_many_owned(permits) {
             Ok(room) => Some(room),
             Err(_) if self.room.is_none() => Arc::clone(memory).acquire_many_owned(permits).await.ok(),
             Err(_)
-                if self.room.as_ref().is_some_and(|room| room.num_permits() * ROOM_BYTES >= SHORT_BYTES) =>
+                if self
+                    .room
+                    .as_ref()
+                    .is_some_and(|room| room.num_permits() * PERMIT_BYTES >= SHORT_BYTES) =>
             {
                 return false;
             }
@@ -254,7 +257,7 @@ impl Body {
                 Ok(None) => self.ended = true,
                 Err(_) => {
                     let free = self.memory.as_ref().map_or(0, |memory| memory.available_permits());
-                    if yields && self.room.is_some() && free * ROOM_BYTES < PIECE_BYTES {
+                    if yields && self.room.is_some() && free * PERMIT_BYTES < PIECE_BYTES {
                         return Ok(None);
                     }
                 }
@@ -281,7 +284,7 @@ mod tests {
     use super::*;
     use s3s::crypto::{Checksum as _, Md5};
 
-    fn source(chunks: &[&'static str]) -> Source {
+    fn source(chunks: &[&'static str]) -> BodyStream {
         let chunks: Vec<_> = chunks.iter().map(|chunk| Ok(Bytes::from_static(chunk.as_bytes()))).collect();
         Box::pin(futures::stream::iter(chunks))
     }
@@ -289,7 +292,7 @@ mod tests {
     #[tokio::test]
     async fn pieces_have_their_length_whatever_the_chunks() {
         for chunks in [&["hello, world"][..], &["h", "", "ello", ", wor", "ld"], &["hello, ", "world"]] {
-            let mut body = Body::new(source(chunks), 12, ChecksumHasher::default());
+            let mut body = UploadBody::new(source(chunks), 12, ChecksumHasher::default());
             let mut pieces = Vec::new();
             loop {
                 let piece = body.take(5).await.unwrap();
@@ -300,7 +303,7 @@ mod tests {
             }
             assert_eq!(pieces, ["hello", ", wor", "ld"]);
             assert_eq!(body.digests().await.md5, Md5::checksum(b"hello, world"));
-            let mut body = Body::new(source(chunks), 11, ChecksumHasher::default());
+            let mut body = UploadBody::new(source(chunks), 11, ChecksumHasher::default());
             assert!(matches!(body.take(100).await, Err(Error::TooLarge)));
         }
     }

@@ -11,9 +11,9 @@ use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
 use crate::index::execute;
-use nacre_index::commit::{self, Base, Commit};
-use nacre_index::prepare::View;
-use nacre_index::record::{Content, Evidence};
+use nacre_index::commit::{self, AssumedHead, Commit};
+use nacre_index::prepare::KeyView;
+use nacre_index::record::{CommitRecord, Content};
 use nacre_types::hash::ceph_str_hash_rjenkins;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -24,51 +24,51 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 
 /// How many keys' last commits are cached. Keys that are being committed are never evicted.
-const REMEMBERED: usize = 4096;
-/// Entries of a [`Shares`].
+const MAX_CACHED_COMMITS: usize = 4096;
+/// Entries of a [`RatioEstimator`].
 const ESTIMATES: usize = 1024;
 /// How many recent changes an estimate covers.
-const LATE_CHANGES: u8 = 16;
+const ESTIMATE_WINDOW: u8 = 16;
 /// From this share on, in 256ths, a read in advance costs less than guesses that turn out wrong.
-const MANY: u8 = 64;
+const HIGH_RATIO: u8 = 64;
 /// Attempts at a commit that conflicts with commits of other gateways, and by how much the delay between them grows each time.
 const ATTEMPTS: u32 = 40;
 const CAS_RETRY_DELAY: Duration = Duration::from_millis(1);
 /// How often a commit waits for earlier changes of the key to be finished, and how long each time.
-const CROWDED_ATTEMPTS: u32 = 40;
-const CROWDED_DELAY: Duration = Duration::from_millis(50);
+const BACKLOG_ATTEMPTS: u32 = 40;
+const BACKLOG_DELAY: Duration = Duration::from_millis(50);
 
 /// What the last commit of a key left; `None` if that is not known.
-type LastCommit = Arc<tokio::sync::Mutex<Option<Base>>>;
+type LastCommit = Arc<tokio::sync::Mutex<Option<AssumedHead>>>;
 
 /// The last commits of this gateway, by the name of the head.
 #[derive(Debug, Default)]
 pub(crate) struct LastCommits {
     all: Mutex<HashMap<String, LastCommit>>,
     /// The share of writes that replaced an object.
-    replacing: Shares,
+    replacing: RatioEstimator,
     /// The share of removals with an event whose object had metadata or tags.
-    attributed: Shares,
+    attributed: RatioEstimator,
 }
 
 /// For each bucket, the share of its recent changes that were of some kind, in 256ths. Buckets whose ids have the same hash share
 /// an estimate, which costs only time.
 #[derive(Debug)]
-struct Shares(Box<[AtomicU8]>);
+struct RatioEstimator(Box<[AtomicU8]>);
 
-impl Default for Shares {
-    fn default() -> Shares {
-        Shares((0..ESTIMATES).map(|_| AtomicU8::new(0)).collect())
+impl Default for RatioEstimator {
+    fn default() -> RatioEstimator {
+        RatioEstimator((0..ESTIMATES).map(|_| AtomicU8::new(0)).collect())
     }
 }
 
-impl Shares {
+impl RatioEstimator {
     fn of(&self, bucket: &Bucket) -> &AtomicU8 {
         &self.0[ceph_str_hash_rjenkins(bucket.id.as_bytes()) as usize % ESTIMATES]
     }
 
     fn is_small(&self, bucket: &Bucket) -> bool {
-        self.of(bucket).load(Relaxed) < MANY
+        self.of(bucket).load(Relaxed) < HIGH_RATIO
     }
 
     /// Records whether a change was of this kind.
@@ -77,9 +77,9 @@ impl Shares {
         let old = estimate.load(Relaxed);
         // An update that another thread overwrites does not matter.
         let new = if is_one {
-            old + (u8::MAX - old).div_ceil(LATE_CHANGES)
+            old + (u8::MAX - old).div_ceil(ESTIMATE_WINDOW)
         } else {
-            old - old.div_ceil(LATE_CHANGES)
+            old - old.div_ceil(ESTIMATE_WINDOW)
         };
         estimate.store(new, Relaxed);
     }
@@ -93,7 +93,7 @@ impl LastCommits {
     }
 
     /// Records whether a write to the bucket was to a new key.
-    pub(super) fn note_key(&self, bucket: &Bucket, is_new: bool) {
+    pub(super) fn record_is_new(&self, bucket: &Bucket, is_new: bool) {
         self.replacing.note(bucket, !is_new);
     }
 
@@ -104,7 +104,7 @@ impl LastCommits {
     }
 
     /// Records whether a removal with an event was of an object without metadata and tags.
-    pub(super) fn note_removed(&self, bucket: &Bucket, is_plain: bool) {
+    pub(super) fn record_is_plain(&self, bucket: &Bucket, is_plain: bool) {
         self.attributed.note(bucket, !is_plain);
     }
 
@@ -113,7 +113,7 @@ impl LastCommits {
         if let Some(last) = all.get(name) {
             return Arc::clone(last);
         }
-        if all.len() >= REMEMBERED {
+        if all.len() >= MAX_CACHED_COMMITS {
             all.retain(|_, last| Arc::strong_count(last) > 1);
         }
         let last = LastCommit::default();
@@ -122,7 +122,7 @@ impl LastCommits {
     }
 
     /// Forgets what the last commit of a head left, unless a commit of the head is in progress, which finds the change by itself.
-    pub(crate) fn forget(&self, name: &str) {
+    pub(crate) fn invalidate(&self, name: &str) {
         let last = self.all.lock().get(name).map(Arc::clone);
         if let Some(last) = last
             && let Ok(mut last) = last.try_lock()
@@ -133,12 +133,12 @@ impl LastCommits {
 }
 
 /// The right to commit changes of a key in this gateway.
-pub(super) struct CommitTurn {
+pub(super) struct CommitGuard {
     gateway: Arc<Gateway>,
     name: String,
-    last: OwnedMutexGuard<Option<Base>>,
+    last: OwnedMutexGuard<Option<AssumedHead>>,
     /// Evidence of the last attempt to remove the head, which leaves no evidence in it.
-    removal: Option<Evidence>,
+    removal: Option<CommitRecord>,
     attempts: u32,
     crowded: u32,
 }
@@ -146,16 +146,16 @@ pub(super) struct CommitTurn {
 /// What a read of a head for a commit found.
 pub(super) enum HeadRead {
     /// The change has already taken effect: an OSD executed an attempt, and did not recognize it when it was resent.
-    Made(Box<Evidence>),
+    Committed(Box<CommitRecord>),
     /// The state to build the commit on.
     State(Box<HeadState>),
 }
 
-impl CommitTurn {
+impl CommitGuard {
     /// Waits for the right to commit a change of the head `name`.
-    pub(super) async fn wait(gateway: &Arc<Gateway>, name: &str) -> CommitTurn {
+    pub(super) async fn acquire(gateway: &Arc<Gateway>, name: &str) -> CommitGuard {
         let last = gateway.commits.of(name).lock_owned().await;
-        CommitTurn {
+        CommitGuard {
             gateway: Arc::clone(gateway),
             name: name.to_owned(),
             last,
@@ -166,7 +166,7 @@ impl CommitTurn {
     }
 
     /// Takes what the previous commit left, unless the index knows of later changes.
-    pub(super) fn last_base(&mut self, view: &View) -> Option<Base> {
+    pub(super) fn last_base(&mut self, view: &KeyView) -> Option<AssumedHead> {
         let base = self.last.take()?;
         (base.seq() >= view.finished()).then_some(base)
     }
@@ -175,7 +175,7 @@ impl CommitTurn {
     /// it since.
     pub(super) fn is_current(&self, version: u64) -> bool {
         match &*self.last {
-            Some(Base::Head(head)) => head.version <= version,
+            Some(AssumedHead::Head(head)) => head.version <= version,
             _ => true,
         }
     }
@@ -183,9 +183,9 @@ impl CommitTurn {
     /// Reads the head, and looks for evidence of `op` in it.
     pub(super) async fn read_head(&self, op: &IndexOp) -> Result<HeadRead> {
         let state = self.gateway.head_state(&self.name).await?;
-        let made = commit::made(op.tag(), self.removal.as_ref(), state.protocol.as_ref());
+        let made = commit::find_commit(op.tag(), self.removal.as_ref(), state.protocol.as_ref());
         Ok(match made {
-            Some(evidence) => HeadRead::Made(Box::new(evidence)),
+            Some(evidence) => HeadRead::Committed(Box::new(evidence)),
             None => HeadRead::State(Box::new(state)),
         })
     }
@@ -196,17 +196,17 @@ impl CommitTurn {
         &mut self,
         op: &mut IndexOp,
         built: nacre_index::Result<Commit>,
-    ) -> Result<Option<Evidence>> {
-        if matches!(built, Err(nacre_index::Error::Crowded(_))) {
-            self.wait_crowded().await?;
+    ) -> Result<Option<CommitRecord>> {
+        if matches!(built, Err(nacre_index::Error::TooManyPending(_))) {
+            self.wait_backlog().await?;
             op.refresh_view().await?;
             return Ok(None);
         }
         self.execute(op, built?).await
     }
 
-    /// Like [`CommitTurn::commit`], for a commit that could be built.
-    async fn execute(&mut self, op: &IndexOp, commit: Commit) -> Result<Option<Evidence>> {
+    /// Like [`CommitGuard::commit`], for a commit that could be built.
+    async fn execute(&mut self, op: &IndexOp, commit: Commit) -> Result<Option<CommitRecord>> {
         *self.last = None;
         let mut commit = commit;
         let write = std::mem::take(&mut commit.write);
@@ -224,8 +224,8 @@ impl CommitTurn {
                 self.retry().await?;
                 Ok(None)
             }
-            Err(error) if error.is_unknown() => match self.read_head(op).await {
-                Ok(HeadRead::Made(evidence)) => Ok(Some(*evidence)),
+            Err(error) if error.is_outcome_unknown() => match self.read_head(op).await {
+                Ok(HeadRead::Committed(evidence)) => Ok(Some(*evidence)),
                 Ok(HeadRead::State(_)) | Err(_) => Err(error),
             },
             Err(error) => Err(error),
@@ -245,14 +245,14 @@ impl CommitTurn {
         Ok(())
     }
 
-    /// Waits because too many changes of the key are not finished. Fails with [`Error::Contended`] after [`CROWDED_ATTEMPTS`]
+    /// Waits because too many changes of the key are not finished. Fails with [`Error::Contended`] after [`BACKLOG_ATTEMPTS`]
     /// waits.
-    async fn wait_crowded(&mut self) -> Result<()> {
+    async fn wait_backlog(&mut self) -> Result<()> {
         self.crowded += 1;
-        if self.crowded > CROWDED_ATTEMPTS {
+        if self.crowded > BACKLOG_ATTEMPTS {
             return Err(Error::Contended(self.name.clone()));
         }
-        tokio::time::sleep(CROWDED_DELAY).await;
+        tokio::time::sleep(BACKLOG_DELAY).await;
         Ok(())
     }
 }
@@ -265,10 +265,10 @@ mod tests {
     fn idle_keys_are_forgotten_and_busy_ones_are_not() {
         let commits = LastCommits::default();
         let busy = commits.of("busy");
-        for key in 0..2 * REMEMBERED {
+        for key in 0..2 * MAX_CACHED_COMMITS {
             drop(commits.of(&key.to_string()));
         }
-        assert!(commits.all.lock().len() <= REMEMBERED);
+        assert!(commits.all.lock().len() <= MAX_CACHED_COMMITS);
         assert!(Arc::ptr_eq(&busy, &commits.of("busy")));
     }
 
@@ -281,7 +281,7 @@ mod tests {
         assert!(!commits.expects_new(&bucket, "k"), "it was written here");
         let after = |replaced: usize, of: usize| {
             for at in 0..100 * of {
-                commits.note_key(&bucket, at % of >= replaced);
+                commits.record_is_new(&bucket, at % of >= replaced);
             }
             commits.expects_new(&bucket, "new")
         };
@@ -293,8 +293,8 @@ mod tests {
     #[test]
     fn a_tidied_head_is_read_again() {
         let commits = LastCommits::default();
-        *commits.of("k").try_lock().unwrap() = Some(Base::Absent);
-        commits.forget("k");
+        *commits.of("k").try_lock().unwrap() = Some(AssumedHead::Absent);
+        commits.invalidate("k");
         assert_eq!(*commits.of("k").try_lock().unwrap(), None);
     }
 }

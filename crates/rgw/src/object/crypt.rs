@@ -26,7 +26,7 @@ pub(crate) type Salt = [u8; SECRET_BYTES];
 
 /// Whose secret it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Holder {
+pub(crate) enum SseKeySource {
     /// The client's.
     Customer,
     /// The cluster's.
@@ -36,7 +36,7 @@ pub(crate) enum Holder {
 /// The encryption of an object, as its head records it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Encryption {
-    pub(crate) holder: Holder,
+    pub(crate) holder: SseKeySource,
     salt: Salt,
     /// Derived from the secret, to detect a wrong one.
     check: Salt,
@@ -45,7 +45,7 @@ pub(crate) struct Encryption {
 /// A secret that keys are derived from.
 #[derive(Clone)]
 pub(crate) struct Secret {
-    holder: Holder,
+    holder: SseKeySource,
     bytes: [u8; SECRET_BYTES],
 }
 
@@ -81,18 +81,18 @@ pub(crate) fn stored_range(range: &Range<u64>, size: u64) -> (Range<u64>, u64) {
 }
 
 /// Random bytes.
-pub(crate) fn salt() -> Result<Salt> {
+pub(crate) fn random_salt() -> Result<Salt> {
     let mut salt = Salt::default();
     getrandom::fill(&mut salt).map_err(Error::no_random_numbers)?;
     Ok(salt)
 }
 
 impl Secret {
-    pub(crate) fn new(holder: Holder, bytes: [u8; SECRET_BYTES]) -> Secret {
+    pub(crate) fn new(holder: SseKeySource, bytes: [u8; SECRET_BYTES]) -> Secret {
         Secret { holder, bytes }
     }
 
-    pub(crate) fn holder(&self) -> &Holder {
+    pub(crate) fn holder(&self) -> &SseKeySource {
         &self.holder
     }
 
@@ -107,8 +107,8 @@ impl Secret {
     }
 
     /// Returns the record of an object that is to be encrypted under this secret, with a new salt.
-    pub(crate) fn seal(&self) -> Result<Encryption> {
-        let salt = salt()?;
+    pub(crate) fn new_encryption(&self) -> Result<Encryption> {
+        let salt = random_salt()?;
         Ok(Encryption { holder: self.holder.clone(), check: self.derive(&salt, FOR_CHECK), salt })
     }
 
@@ -122,11 +122,11 @@ impl Secret {
 
     /// The key to an object's data.
     pub(crate) fn cipher(&self, encryption: &Encryption) -> Cipher {
-        self.cipher_of(&encryption.salt)
+        self.part_cipher(&encryption.salt)
     }
 
     /// The key to a part's data.
-    pub(crate) fn cipher_of(&self, salt: &Salt) -> Cipher {
+    pub(crate) fn part_cipher(&self, salt: &Salt) -> Cipher {
         let key = UnboundKey::new(&AES_256_GCM, &self.derive(salt, FOR_DATA));
         Cipher(LessSafeKey::new(key.expect("invariant: the key has the length of AES-256's")))
     }
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     fn secret(byte: u8) -> Secret {
-        Secret::new(Holder::Customer, [byte; SECRET_BYTES])
+        Secret::new(SseKeySource::Customer, [byte; SECRET_BYTES])
     }
 
     fn encrypted(cipher: Cipher, data: &Bytes) -> Bytes {
@@ -288,7 +288,7 @@ mod tests {
     #[tokio::test]
     async fn any_range_is_decrypted() {
         let key = secret(7);
-        let encryption = key.seal().unwrap();
+        let encryption = key.new_encryption().unwrap();
         for size in [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 5] {
             let data: Bytes = (0..size).map(|at| ((at * 31) >> 3) as u8).collect::<Vec<_>>().into();
             let stored = encrypted(key.cipher(&encryption), &data);
@@ -307,7 +307,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_changed_is_not_decrypted() {
         let key = secret(7);
-        let encryption = key.seal().unwrap();
+        let encryption = key.new_encryption().unwrap();
         let size = 2 * CHUNK_BYTES + 100;
         let data = Bytes::from(vec![5; size]);
         let stored = encrypted(key.cipher(&encryption), &data);
@@ -325,7 +325,7 @@ mod tests {
         let moved = [&stored[chunk..2 * chunk], &stored[..chunk], &stored[2 * chunk..]].concat();
         assert!(read(key.cipher(&encryption), &moved.into(), whole.clone(), size as u64).await.is_err());
         // Another object's key, under the same secret.
-        let other = key.seal().unwrap();
+        let other = key.new_encryption().unwrap();
         assert!(read(key.cipher(&other), &stored, whole, size as u64).await.is_err());
         assert!(key.check(&encryption).is_ok());
         assert!(matches!(secret(8).check(&encryption), Err(Error::WrongKey)));

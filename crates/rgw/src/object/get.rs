@@ -3,7 +3,7 @@
 //! it.
 
 use super::{
-    Data, Encryption, HEAD, HEAD_BYTES, Head, INLINE_BYTES, MANIFEST_BYTES, Manifest, ManifestPart,
+    DataLocation, Encryption, HEAD, HEAD_BYTES, Head, INLINE_BYTES, MANIFEST_BYTES, Manifest, ManifestPart,
     PIECE_BYTES, STRIPE_BYTES,
 };
 use super::{Secret, crypt, head_name, head_of};
@@ -30,7 +30,7 @@ struct Span {
 }
 
 /// An object that is being read.
-pub(crate) struct Reader {
+pub(crate) struct ObjectReader {
     pub(crate) head: Head,
     /// The parts, if the object was uploaded in parts.
     pub(crate) manifest: Manifest,
@@ -45,8 +45,8 @@ pub(crate) struct Reader {
 
 impl Gateway {
     /// Opens the newest version of an object for reading; it may be a delete marker.
-    pub(crate) async fn open_object(&self, bucket: &Bucket, key: &str) -> Result<Reader> {
-        let mut asked = self.read_sizes.first_read(&bucket.id);
+    pub(crate) async fn open_object(&self, bucket: &Bucket, key: &str) -> Result<ObjectReader> {
+        let mut asked = self.read_sizes.first_read_len(&bucket.id);
         let mut again = false;
         loop {
             let (name, head, inline) = self.read_head(bucket, key, 0..asked).await?;
@@ -54,9 +54,9 @@ impl Gateway {
                 // The second read is too short only if the object was replaced in between.
                 Some(longer) => asked = if again { HEAD_BYTES } else { longer },
                 None => {
-                    self.read_sizes.learn(&bucket.id, inline.len() as u64);
+                    self.read_sizes.record_read(&bucket.id, inline.len() as u64);
                     let pool = self.data_pool(&head).await?;
-                    return Reader::new(name, head, inline, pool);
+                    return ObjectReader::new(name, head, inline, pool);
                 }
             }
             again = true;
@@ -65,30 +65,35 @@ impl Gateway {
 
     /// Like [`Gateway::open_object`], for a caller that reads nothing but `range`. Fetches no more than that, unless the data in
     /// the head is encrypted or is a manifest.
-    pub(crate) async fn open_range(&self, bucket: &Bucket, key: &str, range: Range<u64>) -> Result<Reader> {
+    pub(crate) async fn open_range(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        range: Range<u64>,
+    ) -> Result<ObjectReader> {
         let most = INLINE_BYTES as u64;
         let range = range.start.min(most)..range.end.min(most);
         let whole = range.end - range.start;
-        let mut asked = self.read_sizes.first_read(&bucket.id).min(whole);
+        let mut asked = self.read_sizes.first_read_len(&bucket.id).min(whole);
         let mut again = false;
         loop {
             let (name, head, inline) = self.read_head(bucket, key, range.start..range.start + asked).await?;
             match &head.data {
-                Data::Tails(_) => {
-                    self.read_sizes.learn(&bucket.id, 0);
+                DataLocation::Tails(_) => {
+                    self.read_sizes.record_read(&bucket.id, 0);
                     let pool = self.data_pool(&head).await?;
-                    return Reader::new(name, head, Bytes::new(), pool);
+                    return ObjectReader::new(name, head, Bytes::new(), pool);
                 }
-                Data::Inline if head.encryption.is_none() => {
+                DataLocation::Inline if head.encryption.is_none() => {
                     let there = range.end.min(head.size).saturating_sub(range.start);
                     if there <= asked {
                         check_len(&name, &inline, there)?;
-                        self.read_sizes.learn(&bucket.id, there);
+                        self.read_sizes.record_read(&bucket.id, there);
                         let inline_at = range.start;
-                        return Ok(Reader {
+                        return Ok(ObjectReader {
                             inline,
                             inline_at,
-                            ..Reader::bare(head, self.pools.data.clone())
+                            ..ObjectReader::head_only(head, self.pools.data.clone())
                         });
                     }
                     asked = if again { whole } else { there };
@@ -138,11 +143,11 @@ impl Head {
     pub(super) fn inline_bytes(&self) -> u64 {
         let size = self.size.min(HEAD_BYTES);
         let bytes = match &self.data {
-            Data::Inline if self.encryption.is_some() => crypt::stored_len(size),
-            Data::Inline => size,
-            Data::Tails(_) => 0,
+            DataLocation::Inline if self.encryption.is_some() => crypt::stored_len(size),
+            DataLocation::Inline => size,
+            DataLocation::Tails(_) => 0,
             // The length of a manifest is not recorded.
-            Data::Parts(_) => MANIFEST_BYTES as u64,
+            DataLocation::Parts(_) => MANIFEST_BYTES as u64,
         };
         bytes.min(HEAD_BYTES)
     }
@@ -158,23 +163,30 @@ fn check_len(name: &str, data: &Bytes, wanted: u64) -> Result<()> {
     Err(Error::Corrupt { name: name.to_owned(), source })
 }
 
-impl Reader {
+impl ObjectReader {
     /// A reader of an object. `inline` is the data in its head's RADOS object, `name`.
-    pub(super) fn new(name: String, head: Head, inline: Bytes, pool: IoCtx) -> Result<Reader> {
+    pub(super) fn new(name: String, head: Head, inline: Bytes, pool: IoCtx) -> Result<ObjectReader> {
         let manifest = match head.data {
-            Data::Parts(_) => record::decode(&name, &inline)?,
+            DataLocation::Parts(_) => record::decode(&name, &inline)?,
             _ => Manifest::default(),
         };
         let stored = if head.encryption.is_some() { crypt::stored_len(head.size) } else { head.size };
-        if head.data == Data::Inline {
+        if head.data == DataLocation::Inline {
             check_len(&name, &inline, stored)?;
         }
-        Ok(Reader { head, manifest, secret: None, inline, inline_at: 0, pool })
+        Ok(ObjectReader { head, manifest, secret: None, inline, inline_at: 0, pool })
     }
 
     /// A reader of an object of which only the head is needed.
-    pub(super) fn bare(head: Head, pool: IoCtx) -> Reader {
-        Reader { head, manifest: Manifest::default(), secret: None, inline: Bytes::new(), inline_at: 0, pool }
+    pub(super) fn head_only(head: Head, pool: IoCtx) -> ObjectReader {
+        ObjectReader {
+            head,
+            manifest: Manifest::default(),
+            secret: None,
+            inline: Bytes::new(),
+            inline_at: 0,
+            pool,
+        }
     }
 
     /// Streams the data in `range`, which lies within the object. A piece that is too short yields an error.
@@ -187,9 +199,9 @@ impl Reader {
 
     fn plain(&self, range: Range<u64>) -> impl Stream<Item = Result<Bytes>> + Send + use<> {
         let (inline, spans) = match &self.head.data {
-            Data::Inline => (Some(self.inline_range(range)), Vec::new()),
-            Data::Tails(tails) => (None, spans(tails, range)),
-            Data::Parts(_) => (None, self.spans_of_parts(range)),
+            DataLocation::Inline => (Some(self.inline_range(range)), Vec::new()),
+            DataLocation::Tails(tails) => (None, spans(tails, range)),
+            DataLocation::Parts(_) => (None, self.spans_of_parts(range)),
         };
         stream::iter(inline).chain(self.pieces(spans))
     }
@@ -217,23 +229,23 @@ impl Reader {
         let mut streams = Vec::new();
         match (&self.secret, &self.head.data) {
             (None, _) => streams.push(stream::iter([Err(Error::WrongKey)]).boxed()),
-            (Some(secret), Data::Inline) => {
+            (Some(secret), DataLocation::Inline) => {
                 let (stored, chunk) = crypt::stored_range(&range, self.head.size);
                 let inline = self.inline.slice(stored.start as usize..stored.end as usize);
                 let inline = stream::iter([Ok(inline)]);
                 streams.push(crypt::decrypt(secret.cipher(encryption), inline, &range, chunk).boxed());
             }
-            (Some(secret), Data::Tails(tails)) => {
+            (Some(secret), DataLocation::Tails(tails)) => {
                 let (stored, chunk) = crypt::stored_range(&range, self.head.size);
                 let pieces = self.pieces(spans(tails, stored)).boxed();
                 streams.push(crypt::decrypt(secret.cipher(encryption), pieces, &range, chunk).boxed());
             }
-            (Some(secret), Data::Parts(_)) => {
+            (Some(secret), DataLocation::Parts(_)) => {
                 for (part, range) in self.parts_of(range) {
                     let (stored, chunk) = crypt::stored_range(&range, part.size);
                     let pieces = self.pieces(spans(&part.tails, stored)).boxed();
                     // A part without a salt is damaged: nothing can be decrypted with the key that is derived here.
-                    let cipher = secret.cipher_of(&part.salt.unwrap_or_default());
+                    let cipher = secret.part_cipher(&part.salt.unwrap_or_default());
                     streams.push(crypt::decrypt(cipher, pieces, &range, chunk).boxed());
                 }
             }

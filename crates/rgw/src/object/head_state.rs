@@ -1,17 +1,17 @@
 //! The state of an object's head: the current version, which other versions there are, and what the index protocol needs.
 
-use super::versions::Versions;
-use super::{Data, HEAD, Head, Manifest, head_name, head_name_in};
+use super::versions::VersionsAttr;
+use super::{DataLocation, HEAD, Head, Manifest, head_name, head_name_in};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
-use crate::index::{Listed, Stats, Tails, execute};
+use crate::index::{ListingEntry, Stats, Tails, execute};
 use crate::record;
 use bytes::Bytes;
 use nacre_client::ReadOp;
-use nacre_index::commit::Base;
+use nacre_index::commit::AssumedHead;
 use nacre_index::head;
-use nacre_index::record::Evidence;
+use nacre_index::record::CommitRecord;
 use nacre_index::seq::Seq;
 use std::collections::BTreeMap;
 
@@ -22,16 +22,16 @@ pub(super) const VERSIONS: &str = "rgw.versions";
 
 /// Identifies a state of a head: every change of the head gives it another mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HeadMark {
+pub(crate) struct HeadStateId {
     /// The sequence of the last change.
     seq: Seq,
     /// The RADOS version. It is compared only for heads of format 1, because tidying changes it.
     version: u64,
 }
 
-impl HeadMark {
+impl HeadStateId {
     /// Whether both marks identify the same state.
-    pub(super) fn is(self, other: HeadMark) -> bool {
+    pub(super) fn is_same_state(self, other: HeadStateId) -> bool {
         if self.seq == Seq::LEGACY { self == other } else { self.seq == other.seq }
     }
 
@@ -44,10 +44,10 @@ impl HeadMark {
 /// An object's current version.
 pub(crate) struct CurrentObject {
     pub(crate) head: Head,
-    pub(super) versions: Option<Versions>,
+    pub(super) versions: Option<VersionsAttr>,
     /// The RADOS version of the head.
     pub(super) version: u64,
-    pub(crate) mark: HeadMark,
+    pub(crate) mark: HeadStateId,
 }
 
 /// The state of a head that a commit is built on.
@@ -62,37 +62,37 @@ pub(super) struct HeadState {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeadEntry {
     pub(crate) seq: Seq,
-    pub(crate) listed: Listed,
+    pub(crate) listed: ListingEntry,
     /// The tails of the object, if it never had versions.
     pub(crate) tails: Vec<Tails>,
 }
 
 impl CurrentObject {
     /// Decodes the current version from a head's attributes; `None` for a tombstone.
-    pub(super) fn of(
+    pub(super) fn decode(
         name: &str,
         version: u64,
         attributes: &BTreeMap<Bytes, Bytes>,
     ) -> Result<Option<CurrentObject>> {
         let evidence = attributes.get(head::CHANGE.as_bytes());
         let evidence =
-            evidence.map(|bytes| nacre_index::record::decode::<Evidence>(name, bytes)).transpose()?;
+            evidence.map(|bytes| nacre_index::record::decode::<CommitRecord>(name, bytes)).transpose()?;
         let Some(stored) = attributes.get(HEAD.as_bytes()) else {
             return if evidence.is_some() { Ok(None) } else { Err(no_head(name)) };
         };
         let versions = attributes.get(VERSIONS.as_bytes());
         let versions = versions.map(|bytes| record::decode(name, bytes)).transpose()?;
-        let mark = HeadMark { seq: evidence.map_or(Seq::LEGACY, |evidence| evidence.seq), version };
+        let mark = HeadStateId { seq: evidence.map_or(Seq::LEGACY, |evidence| evidence.seq), version };
         Ok(Some(CurrentObject { head: record::decode(name, stored)?, versions, version, mark }))
     }
 
     /// What a listing shows of the object.
-    pub(crate) fn listed(&self) -> Listed {
-        self.head.listed(self.held())
+    pub(crate) fn listed(&self) -> ListingEntry {
+        self.head.listed(self.version_totals())
     }
 
     /// The totals of all versions, if the object has versions.
-    pub(super) fn held(&self) -> Option<Stats> {
+    pub(super) fn version_totals(&self) -> Option<Stats> {
         self.versions.map(|versions| versions.held)
     }
 }
@@ -106,8 +106,8 @@ fn no_head(name: &str) -> Error {
 
 impl HeadState {
     /// The base of a commit on this head.
-    pub(super) fn base(&self) -> Base {
-        Base::read(self.protocol.clone())
+    pub(super) fn base(&self) -> AssumedHead {
+        AssumedHead::read(self.protocol.clone())
     }
 
     /// The RADOS version; 0 if there is no RADOS object.
@@ -123,7 +123,7 @@ impl Gateway {
         let Some(reply) = reply else { return Ok(HeadState { protocol: None, object: None }) };
         let protocol = head::parse(name, Some(&reply))?;
         let attributes = reply.pairs(0).map_err(nacre_index::Error::from)?;
-        let object = CurrentObject::of(name, reply.version, attributes)?;
+        let object = CurrentObject::decode(name, reply.version, attributes)?;
         Ok(HeadState { protocol, object })
     }
 
@@ -143,24 +143,24 @@ impl Gateway {
             Err(error) if error.is_not_found() => Ok(None),
             reply => {
                 let mut reply = reply?;
-                CurrentObject::of(&name, reply.version, &reply.pairs(0)?)
+                CurrentObject::decode(&name, reply.version, &reply.pairs(0)?)
             }
         }
     }
 
     /// Reads an object's current version, which may be a delete marker, and the state of its head; `None` if there is no object.
-    pub(crate) async fn head(&self, bucket: &Bucket, key: &str) -> Result<Option<(Head, HeadMark)>> {
+    pub(crate) async fn head(&self, bucket: &Bucket, key: &str) -> Result<Option<(Head, HeadStateId)>> {
         Ok(self.current(bucket, key).await?.map(|current| (current.head, current.mark)))
     }
 
     /// What a listing shows of a key, according to its head.
-    pub(crate) async fn listed_head(&self, bucket: &Bucket, key: &str) -> Result<Option<Listed>> {
+    pub(crate) async fn listed_head(&self, bucket: &Bucket, key: &str) -> Result<Option<ListingEntry>> {
         Ok(self.current(bucket, key).await?.map(|current| current.listed()))
     }
 
     /// The index entry that a key's head corresponds to, with the tails if the object never had versions; `None` if there is no
     /// object.
-    pub(crate) async fn head_with_tails(&self, bucket: &Bucket, key: &str) -> Result<Option<HeadEntry>> {
+    pub(crate) async fn head_index_entry(&self, bucket: &Bucket, key: &str) -> Result<Option<HeadEntry>> {
         let name = head_name(bucket, key);
         for _ in 0..ATTEMPTS {
             let Some(current) = self.current(bucket, key).await? else { return Ok(None) };
@@ -169,9 +169,9 @@ impl Gateway {
                 return Ok(Some(HeadEntry { seq, listed, tails: Vec::new() }));
             }
             let tails = match &current.head.data {
-                Data::Inline => Vec::new(),
-                Data::Tails(tails) => vec![tails.clone()],
-                Data::Parts(_) => {
+                DataLocation::Inline => Vec::new(),
+                DataLocation::Tails(tails) => vec![tails.clone()],
+                DataLocation::Parts(_) => {
                     // Read again if the head changed meanwhile.
                     let inline = self.inline(&name, &current.head, current.version).await?;
                     let Some(inline) = inline else { continue };

@@ -4,19 +4,19 @@ use super::multipart;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
-use crate::index::{self, RESHARD_LOOK, RESHARD_PATIENCE, Tails, execute};
+use crate::index::{self, RESHARD_POLL_INTERVAL, RESHARD_WAIT_TIMEOUT, Tails, execute};
 use crate::notifications::ChangeEvents;
-use nacre_index::commit::{Base, Change};
-use nacre_index::finish::{Outcome, Settled};
-use nacre_index::prepare::{self, Batch, Prepare, View};
-use nacre_index::record::{Attributes, Content, Evidence, Listed, Pending, Subject, VersionKind};
-use nacre_index::seq::Incarnation;
+use nacre_index::commit::{AssumedHead, PreparedChange};
+use nacre_index::finish::{ChangeOutcome, ResolvedChange};
+use nacre_index::prepare::{self, KeyView, Prepare, PrepareBatch};
+use nacre_index::record::{Attributes, CommitRecord, Content, ListingEntry, Pending, Subject, VersionKind};
+use nacre_index::seq::HeadIncarnation;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// What a change records in the index when it is prepared.
 #[derive(Debug, Default)]
-pub(super) struct Intent {
+pub(super) struct PrepareIntent {
     /// Tails that the change may write.
     pub(super) tails: Option<Tails>,
     /// Tails that become unreferenced when the change is committed, in addition to those that the index knows.
@@ -41,8 +41,8 @@ pub(crate) struct IndexOp {
     bucket: Arc<Bucket>,
     shard: String,
     change: Prepare,
-    at: Incarnation,
-    view: View,
+    at: HeadIncarnation,
+    view: KeyView,
     events: ChangeEvents,
     /// Whether the upload that the change completes may carry its mark.
     is_marked: bool,
@@ -55,15 +55,15 @@ impl IndexOp {
         gateway: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
         (key, tag): (&str, &str),
-        intent: Intent,
+        intent: PrepareIntent,
     ) -> Result<IndexOp> {
-        let Intent { tails, replaced, parts, upload, slot, overwrites, events, subject } = intent;
+        let PrepareIntent { tails, replaced, parts, upload, slot, overwrites, events, subject } = intent;
         let expect_new = overwrites && gateway.commits.expects_new(bucket, key);
         let (begun_ns, session) = (now_ns(), gateway.session().to_owned());
         let event = events.index_event(subject);
         let pending = Pending { begun_ns, session, tails, replaced, parts, upload, slot, event };
         let mut change = Prepare { key: key.to_owned(), tag: tag.to_owned(), pending, expect_new };
-        let deadline = Instant::now() + RESHARD_PATIENCE;
+        let deadline = Instant::now() + RESHARD_WAIT_TIMEOUT;
         let mut current = Arc::clone(bucket);
         loop {
             let shard = index::shard_of(&current, key);
@@ -71,7 +71,7 @@ impl IndexOp {
                 Ok(index::Prepared { slot, at, view }) => {
                     change.pending.slot = slot;
                     if overwrites && !expect_new {
-                        gateway.commits.note_key(bucket, view.entry.is_none());
+                        gateway.commits.record_is_new(bucket, view.entry.is_none());
                     }
                     let gateway = Arc::clone(gateway);
                     let (is_marked, settled) = (false, false);
@@ -91,7 +91,7 @@ impl IndexOp {
                 Err(Error::IndexBusy(_)) if Instant::now() < deadline => {}
                 Err(error) => return Err(error),
             }
-            tokio::time::sleep(RESHARD_LOOK).await;
+            tokio::time::sleep(RESHARD_POLL_INTERVAL).await;
             let now = gateway.bucket(&bucket.name).await?;
             // It is another bucket with that name, or its state is another one and the change would have to be made differently.
             if now.id != bucket.id || index::open_state(&now) != index::open_state(bucket) {
@@ -102,8 +102,8 @@ impl IndexOp {
     }
 
     /// The change, as its commit needs it. `subject` is what its event is about.
-    pub(super) fn change<'a>(&'a self, subject: &'a Subject) -> Change<'a> {
-        Change {
+    pub(super) fn change<'a>(&'a self, subject: &'a Subject) -> PreparedChange<'a> {
+        PreparedChange {
             key: &self.change.key,
             tag: &self.change.tag,
             prepared: self.at,
@@ -119,7 +119,7 @@ impl IndexOp {
     }
 
     /// What the shard had of the key when it was last read.
-    pub(super) fn view(&self) -> &View {
+    pub(super) fn view(&self) -> &KeyView {
         &self.view
     }
 
@@ -129,12 +129,12 @@ impl IndexOp {
     }
 
     /// Notes that the upload that the change completes may carry its mark from now on.
-    pub(super) fn mark(&mut self) {
+    pub(super) fn set_upload_marked(&mut self) {
         self.is_marked = true;
     }
 
     /// Records in the index which tails become unreferenced when the change is committed. No commit of it may be in flight.
-    pub(super) async fn replaces(&mut self, replaced: Vec<Tails>) -> Result<()> {
+    pub(super) async fn set_replaced_tails(&mut self, replaced: Vec<Tails>) -> Result<()> {
         if self.change.pending.replaced == replaced {
             return Ok(());
         }
@@ -143,7 +143,7 @@ impl IndexOp {
     }
 
     /// Records in the index what the change's event is about. No commit of it may be in flight.
-    pub(super) async fn is_about(&mut self, subject: &Subject) -> Result<()> {
+    pub(super) async fn set_event_subject(&mut self, subject: &Subject) -> Result<()> {
         match &mut self.change.pending.event {
             Some(event) if event.subject != *subject => event.subject = subject.clone(),
             _ => return Ok(()),
@@ -151,19 +151,19 @@ impl IndexOp {
         self.amend().await
     }
 
-    /// Like [`IndexOp::is_about`], for a removed object. Its size and ETag need not be recorded, because the index entry has
+    /// Like [`IndexOp::set_event_subject`], for a removed object. Its size and ETag need not be recorded, because the index entry has
     /// them.
-    pub(super) async fn removes(&mut self, subject: &Subject) -> Result<()> {
+    pub(super) async fn set_removal_subject(&mut self, subject: &Subject) -> Result<()> {
         let noted = self.change.pending.event.as_ref().map(|event| &event.subject.attributes);
-        if noted == Some(&subject.attributes) { Ok(()) } else { self.is_about(subject).await }
+        if noted == Some(&subject.attributes) { Ok(()) } else { self.set_event_subject(subject).await }
     }
 
     /// What the head's last change left, if that is all that the events of a removal need.
-    pub(super) fn told<'a>(&'a self, base: &'a Base) -> Option<&'a Listed> {
+    pub(super) fn listing_for_event<'a>(&'a self, base: &'a AssumedHead) -> Option<&'a ListingEntry> {
         let listed = match base {
-            Base::Absent => None,
-            Base::Entry(_) => self.view.entry.as_ref()?.object.as_ref(),
-            Base::Head(head) => match &head.last.as_ref()?.content {
+            AssumedHead::Absent => None,
+            AssumedHead::Entry(_) => self.view.entry.as_ref()?.object.as_ref(),
+            AssumedHead::Head(head) => match &head.last.as_ref()?.content {
                 Content::Object(listed) => Some(listed),
                 Content::Unchanged | Content::Tombstone | Content::Removed => None,
             },
@@ -174,22 +174,22 @@ impl IndexOp {
     /// Records whether a removed object had metadata or tags, if the removal may have an event.
     pub(super) fn note_removed(&self, is_plain: bool) {
         if self.events.wants_attributes() {
-            self.gateway.commits.note_removed(&self.bucket, is_plain);
+            self.gateway.commits.record_is_plain(&self.bucket, is_plain);
         }
     }
 
     async fn amend(&mut self) -> Result<()> {
-        let deadline = Instant::now() + RESHARD_PATIENCE;
+        let deadline = Instant::now() + RESHARD_WAIT_TIMEOUT;
         loop {
             let write = prepare::amend(&self.change);
             match execute::write(&self.gateway.pools.index, &self.shard, write).await {
-                Err(error) if error.is_canceled() || error.is_absent() => {}
+                Err(error) if error.is_canceled() || error.is_not_found() => {}
                 amended => return amended.map(drop),
             }
             if Instant::now() > deadline {
                 return Err(Error::IndexBusy(self.bucket.name.clone()));
             }
-            tokio::time::sleep(RESHARD_LOOK).await;
+            tokio::time::sleep(RESHARD_POLL_INTERVAL).await;
             self.follow().await?;
         }
     }
@@ -208,25 +208,25 @@ impl IndexOp {
     /// Records whether the key of a committed write was new, if the prepare did not read that.
     pub(super) fn note_key(&self, is_new: bool) {
         if self.change.expect_new {
-            self.gateway.commits.note_key(&self.bucket, is_new);
+            self.gateway.commits.record_is_new(&self.bucket, is_new);
         }
     }
 
     /// Returns what a write may take the head for after its commit was refused. If the key was expected to be new, reads what the
     /// shard has of it. `None` if the head has to be read.
-    pub(super) async fn guess_again(&mut self) -> Result<Option<Base>> {
+    pub(super) async fn next_base_guess(&mut self) -> Result<Option<AssumedHead>> {
         if !self.change.expect_new {
             return Ok(None);
         }
         self.note_key(false);
         self.refresh_view().await?;
-        Ok(self.view.guess_removal())
+        Ok(self.view.assume_for_removal())
     }
 
     /// Reads what the shard has of the key again.
     pub(super) async fn refresh_view(&mut self) -> Result<()> {
         self.change.expect_new = false;
-        let batch = Batch::new(index::open_state(&self.bucket), vec![self.change.clone()]);
+        let batch = PrepareBatch::new(index::open_state(&self.bucket), vec![self.change.clone()]);
         let Some(read) = batch.read() else { return Ok(()) };
         match execute::read(&self.gateway.pools.index, &self.shard, &read).await? {
             Some(reply) => {
@@ -240,12 +240,12 @@ impl IndexOp {
     }
 
     /// Finishes a committed change in the index, and pushes its immediate events.
-    async fn complete(mut self, evidence: Evidence, subject: &Subject) {
+    async fn complete(mut self, evidence: CommitRecord, subject: &Subject) {
         self.settled = true;
         if let (true, Some(id)) = (self.is_marked, &self.change.pending.upload) {
             // The upload is cleared up while the change is pending, so that recovery would do it after a crash.
             let kept: Vec<&Tails> = self.change.pending.parts.iter().collect();
-            let clearing = self.gateway.clear_upload(&self.bucket, (&self.change.key, id), &kept);
+            let clearing = self.gateway.purge_upload(&self.bucket, (&self.change.key, id), &kept);
             if let Err(error) = clearing.await {
                 tracing::warn!(%error, id, "rgw: an upload that became an object stays until it is ended");
             }
@@ -254,44 +254,47 @@ impl IndexOp {
         let events = std::mem::take(&mut self.events);
         events.committed(&key, &tag, seq, subject);
         let gateway = Arc::clone(&self.gateway);
-        self.finish(Outcome::Committed(Box::new(evidence))).await;
+        self.finish(ChangeOutcome::Committed(Box::new(evidence))).await;
         gateway.push_immediately(events, &key, &tag, seq, subject).await;
     }
 
     /// Cancels a change that was not committed and won't be.
     async fn cancel(mut self) {
         self.settled = true;
-        self.undo().await;
+        self.roll_back().await;
     }
 
     /// Like [`IndexOp::cancel`], unless the change may have taken effect: then it stays pending.
-    pub(super) async fn fail(mut self, error: &Error) {
+    pub(super) async fn abort(mut self, error: &Error) {
         self.settled = true;
-        if error.is_unknown() {
+        if error.is_outcome_unknown() {
             self.events.in_doubt(&self.change.tag);
         } else {
-            self.undo().await;
+            self.roll_back().await;
         }
     }
 
     /// Completes the change if it was committed, and fails it otherwise. Returns the result of the commit.
-    pub(super) async fn end<T>(self, committed: Result<Committed<T>>) -> Result<T> {
+    pub(super) async fn resolve<T>(self, committed: Result<Committed<T>>) -> Result<T> {
         match committed {
             Ok((value, evidence, subject)) => {
                 self.complete(evidence, &subject).await;
                 Ok(value)
             }
             Err(error) => {
-                self.fail(&error).await;
+                self.abort(&error).await;
                 Err(error)
             }
         }
     }
 
-    /// Like [`IndexOp::end`], for a change that may find nothing to do; then it is cancelled.
-    pub(super) async fn end_any<T>(self, committed: Result<Option<Committed<T>>>) -> Result<Option<T>> {
+    /// Like [`IndexOp::resolve`], for a change that may find nothing to do; then it is cancelled.
+    pub(super) async fn resolve_optional<T>(
+        self,
+        committed: Result<Option<Committed<T>>>,
+    ) -> Result<Option<T>> {
         match committed.transpose() {
-            Some(committed) => self.end(committed).await.map(Some),
+            Some(committed) => self.resolve(committed).await.map(Some),
             None => {
                 self.cancel().await;
                 Ok(None)
@@ -299,28 +302,30 @@ impl IndexOp {
         }
     }
 
-    async fn undo(self) {
+    async fn roll_back(self) {
         if let (true, Some(id)) = (self.is_marked, &self.change.pending.upload) {
             // The upload may be completed again. The mark is removed while the change is pending: otherwise the upload would be
             // taken for one that became an object.
             let name = multipart::upload_name(&self.bucket, &self.change.key, id);
-            if let Err(error) = multipart::release(&self.gateway.pools.data, &name, &self.change.tag).await {
+            if let Err(error) =
+                multipart::unmark_upload(&self.gateway.pools.data, &name, &self.change.tag).await
+            {
                 tracing::warn!(%error, id, "rgw: an upload stays marked as being completed");
                 return;
             }
         }
-        self.finish(Outcome::Cancelled).await;
+        self.finish(ChangeOutcome::Cancelled).await;
     }
 
-    async fn finish(self, outcome: Outcome) {
+    async fn finish(self, outcome: ChangeOutcome) {
         let (key, tag) = (self.change.key.clone(), self.change.tag.clone());
-        let change = Settled { key, tag, outcome };
-        self.gateway.finisher.add(&self.gateway, (&self.bucket.name, &self.shard), change.into()).await;
+        let change = ResolvedChange { key, tag, outcome };
+        self.gateway.finisher.enqueue(&self.gateway, (&self.bucket.name, &self.shard), change.into()).await;
     }
 }
 
 /// A committed change: its result, the evidence of it, and the version that its event is about.
-pub(super) type Committed<T> = (T, Evidence, Subject);
+pub(super) type Committed<T> = (T, CommitRecord, Subject);
 
 /// What events say of a version, with metadata and tags if they may be needed.
 pub(super) fn subject_of(events: &ChangeEvents, head: &super::Head, version_id: &str) -> Subject {
@@ -348,7 +353,7 @@ impl Drop for IndexOp {
         };
         // Without a runtime, the process is ending, and other gateways recover the pending change.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(op.undo());
+            runtime.spawn(op.roll_back());
         }
     }
 }

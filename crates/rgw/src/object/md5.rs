@@ -10,7 +10,7 @@ mod lanes;
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
-use lanes::{BLOCK, LANES, START, State, compress_lanes, compress_one};
+use lanes::{BLOCK, INITIAL_STATE, LANES, Md5State, compress_lanes, compress_one};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -29,7 +29,7 @@ const LENGTH: usize = 8;
 /// The MD5 of a stream.
 pub(crate) struct Md5 {
     /// The state after the pieces that are done.
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Md5State>>,
     /// Data that does not fill a block yet.
     rest: [u8; BLOCK],
     rest_len: usize,
@@ -41,9 +41,9 @@ pub(crate) struct Md5 {
 /// A piece of whole blocks to be digested.
 struct Job {
     /// The state of its stream.
-    shared: Arc<Mutex<State>>,
+    shared: Arc<Mutex<Md5State>>,
     /// The state while the piece is being digested.
-    state: State,
+    state: Md5State,
     data: Bytes,
     /// Bytes that are digested.
     done: usize,
@@ -53,13 +53,13 @@ struct Job {
 impl Md5 {
     /// The MD5 of an empty stream.
     pub(crate) fn new() -> Md5 {
-        let state = Arc::new(Mutex::new(START));
+        let state = Arc::new(Mutex::new(INITIAL_STATE));
         Md5 { state, rest: [0; BLOCK], rest_len: 0, len: 0, under_way: VecDeque::new() }
     }
 
     /// Adds a piece. A long piece is digested while others are received and written. Waits while too many pieces are outstanding.
     pub(crate) async fn update(&mut self, mut piece: Bytes) {
-        self.settle(WAITING - 1).await;
+        self.wait_outstanding(WAITING - 1).await;
         self.len += piece.len() as u64;
         if self.rest_len > 0 {
             let missing = (BLOCK - self.rest_len).min(piece.len());
@@ -68,7 +68,7 @@ impl Md5 {
             if self.rest_len < BLOCK {
                 return;
             }
-            self.settle(0).await;
+            self.wait_outstanding(0).await;
             compress_one(&mut self.state.lock(), &self.rest);
             self.rest_len = 0;
         }
@@ -76,12 +76,12 @@ impl Md5 {
         self.rest[..rest.len()].copy_from_slice(&rest);
         self.rest_len = rest.len();
         if piece.len() < SHORT {
-            self.settle(0).await;
+            self.wait_outstanding(0).await;
             compress_one(&mut self.state.lock(), &piece);
             return;
         }
         let (answer, under_way) = oneshot::channel();
-        let job = Job { shared: Arc::clone(&self.state), state: START, data: piece, done: 0, answer };
+        let job = Job { shared: Arc::clone(&self.state), state: INITIAL_STATE, data: piece, done: 0, answer };
         match thread().send(job) {
             Ok(()) => self.under_way.push_back(under_way),
             // The thread could not be started, so no piece is outstanding, and this one is digested here.
@@ -90,7 +90,7 @@ impl Md5 {
     }
 
     /// Waits until at most `most` pieces are outstanding. Outstanding pieces are held in memory.
-    pub(crate) async fn settle(&mut self, most: usize) {
+    pub(crate) async fn wait_outstanding(&mut self, most: usize) {
         while self.under_way.len() > most {
             if let Some(first) = self.under_way.front_mut() {
                 first.await.expect("invariant: the thread answers every job");
@@ -101,7 +101,7 @@ impl Md5 {
 
     /// Returns the digest of all pieces.
     pub(crate) async fn finish(mut self) -> [u8; 16] {
-        self.settle(0).await;
+        self.wait_outstanding(0).await;
         // Padding: a 1 bit, then zeros up to the end of a block, whose last bytes are the number of bits (RFC 1321, 3.1 and 3.2).
         let mut end = [0; 2 * BLOCK];
         end[..self.rest_len].copy_from_slice(&self.rest[..self.rest_len]);
@@ -287,11 +287,11 @@ mod tests {
 
     fn each_alone<const N: usize>() {
         let pieces: Vec<Bytes> = (0..N as u64).map(|lane| data(TURN * BLOCK, lane)).collect();
-        let mut states = START.map(|word| [word; N]);
+        let mut states = INITIAL_STATE.map(|word| [word; N]);
         let slices: [&[u8]; N] = std::array::from_fn(|lane| &pieces[lane][..]);
         compress_lanes(&mut states, &slices, TURN);
         for (lane, piece) in pieces.iter().enumerate() {
-            let mut alone = START;
+            let mut alone = INITIAL_STATE;
             compress_one(&mut alone, piece);
             assert_eq!(states.map(|word| word[lane]), alone, "{lane} of {N}");
         }

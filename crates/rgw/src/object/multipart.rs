@@ -7,22 +7,22 @@
 //! be pending. So if the write of a mark is not pending, the upload became an object or is being aborted: its parts are never
 //! used a second time.
 
-use super::index_op::Intent as ChangeIntent;
-use super::put::{Put, write_tails};
+use super::index_op::PrepareIntent as ChangeIntent;
+use super::put::{PutOp, write_tails};
 use super::{
-    Body, Condition, Data, Digests, Head, IndexOp, MANIFEST_BYTES, Manifest, ManifestPart, Reader,
-    STRIPE_BYTES, Salt, StoredChecksum, UnclassedHead, tail_count, tails_name,
+    DataLocation, Digests, Head, IndexOp, MANIFEST_BYTES, Manifest, ManifestPart, ObjectReader, STRIPE_BYTES,
+    Salt, StoredChecksum, UnclassedHead, UploadBody, WriteCondition, tail_count, tails_name,
 };
 use crate::bucket::Bucket;
 use crate::error::{BodyFault, Error, Result};
-use crate::gateway::{Gateway, now_ns, spawn_large};
+use crate::gateway::{Gateway, now_ns, spawn_boxed};
 use crate::index::{self, Tails};
 use crate::notifications::Cause;
-use crate::quota::{Purpose, QuotaUsage};
+use crate::quota::{QuotaUsage, ReservationKind};
 use crate::record;
 use bytes::Bytes;
 use nacre_client::{IoCtx, ReadOp, WriteOp};
-use nacre_index::finish::UploadEnd;
+use nacre_index::finish::UploadResolution;
 use nacre_index::key;
 use nacre_index::record::Pending;
 use nacre_topics::event::EventType;
@@ -55,7 +55,7 @@ pub(crate) struct Upload {
     /// The head of the future object, without data.
     pub(crate) head: Head,
     /// Nanoseconds since 1970.
-    pub(crate) begun_ns: u64,
+    pub(crate) started_ns: u64,
     /// The algorithm of the parts' checksums; empty if none was requested.
     pub(crate) algorithm: String,
     /// Whether the object gets a checksum of all its data.
@@ -100,7 +100,7 @@ struct UnclassedUpload {
 
 /// The tails of a part that is being written or was replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Intent {
+struct PartIntent {
     tails: Tails,
 }
 
@@ -117,7 +117,7 @@ impl Versioned for Upload {
     fn decode_old(_version: u8, body: &[u8]) -> Result<Upload, DecodeError> {
         let old: UnclassedUpload = encoding::decode_body(Self::NAME, body)?;
         let UnclassedUpload { head, begun_ns, algorithm, whole } = old;
-        Ok(Upload { head: head.into(), begun_ns, algorithm, whole })
+        Ok(Upload { head: head.into(), started_ns: begun_ns, algorithm, whole })
     }
 }
 
@@ -152,7 +152,7 @@ impl Versioned for UploadEntry {
 }
 
 /// Format 2 is format 1 with tails in the pool of a storage class.
-impl Versioned for Intent {
+impl Versioned for PartIntent {
     const NAME: &'static str = "intent of a part";
     const VERSION: u8 = 2;
     const COMPAT: u8 = 2;
@@ -161,14 +161,14 @@ impl Versioned for Intent {
         if self.tails.class().is_empty() { (1, 1) } else { (2, 2) }
     }
 
-    fn decode_old(_version: u8, body: &[u8]) -> Result<Intent, DecodeError> {
+    fn decode_old(_version: u8, body: &[u8]) -> Result<PartIntent, DecodeError> {
         encoding::decode_body(Self::NAME, body)
     }
 }
 
 /// Identifies a part of an upload.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PartPlace<'a> {
+pub(crate) struct PartId<'a> {
     pub(crate) key: &'a str,
     pub(crate) upload: &'a str,
     pub(crate) number: u32,
@@ -178,7 +178,7 @@ pub(crate) struct PartPlace<'a> {
 
 /// A part that a completion names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NamedPart {
+pub(crate) struct RequestedPart {
     pub(crate) number: u32,
     pub(crate) etag: Option<String>,
 }
@@ -202,7 +202,7 @@ fn bytes_of_md5(etag: &str) -> Option<[u8; 16]> {
 impl Upload {
     /// An upload of an object with this head.
     pub(crate) fn new(head: Head, algorithm: &str, whole: bool) -> Upload {
-        Upload { head, begun_ns: 0, algorithm: algorithm.to_owned(), whole }
+        Upload { head, started_ns: 0, algorithm: algorithm.to_owned(), whole }
     }
 }
 
@@ -214,13 +214,13 @@ impl Gateway {
         key: &str,
         mut upload: Upload,
     ) -> Result<String> {
-        let id = self.tag();
-        upload.begun_ns = now_ns();
+        let id = self.new_tag();
+        upload.started_ns = now_ns();
         upload.head.upload = id.clone();
         // Creates the pool of the class if necessary, or refuses the class.
-        self.pool_for(&upload.head.class).await?;
+        self.pool_for_write(&upload.head.class).await?;
         let entry = UploadEntry {
-            begun_ns: upload.begun_ns,
+            begun_ns: upload.started_ns,
             owner: upload.head.owner.clone(),
             class: upload.head.class.clone(),
         };
@@ -267,24 +267,26 @@ impl Gateway {
     pub(crate) async fn put_part(
         self: &Arc<Gateway>,
         bucket: &Bucket,
-        place: PartPlace<'_>,
-        (mut body, salt): (Body, Option<Salt>),
+        place: PartId<'_>,
+        (mut body, salt): (UploadBody, Option<Salt>),
         length: Option<u64>,
         seal: impl FnOnce(Digests) -> Result<(String, Option<StoredChecksum>)>,
     ) -> Result<Part> {
-        let PartPlace { key, upload, number, class } = place;
-        let pool = self.pool_for(class).await?;
+        let PartId { key, upload, number, class } = place;
+        let pool = self.pool_for_write(class).await?;
         let name = upload_name(bucket, key, upload);
         let absent = |error: nacre_client::Error| {
             if error.is_not_found() { Error::NoSuchUpload } else { error.into() }
         };
-        let tag = self.tag();
+        let tag = self.new_tag();
         let most = body.stored_len(length.unwrap_or(MAX_PART_BYTES));
         let mut tails = Tails { name: tails_name(bucket, class, &tag), count: tail_count(most) };
         let usage = |bytes| QuotaUsage { objects: 0, bytes };
-        let held = self.hold(bucket, &tag, usage(length.unwrap_or(0)), Purpose::Part(upload)).await?;
+        let held = self
+            .reserve_quota(bucket, &tag, usage(length.unwrap_or(0)), ReservationKind::Part(upload))
+            .await?;
         let mut op = WriteOp::new();
-        let intent = Intent { tails: tails.clone() };
+        let intent = PartIntent { tails: tails.clone() };
         // The write fails if the upload is marked, so a gateway that clears up a marked upload sees all intents.
         op.assert_exists()
             .omap_cmp(vec![(Bytes::from_static(MARK), CmpOp::Eq, Bytes::new())])
@@ -295,11 +297,11 @@ impl Gateway {
             }
             noted => drop(noted.map_err(absent)?),
         }
-        body.hold_in(&self.put_memory);
+        body.limit_memory(&self.put_memory);
         let first = body.gather(STRIPE_BYTES as usize).await?;
         let stored = write_tails(&pool, &tails.name, first, &mut body).await?;
         tails.count = tail_count(stored);
-        let size = body.taken();
+        let size = body.bytes_read();
         // Incomplete data must not replace an earlier part.
         if length.is_some_and(|length| length != size) {
             return Err(BodyFault::Incomplete.into());
@@ -312,7 +314,7 @@ impl Gateway {
         match self.list_part(&name, number, &tag, &part).await {
             // The gateway that completed or aborted the upload discarded only what had been written by then.
             Err(Error::NoSuchUpload) => {
-                self.discard(std::slice::from_ref(&part.tails)).await?;
+                self.queue_garbage(std::slice::from_ref(&part.tails)).await?;
                 Err(Error::NoSuchUpload)
             }
             listed => {
@@ -347,7 +349,7 @@ impl Gateway {
             let left =
                 replaced.as_ref().map(|tails| intent_key(tails.name.rsplit('_').next().unwrap_or_default()));
             if let (Some(key), Some(tails)) = (&left, &replaced) {
-                set.push((key.clone(), record::encode(&Intent { tails: tails.clone() })));
+                set.push((key.clone(), record::encode(&PartIntent { tails: tails.clone() })));
             }
             let mut op = WriteOp::new();
             op.assert_exists()
@@ -360,7 +362,7 @@ impl Gateway {
                 Err(error) => return Err(absent(error)),
             }
             if let (Some(key), Some(tails)) = (left, replaced) {
-                self.discard(&[tails]).await?;
+                self.queue_garbage(&[tails]).await?;
                 match self.pools.data.omap_rm_keys(name, vec![key]).await {
                     // The upload was ended meanwhile, and all of its tails were discarded.
                     Err(error) if error.is_not_found() => {}
@@ -412,14 +414,14 @@ impl Gateway {
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
         (key, id): (&str, &str),
-        named: Vec<NamedPart>,
-        (condition, cause): (Condition, Cause),
+        named: Vec<RequestedPart>,
+        (condition, cause): (WriteCondition, Cause),
         seal: impl FnOnce(&Upload, &[(u32, Part)], &mut Head) -> Result<()> + Send + 'static,
     ) -> Result<Head> {
         let (gateway, bucket) = (Arc::clone(self), Arc::clone(bucket));
         let (key, id) = (key.to_owned(), id.to_owned());
         // A separate task, which completes even if the client disconnects.
-        let completion = spawn_large(async move {
+        let completion = spawn_boxed(async move {
             gateway.try_complete_upload(&bucket, (&key, &id), &named, (condition, cause), seal).await
         });
         completion.await.map_err(Error::task("the completion of an upload"))?
@@ -429,8 +431,8 @@ impl Gateway {
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
         (key, id): (&str, &str),
-        named: &[NamedPart],
-        (condition, cause): (Condition, Cause),
+        named: &[RequestedPart],
+        (condition, cause): (WriteCondition, Cause),
         seal: impl FnOnce(&Upload, &[(u32, Part)], &mut Head) -> Result<()>,
     ) -> Result<Head> {
         let name = upload_name(bucket, key, id);
@@ -458,11 +460,11 @@ impl Gateway {
         let digest = u128::from_be_bytes(Md5::checksum(&md5s));
         head.etag = format!("{digest:032x}-{}", chosen.len());
         head.mtime_ns = now_ns();
-        head.tag = self.tag();
-        head.data = Data::Parts(chosen.len() as u32);
+        head.tag = self.new_tag();
+        head.data = DataLocation::Parts(chosen.len() as u32);
         seal(&upload, &chosen, &mut head)?;
         let usage = QuotaUsage { objects: 1, bytes: head.size };
-        let held = self.hold(bucket, &head.tag, usage, Purpose::Completion(id)).await?;
+        let held = self.reserve_quota(bucket, &head.tag, usage, ReservationKind::Completion(id)).await?;
         let tails: Vec<Tails> = chosen.iter().map(|(_, part)| part.tails.clone()).collect();
         let parts = chosen
             .iter()
@@ -487,19 +489,19 @@ impl Gateway {
         // This also fails if a part was listed since the parts were read.
         op.assert_version(version)
             .omap_set(vec![(Bytes::from_static(MARK), Bytes::from(head.tag.clone().into_bytes()))]);
-        change.mark();
+        change.set_upload_marked();
         if let Err(error) = self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
             let answer = match &error {
                 error if error.is_not_found() => Some(Error::NoSuchUpload),
                 // A part was listed, or another completion began.
-                error if record::is_overtaken(error) => Some(Error::IndexBusy(bucket.name.clone())),
+                error if record::is_cas_conflict(error) => Some(Error::IndexBusy(bucket.name.clone())),
                 _ => None,
             };
             let error = error.into();
-            change.fail(&error).await;
+            change.abort(&error).await;
             return Err(answer.unwrap_or(error));
         }
-        let put = Put { bucket: Arc::clone(bucket), key: key.to_owned(), head, condition, cause, types };
+        let put = PutOp { bucket: Arc::clone(bucket), key: key.to_owned(), head, condition, cause, types };
         let head = put.commit(self, (Some(change), events), manifest.into(), None).await?;
         if let Some(held) = held {
             held.keep();
@@ -525,19 +527,19 @@ impl Gateway {
                 self.recover_change(bucket, key, tag).await?;
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
-            if self.clear_completed(bucket, key, id, tag).await?.is_some() {
+            if self.purge_completed_upload(bucket, key, id, tag).await?.is_some() {
                 return Ok(());
             }
         }
         // After this write no completion can start, and none has started since the mark was read, which may be that of a failed
         // completion. If the upload became an object that was replaced, its parts are garbage already.
-        let end = Bytes::from(self.tag().into_bytes());
+        let end = Bytes::from(self.new_tag().into_bytes());
         let mut op = WriteOp::new();
         op.assert_exists()
             .omap_cmp(vec![(Bytes::from_static(MARK), CmpOp::Eq, mark.unwrap_or_default().into())])
             .omap_set(vec![(Bytes::from_static(MARK), end)]);
         match self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
-            Ok(_) => self.clear_upload(bucket, (key, id), &[]).await,
+            Ok(_) => self.purge_upload(bucket, (key, id), &[]).await,
             Err(error) if error.is_not_found() => Err(Error::NoSuchUpload),
             // Another request completes or aborts the upload.
             Err(error) if error.errno() == nacre_types::errno::Errno::ECANCELED => {
@@ -547,11 +549,11 @@ impl Gateway {
         }
     }
 
-    /// The outcome of an upload that carries the mark `tag`: the head of its object, or an error if it has not become one.
+    /// The outcome of an upload that carries the mark `new_tag`: the head of its object, or an error if it has not become one.
     async fn completed(self: &Arc<Gateway>, bucket: &Bucket, key: &str, id: &str, tag: &str) -> Result<Head> {
         // The order matters: a change that is no longer pending has its outcome.
         let pending = index::is_pending(self, bucket, key, tag).await?;
-        if let Some(head) = self.clear_completed(bucket, key, id, tag).await? {
+        if let Some(head) = self.purge_completed_upload(bucket, key, id, tag).await? {
             return Ok(head);
         }
         if pending {
@@ -568,7 +570,7 @@ impl Gateway {
     }
 
     /// The tails of an upload: those of its parts and of its intents; `None` if there is no upload.
-    pub(crate) async fn tails_of_upload(
+    pub(crate) async fn upload_tails(
         &self,
         bucket: &Bucket,
         key: &str,
@@ -584,7 +586,7 @@ impl Gateway {
             for (key, value) in &page.entries {
                 match key.first() {
                     Some(b'p') => all.push(record::decode::<Part>(&name, value)?.tails),
-                    Some(b'i') => all.push(record::decode::<Intent>(&name, value)?.tails),
+                    Some(b'i') => all.push(record::decode::<PartIntent>(&name, value)?.tails),
                     _ => {}
                 }
             }
@@ -595,56 +597,67 @@ impl Gateway {
         }
     }
 
-    /// If the object with this tag exists, clears up the upload with the mark `tag`, except for the object's parts, and returns
+    /// If the object with this tag exists, clears up the upload with the mark `new_tag`, except for the object's parts, and returns
     /// the object's head. Such a mark is never removed.
-    async fn clear_completed(&self, bucket: &Bucket, key: &str, id: &str, tag: &str) -> Result<Option<Head>> {
-        let Some(Reader { head, manifest, .. }) = self.made_by(bucket, key, tag).await? else {
+    async fn purge_completed_upload(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        id: &str,
+        tag: &str,
+    ) -> Result<Option<Head>> {
+        let Some(ObjectReader { head, manifest, .. }) = self.version_by_tag(bucket, key, tag).await? else {
             return Ok(None);
         };
         let kept: Vec<&Tails> = manifest.parts.iter().map(|part| &part.tails).collect();
-        self.clear_upload(bucket, (key, id), &kept).await?;
+        self.purge_upload(bucket, (key, id), &kept).await?;
         Ok(Some(head))
     }
 
     /// Settles an upload whose completion is being finished for another gateway, while the completion is pending in `shard`. If
     /// the completion took effect, clears up the upload except for the object's parts; otherwise, the upload may be completed
     /// again.
-    pub(crate) async fn settle_upload(&self, bucket: &Bucket, shard: &str, end: &UploadEnd) -> Result<()> {
-        let UploadEnd { key, upload, tag, completed } = end;
+    pub(crate) async fn resolve_upload(
+        &self,
+        bucket: &Bucket,
+        shard: &str,
+        end: &UploadResolution,
+    ) -> Result<()> {
+        let UploadResolution { key, upload, tag, completed } = end;
         let name = upload_name(bucket, key, upload);
         let marked = self.marked_upload(&name).await?;
         if marked.is_none_or(|(_, mark, _)| mark.as_deref() != Some(tag)) {
             return Ok(());
         }
         if !completed {
-            return release(&self.pools.data, &name, tag).await;
+            return unmark_upload(&self.pools.data, &name, tag).await;
         }
         let noted = key::pending(key, tag);
         let found = self.pools.index.omap_get_vals_by_keys(shard, vec![noted.clone()]).await?;
         // If the record is gone, another gateway has settled the upload.
         let Some(pending) = found.get(&noted) else { return Ok(()) };
         let pending = record::decode::<Pending>(shard, pending)?;
-        self.clear_upload(bucket, (key, upload), &pending.parts.iter().collect::<Vec<_>>()).await
+        self.purge_upload(bucket, (key, upload), &pending.parts.iter().collect::<Vec<_>>()).await
     }
 
-    /// Settles the uploads of a key whose completion was the change `tag`, which has format 1 and was made by a gateway that has
+    /// Settles the uploads of a key whose completion was the change `new_tag`, which has format 1 and was made by a gateway that has
     /// ended. Clears them up if the object with that tag exists; otherwise they may be completed again.
-    pub(crate) async fn settle_old_upload(&self, bucket: &Bucket, key: &str, tag: &str) -> Result<()> {
+    pub(crate) async fn resolve_v1_upload(&self, bucket: &Bucket, key: &str, tag: &str) -> Result<()> {
         for id in self.uploads_of(bucket, key).await? {
             let name = upload_name(bucket, key, &id);
             let marked = self.marked_upload(&name).await?;
             if marked.is_none_or(|(_, mark, _)| mark.as_deref() != Some(tag)) {
                 continue;
             }
-            if self.clear_completed(bucket, key, &id, tag).await?.is_none() {
-                release(&self.pools.data, &name, tag).await?;
+            if self.purge_completed_upload(bucket, key, &id, tag).await?.is_none() {
+                unmark_upload(&self.pools.data, &name, tag).await?;
             }
         }
         Ok(())
     }
 
     /// Removes an upload whose mark is final, because it was completed or aborted, and discards its tails except for `kept`.
-    pub(super) async fn clear_upload(
+    pub(super) async fn purge_upload(
         &self,
         bucket: &Bucket,
         (key, id): (&str, &str),
@@ -665,14 +678,14 @@ impl Gateway {
             for (key, value) in &page.entries {
                 let tails = match key.first() {
                     Some(b'p') => record::decode::<Part>(&name, value)?.tails,
-                    Some(b'i') => record::decode::<Intent>(&name, value)?.tails,
+                    Some(b'i') => record::decode::<PartIntent>(&name, value)?.tails,
                     _ => continue,
                 };
                 if !kept.contains(&&tails) {
                     garbage.push(tails);
                 }
             }
-            self.discard(&garbage).await?;
+            self.queue_garbage(&garbage).await?;
             match page.entries.last() {
                 Some((key, _)) if page.more => after = key.clone(),
                 _ => break,
@@ -680,13 +693,13 @@ impl Gateway {
         }
         index::remove_upload(self, bucket, key, id).await?;
         record::remove(&self.pools.data, &name).await?;
-        self.quotas.ended(&bucket.id, id);
+        self.quotas.release_upload(&bucket.id, id);
         Ok(())
     }
 }
 
-/// Removes the mark `tag` from an upload, if the upload carries it.
-pub(super) async fn release(pool: &IoCtx, name: &str, tag: &str) -> Result<()> {
+/// Removes the mark `new_tag` from an upload, if the upload carries it.
+pub(super) async fn unmark_upload(pool: &IoCtx, name: &str, tag: &str) -> Result<()> {
     let mark = Bytes::from_static(MARK);
     let mut op = WriteOp::new();
     op.assert_exists()
@@ -699,7 +712,7 @@ pub(super) async fn release(pool: &IoCtx, name: &str, tag: &str) -> Result<()> {
 }
 
 /// Returns the named parts, in order.
-fn choose(there: &[(u32, Part)], named: &[NamedPart]) -> Result<Vec<(u32, Part)>> {
+fn choose(there: &[(u32, Part)], named: &[RequestedPart]) -> Result<Vec<(u32, Part)>> {
     if named.is_empty() {
         return Err(Error::Invalid("a completion names at least one part".into()));
     }
@@ -741,10 +754,10 @@ mod tests {
             assert_eq!(encoded[1], version);
             assert_eq!(record::decode::<UploadEntry>("shard", &encoded).unwrap(), entry);
             let tails = Tails { name: tails_name(&Bucket::default(), class, "0f"), count: 1 };
-            let intent = Intent { tails: tails.clone() };
+            let intent = PartIntent { tails: tails.clone() };
             let encoded = record::encode(&intent);
             assert_eq!(encoded[1], version);
-            assert_eq!(record::decode::<Intent>("upload", &encoded).unwrap(), intent);
+            assert_eq!(record::decode::<PartIntent>("upload", &encoded).unwrap(), intent);
             let part =
                 Part { size: 5, mtime_ns: 6, etag: "e".into(), checksum: None, tails, salt: Some([3; 32]) };
             let encoded = record::encode(&part);

@@ -1,19 +1,21 @@
 //! Writing an object: its data as it arrives, then its head.
 
-use super::commit::{CommitTurn, HeadRead};
-use super::index_op::{Committed, Intent};
-use super::{Body, Condition, Data, Digests, Head, INLINE_BYTES, IndexOp, Pieces, STRIPE_BYTES};
-use super::{head_name, tail_count, tails_name, versions, written};
+use super::commit::{CommitGuard, HeadRead};
+use super::index_op::{Committed, PrepareIntent};
+use super::{
+    BufferList, DataLocation, Digests, Head, INLINE_BYTES, IndexOp, STRIPE_BYTES, UploadBody, WriteCondition,
+};
+use super::{head_name, head_write_steps, tail_count, tails_name, versions};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns, spawn_large};
+use crate::gateway::{Gateway, now_ns, spawn_boxed};
 use crate::index::Tails;
 use crate::notifications::{Cause, ChangeEvents};
-use crate::quota::{Purpose, QuotaUsage};
+use crate::quota::{QuotaUsage, ReservationKind};
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use nacre_client::{IoCtx, WriteOp};
-use nacre_index::commit::{self, Base, New};
+use nacre_index::commit::{self, AssumedHead, ListingUpdate};
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 
@@ -25,12 +27,12 @@ const MOST_GUESSED_BYTES: usize = 64 << 10;
 const WRITES: usize = 2;
 
 /// An object to be written.
-pub(crate) struct Put {
+pub(crate) struct PutOp {
     pub(crate) bucket: Arc<Bucket>,
     pub(crate) key: String,
     /// Set by the caller, except for tag, size, time, ETag and data.
     pub(crate) head: Head,
-    pub(crate) condition: Condition,
+    pub(crate) condition: WriteCondition,
     /// Who makes the change, and by which request.
     pub(crate) cause: Cause,
     /// The types of events that the change may have.
@@ -38,36 +40,37 @@ pub(crate) struct Put {
 }
 
 /// The data of a body: in memory for the head, or written to tails.
-pub(super) struct Written {
-    pub(super) inline: Pieces,
+pub(super) struct WrittenData {
+    pub(super) inline: BufferList,
     pub(super) tails: Option<Tails>,
 }
 
-impl Put {
+impl PutOp {
     /// Writes the data, then the head. When all data has been taken, `seal` gets its digests; it completes the head or fails.
     pub(crate) async fn run(
         mut self,
         gateway: &Arc<Gateway>,
-        mut body: Body,
+        mut body: UploadBody,
         length: Option<u64>,
         seal: impl FnOnce(Digests, &mut Head) -> Result<()>,
     ) -> Result<Head> {
-        self.head.tag = gateway.tag();
-        let pool = gateway.pool_for(&self.head.class).await?;
+        self.head.tag = gateway.new_tag();
+        let pool = gateway.pool_for_write(&self.head.class).await?;
         let usage = |bytes| QuotaUsage { objects: 1, bytes };
-        let held =
-            gateway.hold(&self.bucket, &self.head.tag, usage(length.unwrap_or(0)), Purpose::Object).await?;
+        let held = gateway
+            .reserve_quota(&self.bucket, &self.head.tag, usage(length.unwrap_or(0)), ReservationKind::Object)
+            .await?;
         let events = gateway.change_events(&self.bucket, &self.key, self.types, &self.cause).await?;
         let mut op = None;
         let written = write_data(gateway, &self, &mut body, (length, &pool), (&mut op, &events)).await?;
-        self.head.size = body.taken();
+        self.head.size = body.bytes_read();
         if let Some(held) = held.as_ref().filter(|_| length.is_none()) {
             held.resize(usage(self.head.size))?;
         }
         self.head.mtime_ns = now_ns();
         seal(body.digests().await, &mut self.head)?;
         if let Some(tails) = &written.tails {
-            self.head.data = Data::Tails(tails.clone());
+            self.head.data = DataLocation::Tails(tails.clone());
         }
         let head = self.commit(gateway, (op, events), written.inline, written.tails).await?;
         if let Some(held) = held {
@@ -87,26 +90,26 @@ impl Put {
         self,
         gateway: &Arc<Gateway>,
         (op, events): (Option<IndexOp>, ChangeEvents),
-        data: Pieces,
+        data: BufferList,
         tails: Option<Tails>,
     ) -> Result<Head> {
         let gateway = Arc::clone(gateway);
         // A separate task, which completes even if the client disconnects.
-        let commit = spawn_large(async move {
+        let commit = spawn_boxed(async move {
             if self.bucket.versioning != Versioning::Off {
-                return Box::pin(versions::add(&gateway, self, (op, events), data.joined())).await;
+                return Box::pin(versions::add(&gateway, self, (op, events), data.into_bytes())).await;
             }
             let mut op = match op {
                 Some(op) => op,
                 None => {
                     // A wrong guess sends the data twice.
                     let overwrites = data.len() <= MOST_GUESSED_BYTES;
-                    let intent = Intent { events, overwrites, ..Intent::default() };
+                    let intent = PrepareIntent { events, overwrites, ..PrepareIntent::default() };
                     IndexOp::prepare(&gateway, &self.bucket, (&self.key, &self.head.tag), intent).await?
                 }
             };
             let committed = commit_plain(&gateway, &self, &mut op, &data, tails.as_ref()).await;
-            op.end(committed).await?;
+            op.resolve(committed).await?;
             Ok(self.head)
         });
         commit.await.map_err(Error::task("the write of an object"))?
@@ -116,37 +119,38 @@ impl Put {
 /// Commits an object in a bucket without versions.
 async fn commit_plain(
     gateway: &Arc<Gateway>,
-    put: &Put,
+    put: &PutOp,
     op: &mut IndexOp,
-    data: &Pieces,
+    data: &BufferList,
     tails: Option<&Tails>,
 ) -> Result<Committed<()>> {
-    let Put { bucket, key, head, condition, .. } = put;
+    let PutOp { bucket, key, head, condition, .. } = put;
     let name = head_name(bucket, key);
     let (listed, subject) = (head.listed(None), op.subject_of(head, ""));
-    let mut turn = CommitTurn::wait(gateway, &name).await;
-    let guess = turn.last_base(op.view()).or_else(|| op.view().guess_write());
+    let mut turn = CommitGuard::acquire(gateway, &name).await;
+    let guess = turn.last_base(op.view()).or_else(|| op.view().assume_for_write());
     let mut guess = guess.filter(|base| condition.is_decided_on(base));
     loop {
         let (base, guards) = match guess.take() {
             Some(base) => (base, condition.guards()),
             None => {
                 let state = match turn.read_head(op).await? {
-                    HeadRead::Made(evidence) => return Ok(((), *evidence, subject)),
+                    HeadRead::Committed(evidence) => return Ok(((), *evidence, subject)),
                     HeadRead::State(state) => *state,
                 };
                 condition.check(state.object.as_ref().map(|object| (&object.head, object.mark)))?;
                 (state.base(), Vec::new())
             }
         };
-        let body = written(head, data.iter().cloned());
-        let commit = commit::write(op.change(&subject), &base, New::Object(&listed, tails), guards, body);
+        let body = head_write_steps(head, data.iter().cloned());
+        let commit =
+            commit::write(op.change(&subject), &base, ListingUpdate::Object(&listed, tails), guards, body);
         match turn.commit(op, commit).await? {
             Some(evidence) => {
-                op.note_key(base == Base::Absent);
+                op.note_key(base == AssumedHead::Absent);
                 return Ok(((), evidence, subject));
             }
-            None => guess = op.guess_again().await?.filter(|base| condition.is_decided_on(base)),
+            None => guess = op.next_base_guess().await?.filter(|base| condition.is_decided_on(base)),
         }
     }
 }
@@ -155,33 +159,39 @@ async fn commit_plain(
 /// first. In a storage class all data is in tails, because heads are in the pool of STANDARD.
 async fn write_data(
     gateway: &Arc<Gateway>,
-    put: &Put,
-    body: &mut Body,
+    put: &PutOp,
+    body: &mut UploadBody,
     (length, pool): (Option<u64>, &IoCtx),
     (op, events): (&mut Option<IndexOp>, &ChangeEvents),
-) -> Result<Written> {
-    body.hold_in(&gateway.put_memory);
+) -> Result<WrittenData> {
+    body.limit_memory(&gateway.put_memory);
     let has_class = !put.head.class.is_empty();
     let inline = if has_class { INLINE_BYTES } else { put.inline_bytes() };
     let expected = length.map_or(inline, |length| body.stored_len(length).min(inline as u64) as usize);
     let first = body.gather(expected).await?;
     if body.is_at_end().await? && (!has_class || first.len() == 0) {
-        return Ok(Written { inline: first, tails: None });
+        return Ok(WrittenData { inline: first, tails: None });
     }
     let name = tails_name(&put.bucket, &put.head.class, &put.head.tag);
     // The most that may be written, for recovery after a crash.
     let most = length.map_or(super::multipart::MAX_PART_BYTES, |length| body.stored_len(length));
     let most = Tails { name: name.clone(), count: tail_count(most) };
     let overwrites = put.bucket.versioning == Versioning::Off;
-    let intent = Intent { tails: Some(most), events: events.clone(), overwrites, ..Intent::default() };
+    let intent =
+        PrepareIntent { tails: Some(most), events: events.clone(), overwrites, ..PrepareIntent::default() };
     *op = Some(IndexOp::prepare(gateway, &put.bucket, (&put.key, &put.head.tag), intent).await?);
     let size = Box::pin(write_tails(pool, &name, first, body)).await?;
-    Ok(Written { inline: Pieces::default(), tails: Some(Tails { name, count: tail_count(size) }) })
+    Ok(WrittenData { inline: BufferList::default(), tails: Some(Tails { name, count: tail_count(size) }) })
 }
 
 /// Writes `first`, which is no longer than a tail, and the rest of a body to tails named `name`. Returns how many bytes they
 /// hold.
-pub(super) async fn write_tails(pool: &IoCtx, name: &str, first: Pieces, body: &mut Body) -> Result<u64> {
+pub(super) async fn write_tails(
+    pool: &IoCtx,
+    name: &str,
+    first: BufferList,
+    body: &mut UploadBody,
+) -> Result<u64> {
     let mut writes = FuturesUnordered::new();
     let (mut pieces, mut offset) = (first, 0);
     while pieces.len() > 0 {
@@ -195,7 +205,7 @@ pub(super) async fn write_tails(pool: &IoCtx, name: &str, first: Pieces, body: &
         write_on(&mut op, offset % STRIPE_BYTES, pieces.iter().cloned());
         offset += pieces.len() as u64;
         let write = pool.operate(&tail, op);
-        let room = pieces.into_room();
+        let room = pieces.into_permit();
         writes.push(async move {
             let reply = write.await.and_then(|reply| reply.success());
             drop(room);

@@ -1,12 +1,12 @@
 //! Removes objects. In a bucket with versions, hides them behind delete markers instead.
 
-use super::commit::{CommitTurn, HeadRead};
+use super::commit::{CommitGuard, HeadRead};
 use super::head_state::{HeadState, VERSIONS};
-use super::index_op::{Committed, Intent, subject_of};
-use super::{Condition, ETAG, HEAD, Head, IndexOp, Pieces, Put, head_name};
+use super::index_op::{Committed, PrepareIntent, subject_of};
+use super::{BufferList, ETAG, HEAD, Head, IndexOp, PutOp, WriteCondition, head_name};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns, spawn_large};
+use crate::gateway::{Gateway, now_ns, spawn_boxed};
 use crate::notifications::{Cause, ChangeEvents};
 use nacre_index::commit;
 use nacre_index::op::Step;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 /// The result of a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Removal {
+pub(crate) struct RemovalResult {
     /// Whether there was an object. Always true if a delete marker was made.
-    pub(crate) there: bool,
+    pub(crate) existed: bool,
     /// The id of the delete marker that hides the object now.
     pub(crate) marker: Option<String>,
 }
@@ -46,7 +46,7 @@ impl RemovalEvents {
 }
 
 /// The steps that turn an object's head into a tombstone: they remove its data and attributes.
-pub(super) fn bury(has_versions: bool) -> Vec<Step> {
+pub(super) fn tombstone_steps(has_versions: bool) -> Vec<Step> {
     let mut steps = vec![Step::Truncate(0), Step::RemoveAttr(HEAD), Step::RemoveAttr(ETAG)];
     if has_versions {
         steps.push(Step::RemoveAttr(VERSIONS));
@@ -60,15 +60,15 @@ impl Gateway {
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
         (key, owner): (&str, &str),
-        condition: Condition,
+        condition: WriteCondition,
         (cause, types): (&Cause, RemovalEvents),
-    ) -> Result<Removal> {
-        let tag = self.tag();
+    ) -> Result<RemovalResult> {
+        let tag = self.new_tag();
         if bucket.versioning != Versioning::Off {
             let head =
                 Head { tag, marker: true, owner: owner.to_owned(), mtime_ns: now_ns(), ..Head::default() };
             let events = self.change_events(bucket, key, types.marker, cause).await?;
-            let put = Put {
+            let put = PutOp {
                 bucket: Arc::clone(bucket),
                 key: key.to_owned(),
                 head,
@@ -77,16 +77,16 @@ impl Gateway {
                 types: types.marker,
             };
             // Boxed to keep the future of removals without versions small.
-            let head = Box::pin(put.commit(self, (None, events), Pieces::default(), None)).await?;
-            return Ok(Removal { there: true, marker: Some(head.version) });
+            let head = Box::pin(put.commit(self, (None, events), BufferList::default(), None)).await?;
+            return Ok(RemovalResult { existed: true, marker: Some(head.version) });
         }
         let events = self.change_events(bucket, key, types.removed, cause).await?;
         let (gateway, bucket, key) = (Arc::clone(self), Arc::clone(bucket), key.to_owned());
         // A separate task, which completes even if the client disconnects.
         let removal =
-            spawn_large(async move { gateway.remove_plain(&bucket, (&key, &tag), condition, events).await });
+            spawn_boxed(async move { gateway.remove_plain(&bucket, (&key, &tag), condition, events).await });
         let there = removal.await.map_err(Error::task("the removal of an object"))??;
-        Ok(Removal { there, marker: None })
+        Ok(RemovalResult { existed: there, marker: None })
     }
 
     /// Removes an object in a bucket without versions. Returns whether there was one.
@@ -94,7 +94,7 @@ impl Gateway {
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
         (key, tag): (&str, &str),
-        condition: Condition,
+        condition: WriteCondition,
         events: ChangeEvents,
     ) -> Result<bool> {
         let name = head_name(bucket, key);
@@ -109,10 +109,10 @@ impl Gateway {
             subject = subject_of(&events, &object.head, "");
             state = Some(read);
         }
-        let intent = Intent { slot: true, events, subject, ..Intent::default() };
+        let intent = PrepareIntent { slot: true, events, subject, ..PrepareIntent::default() };
         let mut op = IndexOp::prepare(self, bucket, (key, tag), intent).await?;
         let committed = commit_removal(self, &mut op, &name, &condition, state).await;
-        Ok(op.end_any(committed).await?.is_some())
+        Ok(op.resolve_optional(committed).await?.is_some())
     }
 }
 
@@ -121,32 +121,32 @@ async fn commit_removal(
     gateway: &Arc<Gateway>,
     op: &mut IndexOp,
     name: &str,
-    condition: &Condition,
+    condition: &WriteCondition,
     mut state: Option<HeadState>,
 ) -> Result<Option<Committed<()>>> {
-    let mut turn = CommitTurn::wait(gateway, name).await;
+    let mut turn = CommitGuard::acquire(gateway, name).await;
     let mut guess = match state {
         Some(_) => None,
-        None => turn.last_base(op.view()).or_else(|| op.view().guess_removal()),
+        None => turn.last_base(op.view()).or_else(|| op.view().assume_for_removal()),
     };
     guess = guess.filter(|base| condition.is_decided_on(base));
     let mut tried = Subject::default();
     loop {
         let told = guess.take().and_then(|base| {
-            let listed = op.told(&base)?;
+            let listed = op.listing_for_event(&base)?;
             let subject = Subject { size: listed.size, etag: listed.etag.clone(), ..Subject::default() };
             Some((base, subject))
         });
         let (base, guards, steps, subject) = match told {
             Some((base, subject)) => {
                 op.note_removed(true);
-                (base, condition.guards(), bury(false), subject)
+                (base, condition.guards(), tombstone_steps(false), subject)
             }
             None => {
                 let read = match state.take() {
                     Some(read) => read,
                     None => match turn.read_head(op).await? {
-                        HeadRead::Made(evidence) => return Ok(Some(((), *evidence, tried))),
+                        HeadRead::Committed(evidence) => return Ok(Some(((), *evidence, tried))),
                         HeadRead::State(read) => *read,
                     },
                 };
@@ -154,15 +154,15 @@ async fn commit_removal(
                 let Some(object) = &read.object else { return Ok(None) };
                 let subject = op.subject_of(&object.head, "");
                 op.note_removed(subject.attributes.is_none());
-                op.removes(&subject).await?;
-                (read.base(), Vec::new(), bury(false), subject)
+                op.set_removal_subject(&subject).await?;
+                (read.base(), Vec::new(), tombstone_steps(false), subject)
             }
         };
         let removal = commit::remove(op.change(&subject), &base, guards, steps);
         let built = match removal {
-            Ok(commit::Removal::Nothing) => return Ok(None),
-            Ok(commit::Removal::ReadHead) => continue,
-            Ok(commit::Removal::Commit(commit)) => Ok(*commit),
+            Ok(commit::RemovalStep::Nothing) => return Ok(None),
+            Ok(commit::RemovalStep::ReadHead) => continue,
+            Ok(commit::RemovalStep::Commit(commit)) => Ok(*commit),
             Err(error) => Err(error),
         };
         if let Some(evidence) = turn.commit(op, built).await? {

@@ -4,23 +4,25 @@
 //! Every change is one compare-and-swap of the head. It is built again on the new state if another change was faster. An object
 //! from before its bucket had versions becomes the version `null` with the first write that makes another version.
 
-use super::commit::{CommitTurn, HeadRead};
+use super::commit::{CommitGuard, HeadRead};
 use super::head_state::{CurrentObject, HeadState, VERSIONS};
-use super::index_op::{Committed, Intent};
-use super::read_size::SMALLEST;
-use super::remove::bury;
-use super::{Condition, Data, HEAD, HEAD_BYTES, Head, IndexOp, Manifest, Put, Reader, head_name};
+use super::index_op::{Committed, PrepareIntent};
+use super::read_size::MIN_READ_BYTES;
+use super::remove::tombstone_steps;
+use super::{
+    DataLocation, HEAD, HEAD_BYTES, Head, IndexOp, Manifest, ObjectReader, PutOp, WriteCondition, head_name,
+};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, spawn_large};
-use crate::index::{Listed, Stats, Tails};
+use crate::gateway::{Gateway, spawn_boxed};
+use crate::index::{ListingEntry, Stats, Tails};
 use crate::notifications::{Cause, ChangeEvents};
 use crate::record;
 use bytes::Bytes;
 use nacre_client::{OpReply, ReadOp};
-use nacre_index::commit::{self, New};
+use nacre_index::commit::{self, ListingUpdate};
 use nacre_index::op::Step;
-use nacre_index::record::{Evidence, Subject};
+use nacre_index::record::{CommitRecord, Subject};
 use nacre_topics::event::EventType;
 use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
@@ -31,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The id of a version that is made while the bucket makes no versions.
-pub(crate) const NULL: &str = "null";
+pub(crate) const NULL_VERSION: &str = "null";
 /// Digits of a version's order in its id; the tag of its write follows.
 const ORDER_DIGITS: usize = 16;
 const TAG_DIGITS: usize = 32;
@@ -43,7 +45,7 @@ const PAGE: u64 = 1000;
 
 /// What a head records about its versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Versions {
+pub(super) struct VersionsAttr {
     /// The order of the version made last; the next version gets a higher one.
     last: u64,
     /// The order of the version `null`, if there is one.
@@ -52,12 +54,12 @@ pub(super) struct Versions {
     pub(super) held: Stats,
 }
 
-impl Versioned for Versions {
+impl Versioned for VersionsAttr {
     const NAME: &'static str = "versions of an object";
 }
 
 /// A version, with the part of its data that is in the head.
-struct Stored {
+struct StoredVersion {
     head: Head,
     data: Bytes,
 }
@@ -78,17 +80,21 @@ fn data_key(slot: &str) -> Bytes {
 /// Fails with [`Error::InvalidVersionId`] if `id` can't be a version's id.
 fn check_id(id: &str) -> Result<()> {
     let digits = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-    if id == NULL || (id.len() == ORDER_DIGITS + TAG_DIGITS && id.bytes().all(digits)) {
+    if id == NULL_VERSION || (id.len() == ORDER_DIGITS + TAG_DIGITS && id.bytes().all(digits)) {
         Ok(())
     } else {
         Err(Error::InvalidVersionId)
     }
 }
 
-impl Versions {
+impl VersionsAttr {
     /// The slot of the version `id`. `None` if that is `null` and there is no such version; other ids are not checked.
     fn slot_of(&self, id: &str) -> Option<String> {
-        if id == NULL { self.null.map(|order| slot(order, NULL)) } else { Some(id.to_owned()) }
+        if id == NULL_VERSION {
+            self.null.map(|order| slot(order, NULL_VERSION))
+        } else {
+            Some(id.to_owned())
+        }
     }
 }
 
@@ -100,15 +106,15 @@ impl Head {
 
     /// The id of this version.
     pub(crate) fn version_id(&self) -> &str {
-        if self.version.is_empty() { NULL } else { &self.version }
+        if self.version.is_empty() { NULL_VERSION } else { &self.version }
     }
 
     /// The tails that hold its data. `inline` is the data in the RADOS object of the head.
     pub(super) fn tails(&self, name: &str, inline: &[u8]) -> Result<Vec<Tails>> {
         Ok(match &self.data {
-            Data::Inline => Vec::new(),
-            Data::Tails(tails) => vec![tails.clone()],
-            Data::Parts(_) => {
+            DataLocation::Inline => Vec::new(),
+            DataLocation::Tails(tails) => vec![tails.clone()],
+            DataLocation::Parts(_) => {
                 let manifest = record::decode::<Manifest>(name, inline)?;
                 manifest.parts.into_iter().map(|part| part.tails).collect()
             }
@@ -116,7 +122,7 @@ impl Head {
     }
 
     /// Fails with [`Error::DeleteMarker`] if this is a delete marker. `named` tells whether the request named the version.
-    pub(crate) fn check_marker(&self, named: bool) -> Result<()> {
+    pub(crate) fn check_not_delete_marker(&self, named: bool) -> Result<()> {
         if self.marker {
             let (version, mtime_ns) = (self.version_id().to_owned(), self.mtime_ns);
             return Err(Error::DeleteMarker { version, mtime_ns, named });
@@ -136,19 +142,19 @@ async fn wait(attempt: u32) {
 
 /// A change of a head's versions, as the steps of one write.
 #[derive(Default)]
-struct Edit {
+struct VersionEdit {
     steps: Vec<Step>,
     set: Vec<(Bytes, Bytes)>,
     gone: Vec<Bytes>,
-    versions: Versions,
+    versions: VersionsAttr,
 }
 
-impl Edit {
-    fn of(versions: Versions) -> Edit {
-        Edit { versions, ..Edit::default() }
+impl VersionEdit {
+    fn of(versions: VersionsAttr) -> VersionEdit {
+        VersionEdit { versions, ..VersionEdit::default() }
     }
 
-    fn add(&mut self, slot: &str, stored: &Stored) {
+    fn add_version(&mut self, slot: &str, stored: &StoredVersion) {
         self.set.push((head_key(slot), record::encode(&stored.head)));
         if !stored.data.is_empty() {
             self.set.push((data_key(slot), stored.data.clone()));
@@ -159,26 +165,26 @@ impl Edit {
     fn remove(&mut self, slot: &str, head: &Head) {
         self.gone.extend([head_key(slot), data_key(slot)]);
         self.versions.held.subtract(head.counted());
-        if head.version == NULL {
+        if head.version == NULL_VERSION {
             self.versions.null = None;
         }
     }
 
     /// Makes a version the current one.
-    fn show(&mut self, stored: &Stored) {
-        self.steps.extend(super::written(&stored.head, [stored.data.clone()]));
+    fn set_current(&mut self, stored: &StoredVersion) {
+        self.steps.extend(super::head_write_steps(&stored.head, [stored.data.clone()]));
     }
 
     /// The steps, and the totals of all versions.
-    fn done(mut self) -> (Vec<Step>, Stats) {
+    fn into_steps(mut self) -> (Vec<Step>, Stats) {
         self.steps.push(Step::SetAttr(VERSIONS, record::encode(&self.versions)));
         self.finish();
         (self.steps, self.versions.held)
     }
 
     /// The steps that turn the head into a tombstone, because its last version is removed.
-    fn buried(mut self) -> Vec<Step> {
-        self.steps = bury(true);
+    fn into_tombstone_steps(mut self) -> Vec<Step> {
+        self.steps = tombstone_steps(true);
         self.finish();
         self.steps
     }
@@ -196,7 +202,7 @@ impl Edit {
 /// Adds a version to an object in a bucket with versions, or replaces the version `null`.
 pub(super) async fn add(
     gateway: &Arc<Gateway>,
-    put: Put,
+    put: PutOp,
     (op, events): (Option<IndexOp>, ChangeEvents),
     data: Bytes,
 ) -> Result<Head> {
@@ -205,7 +211,7 @@ pub(super) async fn add(
         match op {
             Some(op) => Ok(op),
             None => {
-                let intent = Intent { events, ..Intent::default() };
+                let intent = PrepareIntent { events, ..PrepareIntent::default() };
                 IndexOp::prepare(gateway, &put.bucket, (&put.key, &put.head.tag), intent).await
             }
         }
@@ -214,18 +220,18 @@ pub(super) async fn add(
     let mut op = op?;
     let added = async { commit_version(gateway, &put, &mut op, &name, (state?, &data)).await };
     let added = added.await;
-    op.end(added).await
+    op.resolve(added).await
 }
 
 async fn commit_version(
     gateway: &Arc<Gateway>,
-    put: &Put,
+    put: &PutOp,
     op: &mut IndexOp,
     name: &str,
     (state, data): (HeadState, &Bytes),
 ) -> Result<Committed<Head>> {
     let suspended = put.bucket.versioning == Versioning::Suspended;
-    let mut turn = CommitTurn::wait(gateway, name).await;
+    let mut turn = CommitGuard::acquire(gateway, name).await;
     let is_current = turn.is_current(state.version());
     let mut known = Some(state).filter(|_| is_current);
     let mut tried = None;
@@ -233,7 +239,7 @@ async fn commit_version(
         let state = match known.take() {
             Some(state) => state,
             None => match turn.read_head(op).await? {
-                HeadRead::Made(evidence) => return made(tried, *evidence),
+                HeadRead::Committed(evidence) => return made(tried, *evidence),
                 HeadRead::State(state) => *state,
             },
         };
@@ -245,10 +251,10 @@ async fn commit_version(
             turn.retry().await?;
             continue;
         };
-        op.replaces(replaced).await?;
-        let (steps, held) = edit.done();
+        op.set_replaced_tails(replaced).await?;
+        let (steps, held) = edit.into_steps();
         let (listed, subject) = (head.listed(Some(held)), op.subject_of(&head, head.version_id()));
-        let new = New::Object(&listed, None);
+        let new = ListingUpdate::Object(&listed, None);
         let commit = commit::write(op.change(&subject), &base, new, Vec::new(), steps);
         if let Some(evidence) = turn.commit(op, commit).await? {
             return Ok((head, evidence, subject));
@@ -258,7 +264,7 @@ async fn commit_version(
 }
 
 /// The result of a change of a version whose attempt `tried` took effect, although it was refused.
-fn made(tried: Option<(Head, Subject)>, evidence: Evidence) -> Result<Committed<Head>> {
+fn made(tried: Option<(Head, Subject)>, evidence: CommitRecord) -> Result<Committed<Head>> {
     let (head, subject) = tried.ok_or_else(|| Error::Contended(evidence.tag.clone()))?;
     Ok((head, evidence, subject))
 }
@@ -272,18 +278,18 @@ async fn edit(
     current: Option<CurrentObject>,
     head: &mut Head,
     data: &Bytes,
-    (condition, null): (&Condition, bool),
-) -> Result<Option<(Edit, Vec<Tails>)>> {
+    (condition, null): (&WriteCondition, bool),
+) -> Result<Option<(VersionEdit, Vec<Tails>)>> {
     let there = current.as_ref().filter(|current| !current.head.marker);
     condition.check(there.map(|current| (&current.head, current.mark)))?;
-    let mut edit = Edit::default();
+    let mut edit = VersionEdit::default();
     let mut replaced = Vec::new();
     match current {
         None => {}
         Some(CurrentObject { versions: Some(versions), version, .. }) => {
             edit.versions = versions;
             if null && let Some(order) = versions.null {
-                let slot = slot(order, NULL);
+                let slot = slot(order, NULL_VERSION);
                 let Some(old) = gateway.stored(name, version, &slot).await? else { return Ok(None) };
                 old.head.check_lock(false)?;
                 replaced = old.head.tails(name, &old.data)?;
@@ -296,24 +302,24 @@ async fn edit(
                 old.check_lock(false)?;
                 replaced = old.tails(name, &data)?;
             } else {
-                let old = Head { version: NULL.to_owned(), ..old };
-                edit.versions = Versions { last: 1, null: Some(1), held: Stats::default() };
-                edit.add(&slot(1, NULL), &Stored { head: old, data });
+                let old = Head { version: NULL_VERSION.to_owned(), ..old };
+                edit.versions = VersionsAttr { last: 1, null: Some(1), held: Stats::default() };
+                edit.add_version(&slot(1, NULL_VERSION), &StoredVersion { head: old, data });
             }
         }
     }
     edit.versions.last += 1;
     let order = edit.versions.last;
-    let slot = slot(order, if null { NULL } else { &head.tag });
+    let slot = slot(order, if null { NULL_VERSION } else { &head.tag });
     if null {
-        NULL.clone_into(&mut head.version);
+        NULL_VERSION.clone_into(&mut head.version);
         edit.versions.null = Some(order);
     } else {
         head.version.clone_from(&slot);
     }
-    let stored = Stored { head: head.clone(), data: data.clone() };
-    edit.add(&slot, &stored);
-    edit.show(&stored);
+    let stored = StoredVersion { head: head.clone(), data: data.clone() };
+    edit.add_version(&slot, &stored);
+    edit.set_current(&stored);
     Ok(Some((edit, replaced)))
 }
 
@@ -330,12 +336,12 @@ struct VersionRemoval {
     /// Its tails, unless the index knows them.
     replaced: Vec<Tails>,
     /// What a listing shows of the object afterwards; `None` if this was the last version.
-    listed: Option<Listed>,
+    listed: Option<ListingEntry>,
     steps: Vec<Step>,
 }
 
 /// The result of planning the removal of a version.
-enum Removable {
+enum VersionRemovalPlan {
     /// The head changed while it was read.
     Changed,
     /// There is no such version.
@@ -344,13 +350,13 @@ enum Removable {
 }
 
 /// The place of a version in its head's omap.
-pub(super) struct Slot(String);
+pub(super) struct VersionSlot(String);
 
-impl Slot {
+impl VersionSlot {
     /// The steps that replace the version in this slot, and the data that the head has of it. If the version is the current one,
     /// they also replace the head's attributes and data.
     pub(super) fn replace(&self, head: &Head, data: Bytes, is_current: bool) -> Vec<Step> {
-        let mut steps = if is_current { super::written(head, [data.clone()]) } else { Vec::new() };
+        let mut steps = if is_current { super::head_write_steps(head, [data.clone()]) } else { Vec::new() };
         let mut set = vec![(head_key(&self.0), record::encode(head))];
         if data.is_empty() {
             steps.push(Step::OmapRemove(vec![data_key(&self.0)]));
@@ -363,21 +369,21 @@ impl Slot {
 }
 
 /// The result of looking up a version in a head.
-pub(super) enum Placed {
+pub(super) enum VersionLookup {
     /// The head changed since it was read.
     Changed,
     /// There is no such version.
     Absent,
-    Version(Slot, Box<Head>),
+    Version(VersionSlot, Box<Head>),
 }
 
 /// The version id that events name: empty if the bucket has no versions.
-pub(super) fn event_version<'a>(bucket: &Bucket, head: &'a Head) -> &'a str {
+pub(super) fn event_version_id<'a>(bucket: &Bucket, head: &'a Head) -> &'a str {
     if bucket.versioning == Versioning::Off { "" } else { head.version_id() }
 }
 
 /// The reply to a read that asserted a version; `None` if the head has another version by now.
-fn unless_overtaken(reply: nacre_client::Result<OpReply>) -> Result<Option<OpReply>> {
+fn unless_changed(reply: nacre_client::Result<OpReply>) -> Result<Option<OpReply>> {
     match reply.and_then(|reply| reply.success()) {
         Err(error) if is_overtaken(&error) => Ok(None),
         reply => Ok(Some(reply?)),
@@ -390,31 +396,36 @@ impl Gateway {
         let mut op = ReadOp::new();
         // A read of length 0 would read everything.
         op.assert_version(version).read(0, head.inline_bytes().max(1));
-        let reply = unless_overtaken(self.pools.data.operate_read(name, op).await)?;
+        let reply = unless_changed(self.pools.data.operate_read(name, op).await)?;
         reply.map(|mut reply| Ok(reply.output(1)?)).transpose()
     }
 
     /// The version in a slot of a head with this RADOS version; `None` if there is none, or if the head has another version by
     /// now.
-    async fn stored(&self, name: &str, version: u64, slot: &str) -> Result<Option<Stored>> {
+    async fn stored(&self, name: &str, version: u64, slot: &str) -> Result<Option<StoredVersion>> {
         let mut op = ReadOp::new();
         op.assert_version(version).omap_get_vals_by_keys(vec![head_key(slot), data_key(slot)]);
-        let reply = unless_overtaken(self.pools.data.operate_read(name, op).await)?;
+        let reply = unless_changed(self.pools.data.operate_read(name, op).await)?;
         let Some(mut reply) = reply else { return Ok(None) };
-        stored_of(name, slot, reply.pairs(1)?)
+        decode_version(name, slot, reply.pairs(1)?)
     }
 
     /// Looks up the version `id` of an object whose head was read.
-    pub(super) async fn placed(&self, name: &str, current: &CurrentObject, id: &str) -> Result<Placed> {
+    pub(super) async fn lookup_version(
+        &self,
+        name: &str,
+        current: &CurrentObject,
+        id: &str,
+    ) -> Result<VersionLookup> {
         let slot = current.versions.and_then(|versions| versions.slot_of(id));
-        let Some(slot) = slot else { return Ok(Placed::Absent) };
+        let Some(slot) = slot else { return Ok(VersionLookup::Absent) };
         let mut op = ReadOp::new();
         op.assert_version(current.version).omap_get_vals_by_keys(vec![head_key(&slot)]);
-        let reply = unless_overtaken(self.pools.data.operate_read(name, op).await)?;
-        let Some(mut reply) = reply else { return Ok(Placed::Changed) };
-        Ok(match stored_of(name, &slot, reply.pairs(1)?)? {
-            Some(Stored { head, .. }) => Placed::Version(Slot(slot), Box::new(head)),
-            None => Placed::Absent,
+        let reply = unless_changed(self.pools.data.operate_read(name, op).await)?;
+        let Some(mut reply) = reply else { return Ok(VersionLookup::Changed) };
+        Ok(match decode_version(name, &slot, reply.pairs(1)?)? {
+            Some(StoredVersion { head, .. }) => VersionLookup::Version(VersionSlot(slot), Box::new(head)),
+            None => VersionLookup::Absent,
         })
     }
 
@@ -425,7 +436,7 @@ impl Gateway {
         for attempt in 0..ATTEMPTS {
             let current = self.current(bucket, key).await?.ok_or(Error::NoSuchVersion)?;
             let Some(versions) = current.versions else {
-                if id != NULL {
+                if id != NULL_VERSION {
                     return Err(Error::NoSuchVersion);
                 }
                 match self.inline(&name, &current.head, current.version).await? {
@@ -442,10 +453,10 @@ impl Gateway {
                 Err(error) if error.is_not_found() => return Err(Error::NoSuchVersion),
                 found => found?,
             };
-            match stored_of(&name, &slot, found)? {
-                Some(Stored { head, data }) => return Ok((head, data)),
+            match decode_version(&name, &slot, found)? {
+                Some(StoredVersion { head, data }) => return Ok((head, data)),
                 // Another version became `null` meanwhile.
-                None if id == NULL => wait(attempt).await,
+                None if id == NULL_VERSION => wait(attempt).await,
                 None => return Err(Error::NoSuchVersion),
             }
         }
@@ -453,7 +464,12 @@ impl Gateway {
     }
 
     /// Opens a version for reading; without an id, the newest one.
-    pub(crate) async fn open_version(&self, bucket: &Bucket, key: &str, id: Option<&str>) -> Result<Reader> {
+    pub(crate) async fn open_version(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        id: Option<&str>,
+    ) -> Result<ObjectReader> {
         self.open_range_of_version(bucket, key, id, None).await
     }
 
@@ -464,28 +480,33 @@ impl Gateway {
         key: &str,
         id: Option<&str>,
         range: Option<Range<u64>>,
-    ) -> Result<Reader> {
+    ) -> Result<ObjectReader> {
         let reader = match (id, range) {
             (None, None) => self.open_object(bucket, key).await?,
             (None, Some(range)) => self.open_range(bucket, key, range).await?,
             (Some(id), _) => {
                 let (head, data) = self.version(bucket, key, id).await?;
                 let pool = self.data_pool(&head).await?;
-                Reader::new(head_name(bucket, key), head, data, pool)?
+                ObjectReader::new(head_name(bucket, key), head, data, pool)?
             }
         };
-        reader.head.check_marker(id.is_some())?;
+        reader.head.check_not_delete_marker(id.is_some())?;
         Ok(reader)
     }
 
     /// Like [`Gateway::open_version`], for a caller that needs only the head.
-    pub(crate) async fn open_head(&self, bucket: &Bucket, key: &str, id: Option<&str>) -> Result<Reader> {
+    pub(crate) async fn open_head(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        id: Option<&str>,
+    ) -> Result<ObjectReader> {
         let head = match id {
             None => self.head(bucket, key).await?.ok_or(Error::NoSuchKey)?.0,
             Some(id) => self.version(bucket, key, id).await?.0,
         };
-        head.check_marker(id.is_some())?;
-        Ok(Reader::bare(head, self.pools.data.clone()))
+        head.check_not_delete_marker(id.is_some())?;
+        Ok(ObjectReader::head_only(head, self.pools.data.clone()))
     }
 
     /// The head of a version; without an id, that of the newest one.
@@ -494,7 +515,7 @@ impl Gateway {
             None => self.head(bucket, key).await?.ok_or(Error::NoSuchKey)?.0,
             Some(id) => self.version(bucket, key, id).await?.0,
         };
-        head.check_marker(id.is_some())?;
+        head.check_not_delete_marker(id.is_some())?;
         Ok(head)
     }
 
@@ -509,15 +530,15 @@ impl Gateway {
     ) -> Result<Head> {
         let name = head_name(bucket, key);
         id.map_or(Ok(()), check_id)?;
-        let (events, tag) = (self.change_events(bucket, key, types, cause).await?, self.tag());
-        let intent = Intent { events, ..Intent::default() };
+        let (events, tag) = (self.change_events(bucket, key, types, cause).await?, self.new_tag());
+        let intent = PrepareIntent { events, ..PrepareIntent::default() };
         let prepare = IndexOp::prepare(self, bucket, (key, &tag), intent);
         let (op, state) = futures::join!(prepare, self.head_state(&name));
         let mut op = op?;
         let modified =
             async { self.commit_modification(bucket, (&name, id), &mut op, state?, &mut change).await };
         let modified = modified.await;
-        op.end(modified).await
+        op.resolve(modified).await
     }
 
     async fn commit_modification(
@@ -528,7 +549,7 @@ impl Gateway {
         state: HeadState,
         change: &mut impl FnMut(&mut Head) -> Result<()>,
     ) -> Result<Committed<Head>> {
-        let mut turn = CommitTurn::wait(self, name).await;
+        let mut turn = CommitGuard::acquire(self, name).await;
         let is_current = turn.is_current(state.version());
         let mut known = Some(state).filter(|_| is_current);
         let mut tried = None;
@@ -536,7 +557,7 @@ impl Gateway {
             let state = match known.take() {
                 Some(state) => state,
                 None => match turn.read_head(op).await? {
-                    HeadRead::Made(evidence) => return made(tried, *evidence),
+                    HeadRead::Committed(evidence) => return made(tried, *evidence),
                     HeadRead::State(state) => *state,
                 },
             };
@@ -544,8 +565,9 @@ impl Gateway {
             let absent = if id.is_some() { Error::NoSuchVersion } else { Error::NoSuchKey };
             let current = state.object.ok_or(absent)?;
             let Modified { head, steps } = self.modified(name, id, current, change).await?;
-            let subject = op.subject_of(&head, event_version(bucket, &head));
-            let commit = commit::write(op.change(&subject), &base, New::Unchanged, Vec::new(), steps);
+            let subject = op.subject_of(&head, event_version_id(bucket, &head));
+            let commit =
+                commit::write(op.change(&subject), &base, ListingUpdate::Unchanged, Vec::new(), steps);
             if let Some(evidence) = turn.commit(op, commit).await? {
                 return Ok((head, evidence, subject));
             }
@@ -579,11 +601,11 @@ impl Gateway {
             let found = self.pools.data.omap_get_vals_by_keys(name, vec![head_key(&slot)]).await;
             let found = match found {
                 Err(error) if error.is_not_found() => return Err(Error::NoSuchVersion),
-                found => stored_of(name, &slot, found?)?,
+                found => decode_version(name, &slot, found?)?,
             };
             found.ok_or(Error::NoSuchVersion)?.head
         };
-        head.check_marker(id.is_some())?;
+        head.check_not_delete_marker(id.is_some())?;
         change(&mut head)?;
         let encoded = record::encode(&head);
         let mut steps = Vec::new();
@@ -609,7 +631,7 @@ impl Gateway {
             (Arc::clone(self), Arc::clone(bucket), key.to_owned(), id.to_owned());
         // A separate task, which completes even if the client disconnects.
         let removal =
-            spawn_large(async move { gateway.try_remove_version(&bucket, (&key, &id), events, &may).await });
+            spawn_boxed(async move { gateway.try_remove_version(&bucket, (&key, &id), events, &may).await });
         removal.await.map_err(Error::task("the removal of a version"))?
     }
 
@@ -625,21 +647,23 @@ impl Gateway {
         let mut attempt = 0;
         let (state, removal) = loop {
             let state = self.head_state(&name).await?;
-            match self.removal_of(&name, id, &state, may).await? {
-                Removable::Changed if attempt == ATTEMPTS => return Err(Error::Contended(key.to_owned())),
-                Removable::Changed => wait(attempt).await,
-                Removable::Absent => return Ok(None),
-                Removable::Version(removal) => break (state, removal),
+            match self.plan_version_removal(&name, id, &state, may).await? {
+                VersionRemovalPlan::Changed if attempt == ATTEMPTS => {
+                    return Err(Error::Contended(key.to_owned()));
+                }
+                VersionRemovalPlan::Changed => wait(attempt).await,
+                VersionRemovalPlan::Absent => return Ok(None),
+                VersionRemovalPlan::Version(removal) => break (state, removal),
             }
             attempt += 1;
         };
         let subject =
-            super::index_op::subject_of(&events, &removal.head, event_version(bucket, &removal.head));
+            super::index_op::subject_of(&events, &removal.head, event_version_id(bucket, &removal.head));
         let replaced = removal.replaced.clone();
-        let intent = Intent { slot: true, replaced, events, subject, ..Intent::default() };
-        let mut op = IndexOp::prepare(self, bucket, (key, &self.tag()), intent).await?;
+        let intent = PrepareIntent { slot: true, replaced, events, subject, ..PrepareIntent::default() };
+        let mut op = IndexOp::prepare(self, bucket, (key, &self.new_tag()), intent).await?;
         let removed = self.commit_version_removal(bucket, (&name, id), &mut op, (state, *removal), may).await;
-        op.end_any(removed).await
+        op.resolve_optional(removed).await
     }
 
     async fn commit_version_removal(
@@ -650,7 +674,7 @@ impl Gateway {
         first: (HeadState, VersionRemoval),
         may: &(impl Fn(&Head, bool) -> Result<()> + Sync),
     ) -> Result<Option<Committed<Head>>> {
-        let mut turn = CommitTurn::wait(self, name).await;
+        let mut turn = CommitGuard::acquire(self, name).await;
         let is_current = turn.is_current(first.0.version());
         let mut known = Some(first).filter(|_| is_current);
         let mut tried = None;
@@ -659,34 +683,34 @@ impl Gateway {
                 Some(known) => known,
                 None => {
                     let state = match turn.read_head(op).await? {
-                        HeadRead::Made(evidence) => return made(tried, *evidence).map(Some),
+                        HeadRead::Committed(evidence) => return made(tried, *evidence).map(Some),
                         HeadRead::State(state) => *state,
                     };
-                    match self.removal_of(name, id, &state, may).await? {
-                        Removable::Changed => {
+                    match self.plan_version_removal(name, id, &state, may).await? {
+                        VersionRemovalPlan::Changed => {
                             turn.retry().await?;
                             continue;
                         }
-                        Removable::Absent => return Ok(None),
-                        Removable::Version(removal) => (state, *removal),
+                        VersionRemovalPlan::Absent => return Ok(None),
+                        VersionRemovalPlan::Version(removal) => (state, *removal),
                     }
                 }
             };
             let VersionRemoval { head, replaced, listed, steps } = removal;
-            let subject = op.subject_of(&head, event_version(bucket, &head));
-            op.replaces(replaced).await?;
-            op.is_about(&subject).await?;
+            let subject = op.subject_of(&head, event_version_id(bucket, &head));
+            op.set_replaced_tails(replaced).await?;
+            op.set_event_subject(&subject).await?;
             let base = state.base();
             let commit = match &listed {
                 Some(listed) => {
-                    let new = New::Object(listed, None);
+                    let new = ListingUpdate::Object(listed, None);
                     commit::write(op.change(&subject), &base, new, Vec::new(), steps).map(Some)
                 }
                 None => commit::remove(op.change(&subject), &base, Vec::new(), steps).map(|removal| {
                     match removal {
-                        commit::Removal::Commit(commit) => Some(*commit),
+                        commit::RemovalStep::Commit(commit) => Some(*commit),
                         // Not reached: the head was read and is no tombstone.
-                        commit::Removal::Nothing | commit::Removal::ReadHead => None,
+                        commit::RemovalStep::Nothing | commit::RemovalStep::ReadHead => None,
                     }
                 }),
             };
@@ -699,56 +723,56 @@ impl Gateway {
     }
 
     /// Plans the removal of a version from a head that was read.
-    async fn removal_of(
+    async fn plan_version_removal(
         &self,
         name: &str,
         id: &str,
         state: &HeadState,
         may: &(impl Fn(&Head, bool) -> Result<()> + Sync),
-    ) -> Result<Removable> {
-        let Some(current) = &state.object else { return Ok(Removable::Absent) };
+    ) -> Result<VersionRemovalPlan> {
+        let Some(current) = &state.object else { return Ok(VersionRemovalPlan::Absent) };
         let Some(versions) = current.versions else {
-            if id != NULL {
-                return Ok(Removable::Absent);
+            if id != NULL_VERSION {
+                return Ok(VersionRemovalPlan::Absent);
             }
             may(&current.head, true)?;
             // The index knows the tails of an object without versions.
             let (head, replaced, listed) = (current.head.clone(), Vec::new(), None);
-            let removal = VersionRemoval { head, replaced, listed, steps: bury(false) };
-            return Ok(Removable::Version(Box::new(removal)));
+            let removal = VersionRemoval { head, replaced, listed, steps: tombstone_steps(false) };
+            return Ok(VersionRemovalPlan::Version(Box::new(removal)));
         };
-        let Some(slot) = versions.slot_of(id) else { return Ok(Removable::Absent) };
+        let Some(slot) = versions.slot_of(id) else { return Ok(VersionRemovalPlan::Absent) };
         let mut read = ReadOp::new();
         read.assert_version(current.version)
             .omap_get_vals_by_keys(vec![head_key(&slot), data_key(&slot)])
             .omap_get_vals("", "v", 2);
-        let reply = unless_overtaken(self.pools.data.operate_read(name, read).await)?;
-        let Some(mut reply) = reply else { return Ok(Removable::Changed) };
+        let reply = unless_changed(self.pools.data.operate_read(name, read).await)?;
+        let Some(mut reply) = reply else { return Ok(VersionRemovalPlan::Changed) };
         let (found, newest) = (reply.pairs(1)?, reply.omap_vals(2)?.entries);
-        let Some(Stored { head, data }) = stored_of(name, &slot, found)? else {
-            return Ok(Removable::Absent);
+        let Some(StoredVersion { head, data }) = decode_version(name, &slot, found)? else {
+            return Ok(VersionRemovalPlan::Absent);
         };
         let is_newest = newest.first().is_some_and(|(key, _)| *key == head_key(&slot));
         may(&head, is_newest)?;
         let replaced = head.tails(name, &data)?;
-        let mut edit = Edit::of(versions);
+        let mut edit = VersionEdit::of(versions);
         edit.remove(&slot, &head);
         if is_newest && newest.len() == 1 {
-            let removal = VersionRemoval { head, replaced, listed: None, steps: edit.buried() };
-            return Ok(Removable::Version(Box::new(removal)));
+            let removal = VersionRemoval { head, replaced, listed: None, steps: edit.into_tombstone_steps() };
+            return Ok(VersionRemovalPlan::Version(Box::new(removal)));
         }
         let mut shown = current.head.clone();
         if let (true, Some((next, _))) = (is_newest, newest.get(1)) {
             let next = String::from_utf8_lossy(&next[1..]).into_owned();
             let Some(next) = self.stored(name, current.version, &next).await? else {
-                return Ok(Removable::Changed);
+                return Ok(VersionRemovalPlan::Changed);
             };
-            edit.show(&next);
+            edit.set_current(&next);
             shown = next.head;
         }
-        let (steps, held) = edit.done();
+        let (steps, held) = edit.into_steps();
         let listed = Some(shown.listed(Some(held)));
-        Ok(Removable::Version(Box::new(VersionRemoval { head, replaced, listed, steps })))
+        Ok(VersionRemovalPlan::Version(Box::new(VersionRemoval { head, replaced, listed, steps })))
     }
 
     /// At most `max` versions of an object after the version `after`, newest first, and whether there are more. An object that
@@ -776,7 +800,7 @@ impl Gateway {
         let mut heads = Vec::new();
         loop {
             let room = (max - heads.len()) as u64;
-            let (page, more) = self.versions_behind(&name, &mut behind, room.min(PAGE)).await?;
+            let (page, more) = self.versions_after(&name, &mut behind, room.min(PAGE)).await?;
             heads.extend(page);
             if !more || heads.len() >= max {
                 return Ok((heads, more));
@@ -786,7 +810,7 @@ impl Gateway {
 
     /// At most `max` versions of an object with versions, newest first, behind the omap key `behind`, which becomes that of
     /// the last one. Returns whether there are more.
-    async fn versions_behind(&self, name: &str, behind: &mut Bytes, max: u64) -> Result<(Vec<Head>, bool)> {
+    async fn versions_after(&self, name: &str, behind: &mut Bytes, max: u64) -> Result<(Vec<Head>, bool)> {
         let page = match self.pools.data.omap_get_vals(name, behind.clone(), "v", max).await {
             Err(error) if error.is_not_found() => return Ok((Vec::new(), false)),
             page => page?,
@@ -800,9 +824,9 @@ impl Gateway {
     }
 
     /// All tails of an object, in all its versions.
-    pub(crate) async fn named_tails(&self, bucket: &Bucket, key: &str) -> Result<Vec<Tails>> {
+    pub(crate) async fn referenced_tails(&self, bucket: &Bucket, key: &str) -> Result<Vec<Tails>> {
         let name = head_name(bucket, key);
-        let mut asked = SMALLEST;
+        let mut asked = MIN_READ_BYTES;
         let (current, data) = loop {
             let mut op = ReadOp::new();
             op.get_xattrs().read(0, asked);
@@ -812,12 +836,12 @@ impl Gateway {
                 reply => reply?,
             };
             let attributes = reply.pairs(0)?;
-            let Some(current) = CurrentObject::of(&name, reply.version, &attributes)? else {
+            let Some(current) = CurrentObject::decode(&name, reply.version, &attributes)? else {
                 return Ok(Vec::new());
             };
             let data = reply.output(1)?;
             // Of the data, only a manifest is needed.
-            let is_cut = matches!(current.head.data, Data::Parts(_)) && data.len() as u64 == asked;
+            let is_cut = matches!(current.head.data, DataLocation::Parts(_)) && data.len() as u64 == asked;
             if !is_cut || asked == HEAD_BYTES {
                 break (current, data);
             }
@@ -837,7 +861,7 @@ impl Gateway {
             for (key, value) in &page.entries {
                 let head = record::decode::<Head>(&name, value)?;
                 let data = match head.data {
-                    Data::Parts(_) => {
+                    DataLocation::Parts(_) => {
                         let wanted = Bytes::from([b"d", &key[1..]].concat());
                         let found = self.pools.data.omap_get_vals_by_keys(&name, vec![wanted.clone()]).await;
                         match found {
@@ -859,7 +883,12 @@ impl Gateway {
     }
 
     /// The version that the write with this tag made, with its manifest, if it exists.
-    pub(crate) async fn made_by(&self, bucket: &Bucket, key: &str, tag: &str) -> Result<Option<Reader>> {
+    pub(crate) async fn version_by_tag(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        tag: &str,
+    ) -> Result<Option<ObjectReader>> {
         let name = head_name(bucket, key);
         let Some(current) = self.current(bucket, key).await? else { return Ok(None) };
         let mut found = Some(current.head).filter(|head| head.tag == tag);
@@ -867,7 +896,7 @@ impl Gateway {
         let (mut behind, mut more) = (Bytes::new(), current.versions.is_some());
         while found.is_none() && more {
             let heads;
-            (heads, more) = self.versions_behind(&name, &mut behind, PAGE).await?;
+            (heads, more) = self.versions_after(&name, &mut behind, PAGE).await?;
             found = heads.into_iter().find(|head| head.tag == tag);
         }
         let Some(head) = found else { return Ok(None) };
@@ -880,10 +909,14 @@ impl Gateway {
 }
 
 /// Decodes the version in a slot from entries of a head's omap.
-fn stored_of(name: &str, slot: &str, mut found: BTreeMap<Bytes, Bytes>) -> Result<Option<Stored>> {
+fn decode_version(
+    name: &str,
+    slot: &str,
+    mut found: BTreeMap<Bytes, Bytes>,
+) -> Result<Option<StoredVersion>> {
     let Some(head) = found.remove(&head_key(slot)) else { return Ok(None) };
     let head = record::decode::<Head>(name, &head)?;
-    Ok(Some(Stored { head, data: found.remove(&data_key(slot)).unwrap_or_default() }))
+    Ok(Some(StoredVersion { head, data: found.remove(&data_key(slot)).unwrap_or_default() }))
 }
 
 #[cfg(test)]
@@ -893,11 +926,11 @@ mod tests {
     #[test]
     fn newer_versions_come_first() {
         let tag = "0123456789abcdef0123456789abcdef";
-        assert!(slot(2, tag) < slot(1, NULL));
-        assert!(slot(u64::from(u32::MAX), NULL) < slot(9, tag));
+        assert!(slot(2, tag) < slot(1, NULL_VERSION));
+        assert!(slot(u64::from(u32::MAX), NULL_VERSION) < slot(9, tag));
         check_id(&slot(7, tag)).unwrap();
-        check_id(NULL).unwrap();
-        for wrong in ["", "NULL", "x", &slot(7, NULL), &slot(7, tag).to_uppercase()] {
+        check_id(NULL_VERSION).unwrap();
+        for wrong in ["", "NULL", "x", &slot(7, NULL_VERSION), &slot(7, tag).to_uppercase()] {
             assert!(check_id(wrong).is_err(), "{wrong}");
         }
     }

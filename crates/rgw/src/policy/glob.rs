@@ -2,7 +2,7 @@
 //!
 //! Policies come from owners of buckets and the texts to compare from clients, so the steps of a decision are bounded. Text
 //! between two `*` is searched for in linear time; if it has a `?`, every place is tried. All comparisons of a decision take
-//! their steps from one [`Budget`]. When it is exhausted, the caller refuses the request.
+//! their steps from one [`StepBudget`]. When it is exhausted, the caller refuses the request.
 
 use std::cell::Cell;
 
@@ -11,18 +11,18 @@ const STEPS: usize = 2 << 20;
 
 /// The steps that a decision has left.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct StepBudget {
     left: Cell<usize>,
     exhausted: Cell<bool>,
 }
 
-impl Default for Budget {
-    fn default() -> Budget {
-        Budget { left: Cell::new(STEPS), exhausted: Cell::new(false) }
+impl Default for StepBudget {
+    fn default() -> StepBudget {
+        StepBudget { left: Cell::new(STEPS), exhausted: Cell::new(false) }
     }
 }
 
-impl Budget {
+impl StepBudget {
     /// Whether a comparison was given up; its result does not count.
     pub(super) fn is_exhausted(&self) -> bool {
         self.exhausted.get()
@@ -38,12 +38,12 @@ impl Budget {
 }
 
 /// Whether `text` matches `pattern`. Also `false` if the budget is exhausted.
-pub(super) fn matches(pattern: &str, text: &str, budget: &Budget) -> bool {
+pub(super) fn matches(pattern: &str, text: &str, budget: &StepBudget) -> bool {
     compare(pattern, text, budget).unwrap_or(false)
 }
 
 /// Like [`matches`]; `None` if the budget is exhausted.
-fn compare(pattern: &str, text: &str, budget: &Budget) -> Option<bool> {
+fn compare(pattern: &str, text: &str, budget: &StepBudget) -> Option<bool> {
     budget.take(1)?;
     let Some((first, rest)) = pattern.split_once('*') else {
         return Some(begins(pattern, text, budget)? == Some(text.len()));
@@ -67,7 +67,7 @@ fn compare(pattern: &str, text: &str, budget: &Budget) -> Option<bool> {
 
 /// The length of the beginning of `text` that matches `part`, in bytes; `part` has no `*`. The outer `None` means an exhausted
 /// budget.
-fn begins(part: &str, text: &str, budget: &Budget) -> Option<Option<usize>> {
+fn begins(part: &str, text: &str, budget: &StepBudget) -> Option<Option<usize>> {
     let mut rest = text.chars();
     for wanted in part.chars() {
         budget.take(1)?;
@@ -89,7 +89,7 @@ fn tail(part: &str, text: &str) -> Option<usize> {
 }
 
 /// The end of the first match of `part` in `text`; `part` has no `*`. The outer `None` means an exhausted budget.
-fn find(part: &str, text: &str, budget: &Budget) -> Option<Option<usize>> {
+fn find(part: &str, text: &str, budget: &StepBudget) -> Option<Option<usize>> {
     if !part.contains('?') {
         // The search is Two-Way, which is linear in both lengths.
         let end = text.find(part).map(|at| at + part.len());
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     fn steps(pattern: &str, text: &str) -> (bool, usize) {
-        let budget = Budget::default();
+        let budget = StepBudget::default();
         let matched = matches(pattern, text, &budget);
         assert!(!budget.is_exhausted());
         (matched, STEPS - budget.left.get())
@@ -190,11 +190,11 @@ mod tests {
 
     #[test]
     fn a_comparison_that_takes_too_long_is_given_up() {
-        let budget = Budget::default();
+        let budget = StepBudget::default();
         let (pattern, text) = (format!("*{}?b*", "a".repeat(4000)), "a".repeat(20_000));
         assert!(!matches(&pattern, &text, &budget));
         assert!(budget.is_exhausted() && budget.left.get() <= STEPS);
         // A later comparison with too few steps left is given up, too.
-        assert!(!matches("aa*", &text, &Budget { left: Cell::new(1), exhausted: Cell::new(false) }));
+        assert!(!matches("aa*", &text, &StepBudget { left: Cell::new(1), exhausted: Cell::new(false) }));
     }
 }

@@ -11,8 +11,8 @@ fn decide(statements: Value, user: Option<&str>, action: &str, key: &str, ip: &s
         _ => vec![],
     };
     policy
-        .decide(&Asked {
-            who: Who { user, role: None },
+        .decide(&PolicyRequest {
+            who: PolicyPrincipal { user, role: None },
             action,
             resource: &format!("arn:aws:s3:::b{key}"),
             context: &context,
@@ -22,11 +22,11 @@ fn decide(statements: Value, user: Option<&str>, action: &str, key: &str, ip: &s
 
 #[test]
 fn statements_decide() {
-    use Decision::{Allow, Deny, Nothing};
+    use Decision::{Allow, Deny, Pass};
     let read = json!([{ "Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::b/*" }]);
     assert_eq!(decide(read.clone(), None, "s3:GetObject", "/k", "10.0.0.1"), Allow);
-    assert_eq!(decide(read.clone(), None, "s3:PutObject", "/k", "10.0.0.1"), Nothing);
-    assert_eq!(decide(read, None, "s3:GetObject", "", "10.0.0.1"), Nothing);
+    assert_eq!(decide(read.clone(), None, "s3:PutObject", "/k", "10.0.0.1"), Pass);
+    assert_eq!(decide(read, None, "s3:GetObject", "", "10.0.0.1"), Pass);
     let both = json!([
         { "Effect": "Allow", "Principal": {"AWS": ["arn:aws:iam:::user/alice"]}, "Action": ["s3:*"], "Resource": ["arn:aws:s3:::b", "arn:aws:s3:::b/*"] },
         { "Effect": "Deny", "Principal": "*", "Action": "s3:Delete*", "Resource": "arn:aws:s3:::b/keep/*",
@@ -34,7 +34,7 @@ fn statements_decide() {
     ]);
     assert_eq!(decide(both.clone(), Some("alice"), "s3:DeleteObject", "/keep/k", "192.168.0.1"), Deny);
     assert_eq!(decide(both.clone(), Some("alice"), "s3:DeleteObject", "/keep/k", "10.1.2.3"), Allow);
-    assert_eq!(decide(both, Some("bob"), "s3:GetObject", "/k", "10.1.2.3"), Nothing);
+    assert_eq!(decide(both, Some("bob"), "s3:GetObject", "/k", "10.1.2.3"), Pass);
     let conditions = |operator: &str, key: &str, value: Value| {
         let statement = json!([{ "Effect": "Allow", "Principal": "*", "NotAction": "s3:PutObject", "Resource": "*",
             "Condition": { operator: { key: value } } }]);
@@ -68,23 +68,23 @@ fn statements_decide() {
 #[test]
 fn policies_of_identities_and_of_trust_say_other_things() {
     let none = |_: &str| vec![];
-    let ask = |policy: &Policy, who: Who<'_>, action: &str, resource: &str| {
-        policy.decide(&Asked { who, action, resource, context: &none }).unwrap()
+    let ask = |policy: &Policy, who: PolicyPrincipal<'_>, action: &str, resource: &str| {
+        policy.decide(&PolicyRequest { who, action, resource, context: &none }).unwrap()
     };
-    let alice = Who { user: Some("alice"), role: None };
-    let assumed = Who { user: Some("alice"), role: Some(("reader", "s1")) };
+    let alice = PolicyPrincipal { user: Some("alice"), role: None };
+    let assumed = PolicyPrincipal { user: Some("alice"), role: Some(("reader", "s1")) };
     let own = json!({ "Statement": { "Effect": "Allow", "Action": ["s3:Get*", "sts:AssumeRole"],
         "Resource": ["arn:aws:s3:::a/*", "arn:aws:iam:::role/reader"] } });
     let own = Policy::read_identity(&own.to_string()).unwrap();
     assert_eq!(ask(&own, alice, "s3:GetObject", "arn:aws:s3:::a/k"), Decision::Allow);
-    assert_eq!(ask(&own, alice, "s3:GetObject", "arn:aws:s3:::b/k"), Decision::Nothing);
+    assert_eq!(ask(&own, alice, "s3:GetObject", "arn:aws:s3:::b/k"), Decision::Pass);
     assert_eq!(ask(&own, alice, "sts:AssumeRole", "arn:aws:iam:::role/reader"), Decision::Allow);
     let trust = json!({ "Statement": { "Effect": "Allow", "Action": "sts:AssumeRole",
         "Principal": { "AWS": ["arn:aws:iam:::user/alice"] } } });
     let trust = Policy::read_trust(&trust.to_string()).unwrap();
     assert_eq!(ask(&trust, alice, "sts:AssumeRole", "arn:aws:iam:::role/reader"), Decision::Allow);
     // The session of a role is not the user that assumed the role.
-    assert_eq!(ask(&trust, assumed, "sts:AssumeRole", ""), Decision::Nothing);
+    assert_eq!(ask(&trust, assumed, "sts:AssumeRole", ""), Decision::Pass);
     let to = |principal: &str| {
         let statement = json!({ "Effect": "Allow", "Action": "s3:*", "Resource": "*", "Principal": { "AWS": principal } });
         Policy::read(&json!({ "Statement": statement }).to_string(), "b").unwrap()
@@ -92,10 +92,10 @@ fn policies_of_identities_and_of_trust_say_other_things() {
     for (principal, expected) in [
         ("arn:aws:iam:::role/reader", Decision::Allow),
         ("arn:aws:iam:::role/path/reader", Decision::Allow),
-        ("arn:aws:iam:::role/writer", Decision::Nothing),
+        ("arn:aws:iam:::role/writer", Decision::Pass),
         ("arn:aws:sts:::assumed-role/reader/s1", Decision::Allow),
-        ("arn:aws:sts:::assumed-role/reader/s2", Decision::Nothing),
-        ("arn:aws:iam:::user/alice", Decision::Nothing),
+        ("arn:aws:sts:::assumed-role/reader/s2", Decision::Pass),
+        ("arn:aws:iam:::user/alice", Decision::Pass),
     ] {
         assert_eq!(ask(&to(principal), assumed, "s3:GetObject", "arn:aws:s3:::b/k"), expected, "{principal}");
     }
@@ -156,11 +156,11 @@ fn an_evaluation_has_a_limit_of_steps() {
     let policy = Policy::read(&json!({ "Statement": statement }).to_string(), "b").unwrap();
     let decide = |referer: &str| {
         let context = |_: &str| vec![referer.to_owned()];
-        let (who, resource) = (Who::default(), "arn:aws:s3:::b/k");
-        policy.decide(&Asked { who, action: "s3:GetObject", resource, context: &context })
+        let (who, resource) = (PolicyPrincipal::default(), "arn:aws:s3:::b/k");
+        policy.decide(&PolicyRequest { who, action: "s3:GetObject", resource, context: &context })
     };
     assert_eq!(decide("http://x"), Ok(Decision::Allow));
-    assert_eq!(decide(&"a".repeat(20_000)), Err(StepLimit));
+    assert_eq!(decide(&"a".repeat(20_000)), Err(StepLimitExceeded));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn policies_say_whether_they_ask_for_tags() {
     let asks = |key: &str| {
         let statement = json!([{ "Effect": "Deny", "Action": "s3:*", "Resource": "*",
             "Condition": { "StringEquals": { key: "x" } } }]);
-        Policy::read_identity(&json!({ "Statement": statement }).to_string()).unwrap().asks_for_tags()
+        Policy::read_identity(&json!({ "Statement": statement }).to_string()).unwrap().uses_object_tags()
     };
     assert!(asks("s3:ExistingObjectTag/Class") && !asks("s3:RequestObjectTag/Class"));
 }

@@ -1,12 +1,12 @@
 //! Identifies the sender of a request and checks whether it may do what it asks for.
 //!
 //! A bucket's ACL says who may list the bucket and write into it; other operations on the bucket are its owner's. An
-//! object's own ACL says who may read it. It is checked when the object's head has been read ([`Requester::may_read`]).
+//! object's own ACL says who may read it. It is checked when the object's head has been read ([`Requester::authorize_read`]).
 
 use super::acl::GRANT_HEADERS;
 use super::actions::{action_of, version_action_of};
-use super::conditions::{Context, check_overrides, gives_tags, version_of_query};
-use super::encryption::check_secrecy;
+use super::conditions::{ConditionContext, check_overrides, sets_tags, version_of_query};
+use super::encryption::check_key_transport;
 use crate::acl::{Acl, Permission};
 use crate::bucket::Bucket;
 use crate::error::Error;
@@ -14,12 +14,12 @@ use crate::evaluation::evaluate;
 use crate::forms::Caller;
 use crate::gateway::Gateway;
 use crate::object::Head;
-use crate::policy::{Asked, Decision, Policy, Who};
+use crate::policy::{Decision, Policy, PolicyPrincipal, PolicyRequest};
 use crate::public_access::Ownership;
-use crate::ratelimit::Scope;
+use crate::ratelimit::RateLimitScope;
 use crate::role::Role;
 use crate::server::RequestInfo;
-use crate::session::Assumed;
+use crate::session::CallerIdentity;
 use crate::user::User;
 use http::{HeaderMap, Method, Uri, header};
 use s3s::access::{S3Access, S3AccessContext};
@@ -32,12 +32,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Provides the secret keys of users to check signatures.
-pub(crate) struct Keys(pub(crate) Arc<Gateway>);
+pub(crate) struct SecretKeyProvider(pub(crate) Arc<Gateway>);
 
 #[async_trait::async_trait]
-impl S3Auth for Keys {
+impl S3Auth for SecretKeyProvider {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        match self.0.secret_of(access_key).await {
+        match self.0.secret_key(access_key).await {
             Err(Error::NoSuchUser(_)) => Err(s3_error!(InvalidAccessKeyId)),
             secret => Ok(SecretKey::from(secret?)),
         }
@@ -51,20 +51,20 @@ pub(crate) struct Requester {
     /// The role that the user has assumed, and the session's name.
     role: Option<(Arc<Role>, String)>,
     /// The session's policy, which limits what it may do.
-    limit: Option<Arc<Policy>>,
+    session_policy: Option<Arc<Policy>>,
     /// The actions by which the request was judged, also by the bucket's policy.
     actions: Arc<[String]>,
     /// Whether a policy allows the request, whatever ACLs say.
     allowed: bool,
     /// How far the ACLs of the bucket and its objects apply.
-    lists: Lists,
+    acl_scope: AclScope,
     /// The values of condition keys of policies.
-    context: Arc<Context>,
+    context: Arc<ConditionContext>,
 }
 
 /// How far ACLs apply in a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Lists {
+enum AclScope {
     /// All grants apply.
     #[default]
     Count,
@@ -76,15 +76,15 @@ enum Lists {
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct RequestOrigin {
     pub(crate) address: IpAddr,
     /// Whether the request came over TLS.
     pub(crate) secure: bool,
 }
 
 impl Requester {
-    /// Returns the sender of a request that went through [`Access`].
-    pub(crate) fn of<T>(req: &S3Request<T>) -> Requester {
+    /// Returns the sender of a request that went through [`AccessChecker`].
+    pub(crate) fn from_request<T>(req: &S3Request<T>) -> Requester {
         req.extensions.get::<Requester>().cloned().unwrap_or_default()
     }
 
@@ -100,38 +100,39 @@ impl Requester {
 
     /// Returns the user id for ACLs and owners. `None` for an anonymous client and for an assumed role, which ACLs and
     /// owners do not know: policies say what it may do.
-    pub(crate) fn known(&self) -> Option<&str> {
+    pub(crate) fn acl_user(&self) -> Option<&str> {
         self.user.as_ref().filter(|_| self.role.is_none()).map(|user| user.id.as_str())
     }
 
     /// Returns the requester as policies identify it.
-    fn who(&self) -> Who<'_> {
+    fn who(&self) -> PolicyPrincipal<'_> {
         let role = self.role.as_ref().map(|(role, session)| (role.name.as_str(), session.as_str()));
-        Who { user: self.user.as_ref().map(|user| user.id.as_str()), role }
+        PolicyPrincipal { user: self.user.as_ref().map(|user| user.id.as_str()), role }
     }
 
     /// Returns the requester as the policies of topics judge it; `None` for an anonymous client.
     pub(crate) fn caller(&self) -> Option<Caller> {
         Some(Caller {
-            assumed: Assumed {
+            assumed: CallerIdentity {
                 user: Arc::clone(self.user.as_ref()?),
                 role: self.role.clone(),
-                policy: self.limit.clone(),
+                policy: self.session_policy.clone(),
             },
             temporary: false,
-            context: Context::clone(&self.context),
+            context: ConditionContext::clone(&self.context),
         })
     }
 
     /// Fails with AccessDenied unless `acl` grants `wanted` or a policy allows the request. An owner may always read and
     /// change the ACL itself.
-    pub(crate) fn may(&self, acl: &Acl, owner: &str, wanted: Permission) -> S3Result<()> {
-        let own = self.known() == Some(owner) && matches!(wanted, Permission::ReadAcl | Permission::WriteAcl);
-        let granted = match self.lists {
-            Lists::Owner(asks) => asks,
-            _ if self.role.is_some() => acl.grants(None, wanted) && self.lists == Lists::Count,
-            Lists::Count => own || acl.grants(self.known(), wanted),
-            Lists::WithoutGroups => own || acl.grants_counting(self.known(), wanted, false),
+    pub(crate) fn authorize_acl(&self, acl: &Acl, owner: &str, wanted: Permission) -> S3Result<()> {
+        let own =
+            self.acl_user() == Some(owner) && matches!(wanted, Permission::ReadAcl | Permission::WriteAcl);
+        let granted = match self.acl_scope {
+            AclScope::Owner(asks) => asks,
+            _ if self.role.is_some() => acl.grants(None, wanted) && self.acl_scope == AclScope::Count,
+            AclScope::Count => own || acl.grants(self.acl_user(), wanted),
+            AclScope::WithoutGroups => own || acl.grants_with_groups(self.acl_user(), wanted, false),
         };
         if granted || self.allowed { Ok(()) } else { Err(denied()) }
     }
@@ -144,22 +145,22 @@ impl Requester {
             return Decision::Allow;
         }
         let context = |name: &str| self.context.get(name);
-        let asked = Asked { who: self.who(), action, resource, context: &context };
+        let asked = PolicyRequest { who: self.who(), action, resource, context: &context };
         let of_bucket = match bucket.and_then(|bucket| Some((bucket, bucket.policy.as_ref()?))) {
             Some((bucket, policy)) => {
                 let decision = evaluate(policy, &asked);
                 let restricted = bucket.public_access.restrict_public_buckets
-                    && self.known() != Some(&bucket.owner)
+                    && self.acl_user() != Some(&bucket.owner)
                     && policy.is_public();
-                if restricted && decision == Decision::Allow { Decision::Nothing } else { decision }
+                if restricted && decision == Decision::Allow { Decision::Pass } else { decision }
             }
-            None => Decision::Nothing,
+            None => Decision::Pass,
         };
         let own = self
             .own_policies()
             .iter()
-            .fold(Decision::Nothing, |decision, policy| decision.or(evaluate(policy, &asked)));
-        match &self.limit {
+            .fold(Decision::Pass, |decision, policy| decision.or(evaluate(policy, &asked)));
+        match &self.session_policy {
             Some(limit) => of_bucket.or(own).and(evaluate(limit, &asked)),
             None => of_bucket.or(own),
         }
@@ -178,12 +179,12 @@ impl Requester {
     fn depends_on_tags(&self, bucket: &Bucket) -> bool {
         let of_bucket = bucket.policy.as_deref();
         let own = self.own_policies().iter().map(|policy| &**policy);
-        of_bucket.into_iter().chain(own).chain(self.limit.as_deref()).any(Policy::asks_for_tags)
+        of_bucket.into_iter().chain(own).chain(self.session_policy.as_deref()).any(Policy::uses_object_tags)
     }
 
     /// Returns the request with the tags of the object or version that it names. The tags are read only if a policy
     /// has a condition on tags.
-    pub(super) async fn with_tags_of(
+    pub(super) async fn with_object_tags(
         mut self,
         gateway: &Gateway,
         bucket: &Bucket,
@@ -209,7 +210,12 @@ impl Requester {
 
     /// Judges the request again if the tags in the object's head differ from the tags by which it was judged before: the
     /// object may have been replaced in between.
-    pub(super) fn seeing(&self, bucket: &Bucket, key: &str, head: &Head) -> S3Result<Requester> {
+    pub(super) fn reevaluate_with_tags(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        head: &Head,
+    ) -> S3Result<Requester> {
         if self.actions.is_empty() || !self.depends_on_tags(bucket) {
             return Ok(self.clone());
         }
@@ -219,42 +225,47 @@ impl Requester {
             return Ok(seeing);
         }
         let actions: Vec<&str> = self.actions.iter().map(String::as_str).collect();
-        seeing.asking_all(bucket, &actions, Some(key))
+        seeing.evaluate_actions(bucket, &actions, Some(key))
     }
 
     /// Returns the request for `version` of one object, where a request names versions of several objects.
-    pub(super) fn for_version(mut self, version: Option<&str>) -> Requester {
+    pub(super) fn with_version(mut self, version: Option<&str>) -> Requester {
         Arc::make_mut(&mut self.context).set_version(version);
         self
     }
 
     /// Returns the request to read `version` of the source of a copy.
-    pub(super) fn reading_source(mut self, version: Option<&str>) -> Requester {
+    pub(super) fn with_source_version(mut self, version: Option<&str>) -> Requester {
         Arc::make_mut(&mut self.context).set_reading(version);
         self
     }
 
     /// Returns the request to give an object `tags`, whatever its headers say.
-    pub(super) fn giving_tags(mut self, tags: &[(String, String)]) -> Requester {
+    pub(super) fn with_request_tags(mut self, tags: &[(String, String)]) -> Requester {
         Arc::make_mut(&mut self.context).set_request_tags(tags);
         self
     }
 
     /// Judges `action` on `key` of `bucket` by policies, and returns the requester with the result. Fails with AccessDenied
     /// if a policy denies the action.
-    pub(crate) fn asking(&self, bucket: &Bucket, action: &str, key: Option<&str>) -> S3Result<Requester> {
-        self.asking_all(bucket, &[action], key)
+    pub(crate) fn evaluate_action(
+        &self,
+        bucket: &Bucket,
+        action: &str,
+        key: Option<&str>,
+    ) -> S3Result<Requester> {
+        self.evaluate_actions(bucket, &[action], key)
     }
 
-    /// As [`Requester::asking`], for an operation that needs several actions.
-    fn asking_all(&self, bucket: &Bucket, actions: &[&str], key: Option<&str>) -> S3Result<Requester> {
+    /// As [`Requester::evaluate_action`], for an operation that needs several actions.
+    fn evaluate_actions(&self, bucket: &Bucket, actions: &[&str], key: Option<&str>) -> S3Result<Requester> {
         let judged = self.judged(bucket, Some(bucket), actions, key)?;
         let actions = actions.iter().map(|action| (*action).to_owned()).collect();
         Ok(Requester { actions, ..judged })
     }
 
-    /// As [`Requester::asking`], without the bucket's own policy.
-    fn asking_without_bucket(&self, bucket: &Bucket, action: &str) -> S3Result<Requester> {
+    /// As [`Requester::evaluate_action`], without the bucket's own policy.
+    fn evaluate_identity_policy(&self, bucket: &Bucket, action: &str) -> S3Result<Requester> {
         self.judged(bucket, None, &[action], None)
     }
 
@@ -275,32 +286,32 @@ impl Requester {
                 Decision::Deny => return Err(denied()),
                 Decision::Allow => true,
                 // A limited session may do only what policies allow; ACLs grant it nothing.
-                Decision::Nothing if self.limit.is_some() => return Err(denied()),
-                Decision::Nothing => false,
+                Decision::Pass if self.session_policy.is_some() => return Err(denied()),
+                Decision::Pass => false,
             };
         }
-        Ok(Requester { allowed, ..self.towards(bucket) })
+        Ok(Requester { allowed, ..self.with_acl_scope(bucket) })
     }
 
     /// Checks an action that concerns no existing bucket. Users may do it unless a policy denies it; a role or a limited
     /// session needs a policy that allows it.
-    fn may_elsewhere(&self, action: &str, resource: &str) -> S3Result<()> {
+    fn authorize_service_action(&self, action: &str, resource: &str) -> S3Result<()> {
         self.user()?;
         match self.decide(None, action, resource) {
             Decision::Allow => Ok(()),
-            Decision::Nothing if self.role.is_none() && self.limit.is_none() => Ok(()),
+            Decision::Pass if self.role.is_none() && self.session_policy.is_none() => Ok(()),
             _ => Err(denied()),
         }
     }
 
     /// Returns the requester with how far ACLs apply in the bucket.
-    fn towards(&self, bucket: &Bucket) -> Requester {
+    fn with_acl_scope(&self, bucket: &Bucket) -> Requester {
         let lists = match (bucket.ownership, bucket.public_access.ignore_public_acls) {
-            (Ownership::BucketOwnerEnforced, _) => Lists::Owner(self.known() == Some(&bucket.owner)),
-            (_, true) => Lists::WithoutGroups,
-            (_, false) => Lists::Count,
+            (Ownership::BucketOwnerEnforced, _) => AclScope::Owner(self.acl_user() == Some(&bucket.owner)),
+            (_, true) => AclScope::WithoutGroups,
+            (_, false) => AclScope::Count,
         };
-        Requester { lists, ..self.clone() }
+        Requester { acl_scope: lists, ..self.clone() }
     }
 
     /// Returns whether a policy allows the request, whatever ACLs say.
@@ -310,8 +321,8 @@ impl Requester {
 
     /// Returns whether the requester may override retention in governance mode.
     pub(crate) fn may_bypass(&self, bucket: &Bucket, key: &str) -> S3Result<bool> {
-        let asking = self.asking(bucket, "s3:BypassGovernanceRetention", Some(key))?;
-        Ok(asking.allowed || self.known() == Some(&bucket.owner))
+        let asking = self.evaluate_action(bucket, "s3:BypassGovernanceRetention", Some(key))?;
+        Ok(asking.allowed || self.acl_user() == Some(&bucket.owner))
     }
 
     /// Fails with AccessDenied if the requester may not do what the headers of a write do in addition to it.
@@ -319,46 +330,46 @@ impl Requester {
     /// Retention and legal holds bind the bucket's owner, so anyone else needs a policy that allows setting them. The ACL
     /// and the tags of an object belong to the object's own owner, as if they were set afterwards: policies may deny
     /// setting them. A role owns nothing, so it needs a policy that allows it.
-    fn may_do_besides(&self, bucket: &Bucket, key: &str, headers: &HeaderMap) -> S3Result<()> {
+    fn authorize_write_headers(&self, bucket: &Bucket, key: &str, headers: &HeaderMap) -> S3Result<()> {
         let is_there = |names: &[&str]| names.iter().any(|name| headers.contains_key(*name));
         for (names, action) in LOCK_HEADERS {
             if is_there(names) {
-                self.asking(bucket, action, Some(key))?.must_own(bucket)?;
+                self.evaluate_action(bucket, action, Some(key))?.require_owner(bucket)?;
             }
         }
         if is_there(&["x-amz-acl"]) || GRANT_HEADERS.iter().any(|(name, _)| is_there(&[name])) {
-            let asking = self.asking(bucket, "s3:PutObjectAcl", Some(key))?;
+            let asking = self.evaluate_action(bucket, "s3:PutObjectAcl", Some(key))?;
             if self.role.is_some() && !asking.allowed {
                 return Err(denied());
             }
         }
-        if is_there(&["x-amz-tagging"]) { self.may_tag(bucket, key) } else { Ok(()) }
+        if is_there(&["x-amz-tagging"]) { self.authorize_tagging(bucket, key) } else { Ok(()) }
     }
 
-    /// As [`Requester::asking`], for giving an object `tags`.
-    pub(crate) fn asking_to_tag(
+    /// As [`Requester::evaluate_action`], for giving an object `tags`.
+    pub(crate) fn evaluate_tagging(
         &self,
         bucket: &Bucket,
         (key, version): (&str, Option<&str>),
         tags: &[(String, String)],
     ) -> S3Result<Requester> {
-        let asking = self.clone().giving_tags(tags);
+        let asking = self.clone().with_request_tags(tags);
         let operation = "PutObjectTagging";
         let action = version.and_then(|_| version_action_of(operation)).map(Cow::Borrowed);
-        asking.asking(bucket, &action.unwrap_or_else(|| action_of(operation)), Some(key))
+        asking.evaluate_action(bucket, &action.unwrap_or_else(|| action_of(operation)), Some(key))
     }
 
     /// Fails with AccessDenied if the requester may not give tags to an object that it creates.
-    pub(super) fn may_tag(&self, bucket: &Bucket, key: &str) -> S3Result<()> {
-        let asking = self.asking(bucket, "s3:PutObjectTagging", Some(key))?;
-        let is_others = self.role.is_some() || asking.lists == Lists::Owner(false);
+    pub(super) fn authorize_tagging(&self, bucket: &Bucket, key: &str) -> S3Result<()> {
+        let asking = self.evaluate_action(bucket, "s3:PutObjectTagging", Some(key))?;
+        let is_others = self.role.is_some() || asking.acl_scope == AclScope::Owner(false);
         if is_others && !asking.allowed { Err(denied()) } else { Ok(()) }
     }
 
     /// Fails with AccessDenied if the requester may not read the tags of an object that it copies: the copy gets them.
-    pub(super) fn may_copy_tags(&self, bucket: &Bucket, key: &str, versioned: bool) -> S3Result<()> {
+    pub(super) fn authorize_tag_copy(&self, bucket: &Bucket, key: &str, versioned: bool) -> S3Result<()> {
         let action = if versioned { "s3:GetObjectVersionTagging" } else { "s3:GetObjectTagging" };
-        let asking = self.asking(bucket, action, Some(key))?;
+        let asking = self.evaluate_action(bucket, action, Some(key))?;
         // As in radosgw, an ACL that lets an object be read also lets it be copied with its tags.
         if self.role.is_some() && !asking.allowed { Err(denied()) } else { Ok(()) }
     }
@@ -366,27 +377,27 @@ impl Requester {
     /// Returns whether the requester owns the object or its bucket, and so the object's tags.
     pub(crate) fn owns(&self, bucket: &Bucket, head: &Head) -> bool {
         let by_lists = bucket.ownership != Ownership::BucketOwnerEnforced;
-        self.known().is_some_and(|id| id == bucket.owner || (by_lists && id == head.owner))
+        self.acl_user().is_some_and(|id| id == bucket.owner || (by_lists && id == head.owner))
     }
 
     /// Fails with AccessDenied if the requester may not write into a bucket.
-    pub(crate) fn may_write(&self, bucket: &Bucket) -> S3Result<()> {
-        self.may(&bucket.acl, &bucket.owner, Permission::Write)
+    pub(crate) fn authorize_write(&self, bucket: &Bucket) -> S3Result<()> {
+        self.authorize_acl(&bucket.acl, &bucket.owner, Permission::Write)
     }
 
     /// Fails with AccessDenied if the requester may not read an object.
-    pub(crate) fn may_read(&self, head: &Head) -> S3Result<()> {
-        self.may(&head.acl, &head.owner, Permission::Read)
+    pub(crate) fn authorize_read(&self, head: &Head) -> S3Result<()> {
+        self.authorize_acl(&head.acl, &head.owner, Permission::Read)
     }
 
     /// Fails with AccessDenied if the requester may not list a bucket.
-    pub(crate) fn may_list(&self, bucket: &Bucket) -> S3Result<()> {
-        self.may(&bucket.acl, &bucket.owner, Permission::Read)
+    pub(crate) fn authorize_list(&self, bucket: &Bucket) -> S3Result<()> {
+        self.authorize_acl(&bucket.acl, &bucket.owner, Permission::Read)
     }
 
     /// Fails with AccessDenied unless the requester owns the bucket or a policy allows the request.
-    fn must_own(&self, bucket: &Bucket) -> S3Result<()> {
-        if self.allowed || self.known() == Some(&bucket.owner) { Ok(()) } else { Err(denied()) }
+    fn require_owner(&self, bucket: &Bucket) -> S3Result<()> {
+        if self.allowed || self.acl_user() == Some(&bucket.owner) { Ok(()) } else { Err(denied()) }
     }
 }
 
@@ -433,8 +444,8 @@ fn check_expected_owner(headers: &HeaderMap, bucket: &Bucket) -> S3Result<()> {
 
 /// Refuses requests to a bucket whose owner is suspended. As in radosgw, what a suspended user has made public is no longer
 /// accessible.
-pub(super) async fn check_owner(gateway: &Gateway, bucket: &Bucket) -> S3Result<()> {
-    match gateway.known_user_id(&bucket.owner).await {
+pub(super) async fn check_owner_not_suspended(gateway: &Gateway, bucket: &Bucket) -> S3Result<()> {
+    match gateway.cached_user_by_id(&bucket.owner).await {
         Ok(owner) if owner.suspended => Err(suspended()),
         Ok(_) | Err(Error::NoSuchUser(_)) => Ok(()),
         Err(error) => Err(error.into()),
@@ -442,12 +453,12 @@ pub(super) async fn check_owner(gateway: &Gateway, bucket: &Bucket) -> S3Result<
 }
 
 /// Checks every request before it is processed further.
-pub(crate) struct Access(pub(crate) Arc<Gateway>);
+pub(crate) struct AccessChecker(pub(crate) Arc<Gateway>);
 
-impl Access {
+impl AccessChecker {
     /// Checks that a form may create `key` of `bucket`, and returns its sender. `headers` are the form's fields as headers;
     /// `signed` is the access key and the token of the signer.
-    pub(crate) async fn of_form(
+    pub(crate) async fn check_form(
         &self,
         signed: Option<(&str, Option<&str>)>,
         head: &http::request::Parts,
@@ -464,21 +475,21 @@ impl Access {
         }
         let (user, role, limit) = match signed {
             Some((access_key, token)) => {
-                let Assumed { user, role, policy } = self.identify(access_key, token).await?;
+                let CallerIdentity { user, role, policy } = self.identify(access_key, token).await?;
                 (Some(user), role, policy)
             }
             None => (None, None, None),
         };
-        let peer = head.extensions.get::<Peer>();
-        check_secrecy(self.0.config.require_tls_for_keys, headers, peer)?;
-        let context = Arc::new(Context::of(&asked, "", peer, user.as_deref(), role.as_ref()));
-        let requester = Requester { user, role, limit, context, ..Requester::default() };
-        info.note("PostObject", requester.id());
-        check_owner(&self.0, bucket).await?;
-        let requester = requester.with_tags_of(&self.0, bucket, (key, None)).await?;
-        let requester = requester.asking(bucket, "s3:PutObject", Some(key))?;
-        requester.may_write(bucket)?;
-        requester.may_do_besides(bucket, key, headers)?;
+        let peer = head.extensions.get::<RequestOrigin>();
+        check_key_transport(self.0.config.require_tls_for_keys, headers, peer)?;
+        let context = Arc::new(ConditionContext::of(&asked, "", peer, user.as_deref(), role.as_ref()));
+        let requester = Requester { user, role, session_policy: limit, context, ..Requester::default() };
+        info.set_operation("PostObject", requester.id());
+        check_owner_not_suspended(&self.0, bucket).await?;
+        let requester = requester.with_object_tags(&self.0, bucket, (key, None)).await?;
+        let requester = requester.evaluate_action(bucket, "s3:PutObject", Some(key))?;
+        requester.authorize_write(bucket)?;
+        requester.authorize_write_headers(bucket, key, headers)?;
         self.count(requester.user.as_deref(), Some(bucket), &head.method, &info)?;
         Ok(requester)
     }
@@ -501,24 +512,25 @@ impl Access {
             }
             None => (None, None, None),
         };
-        let peer = req.extensions.get::<Peer>();
+        let peer = req.extensions.get::<RequestOrigin>();
         let query = req.uri.query().unwrap_or_default();
-        let context = Arc::new(Context::of(&req.headers, query, peer, user.as_deref(), role.as_ref()));
-        let requester = Requester { user, role, limit, context, ..Requester::default() };
-        info.note(operation, requester.id());
-        info.note_bucket(name);
-        let bucket = self.0.known_bucket(name).await?;
-        info.note_owner(&bucket.owner);
+        let context =
+            Arc::new(ConditionContext::of(&req.headers, query, peer, user.as_deref(), role.as_ref()));
+        let requester = Requester { user, role, session_policy: limit, context, ..Requester::default() };
+        info.set_operation(operation, requester.id());
+        info.set_bucket(name);
+        let bucket = self.0.cached_bucket(name).await?;
+        info.set_owner(&bucket.owner);
         check_expected_owner(&req.headers, &bucket)?;
-        check_owner(&self.0, &bucket).await?;
-        let requester = requester.asking(&bucket, &action_of(operation), None)?;
-        requester.must_own(&bucket)?;
+        check_owner_not_suspended(&self.0, &bucket).await?;
+        let requester = requester.evaluate_action(&bucket, &action_of(operation), None)?;
+        requester.require_owner(&bucket)?;
         self.count(requester.user.as_deref(), Some(&bucket), &req.method, &info)?;
         Ok((requester, bucket))
     }
 
-    async fn identify(&self, access_key: &str, token: Option<&str>) -> S3Result<Assumed> {
-        match self.0.identify(access_key, token).await {
+    async fn identify(&self, access_key: &str, token: Option<&str>) -> S3Result<CallerIdentity> {
+        match self.0.authenticate(access_key, token).await {
             Err(Error::NoSuchUser(_)) => Err(s3_error!(InvalidAccessKeyId)),
             assumed => Ok(assumed?),
         }
@@ -532,12 +544,12 @@ impl Access {
         method: &Method,
         info: &RequestInfo,
     ) -> S3Result<()> {
-        let user = user.map(|user| (user.ratelimit, Scope::User(user.id.clone())));
-        let bucket = bucket.map(|bucket| (bucket.ratelimit, Scope::Bucket(bucket.id.clone())));
+        let user = user.map(|user| (user.ratelimit, RateLimitScope::User(user.id.clone())));
+        let bucket = bucket.map(|bucket| (bucket.ratelimit, RateLimitScope::Bucket(bucket.id.clone())));
         let writes = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
         for (limit, scope) in user.into_iter().chain(bucket).filter(|(limit, _)| limit.enabled) {
             let account = self.0.ratelimits.take(scope, limit, writes, Instant::now());
-            info.note_account(
+            info.add_rate_limit_entry(
                 account.ok_or_else(|| s3_error!(SlowDown, "Please reduce your request rate."))?,
             );
         }
@@ -546,7 +558,7 @@ impl Access {
 }
 
 #[async_trait::async_trait]
-impl S3Access for Access {
+impl S3Access for AccessChecker {
     async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
         let token = token_of(cx.headers(), cx.uri());
         let assumed = match cx.credentials() {
@@ -554,60 +566,62 @@ impl S3Access for Access {
             None => None,
         };
         let (user, role, limit) = match assumed {
-            Some(Assumed { user, role, policy }) => (Some(user), role, policy),
+            Some(CallerIdentity { user, role, policy }) => (Some(user), role, policy),
             None => (None, None, None),
         };
-        let peer = cx.extensions_mut().get::<Peer>().copied();
-        check_secrecy(self.0.config.require_tls_for_keys, cx.headers(), peer.as_ref())?;
+        let peer = cx.extensions_mut().get::<RequestOrigin>().copied();
+        check_key_transport(self.0.config.require_tls_for_keys, cx.headers(), peer.as_ref())?;
         let query = cx.uri().query().unwrap_or_default();
-        let mut context = Context::of(cx.headers(), query, peer.as_ref(), user.as_deref(), role.as_ref());
-        if !gives_tags(cx.s3_op().name(), cx.headers()) {
+        let mut context =
+            ConditionContext::of(cx.headers(), query, peer.as_ref(), user.as_deref(), role.as_ref());
+        if !sets_tags(cx.s3_op().name(), cx.headers()) {
             context.set_request_tags(&[]);
         }
         let context = Arc::new(context);
-        let mut requester = Requester { user, role, limit, context, ..Requester::default() };
+        let mut requester = Requester { user, role, session_policy: limit, context, ..Requester::default() };
         let name = match cx.s3_path() {
             S3Path::Root => None,
             S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => Some(bucket.to_string()),
         };
         let info = cx.extensions_mut().get::<Arc<RequestInfo>>().cloned().unwrap_or_default();
-        info.note(cx.s3_op().name(), requester.id());
+        info.set_operation(cx.s3_op().name(), requester.id());
         match (cx.s3_op().name(), name) {
             ("CreateBucket", Some(name)) => {
-                info.note_bucket(&name);
-                requester.may_elsewhere("s3:CreateBucket", &format!("arn:aws:s3:::{name}"))?;
+                info.set_bucket(&name);
+                requester.authorize_service_action("s3:CreateBucket", &format!("arn:aws:s3:::{name}"))?;
                 self.count(requester.user.as_deref(), None, cx.method(), &info)?;
             }
             (_, None) => {
-                requester.may_elsewhere("s3:ListAllMyBuckets", "arn:aws:s3:::*")?;
+                requester.authorize_service_action("s3:ListAllMyBuckets", "arn:aws:s3:::*")?;
                 self.count(requester.user.as_deref(), None, cx.method(), &info)?;
             }
             (operation, Some(name)) => {
-                info.note_bucket(&name);
-                let bucket = self.0.known_bucket(&name).await?;
-                info.note_owner(&bucket.owner);
+                info.set_bucket(&name);
+                let bucket = self.0.cached_bucket(&name).await?;
+                info.set_owner(&bucket.owner);
                 check_expected_owner(cx.headers(), &bucket)?;
-                check_owner(&self.0, &bucket).await?;
+                check_owner_not_suspended(&self.0, &bucket).await?;
                 let key = match cx.s3_path() {
                     S3Path::Object { key, .. } => Some(&**key),
                     _ => None,
                 };
                 // A policy must not lock the bucket's owner out of changing it.
                 let policies = ["GetBucketPolicy", "PutBucketPolicy", "DeleteBucketPolicy"];
-                let of_owner = policies.contains(&operation) && requester.known() == Some(&bucket.owner);
+                let of_owner = policies.contains(&operation) && requester.acl_user() == Some(&bucket.owner);
                 let query = cx.uri().query().unwrap_or_default();
                 if requester.user.is_none() && ["GetObject", "HeadObject"].contains(&operation) {
                     check_overrides(query)?;
                 }
                 let version = version_of_query(query);
                 if let Some(key) = key.filter(|_| operation != "DeleteObjects") {
-                    requester = requester.with_tags_of(&self.0, &bucket, (key, version.as_deref())).await?;
+                    requester =
+                        requester.with_object_tags(&self.0, &bucket, (key, version.as_deref())).await?;
                 }
                 // DeleteObjects judges each of its keys, and PutObjectTagging the tags that it sets.
                 requester = if ["DeleteObjects", "PutObjectTagging"].contains(&operation) {
-                    requester.towards(&bucket)
+                    requester.with_acl_scope(&bucket)
                 } else if of_owner {
-                    requester.asking_without_bucket(&bucket, &action_of(operation))?
+                    requester.evaluate_identity_policy(&bucket, &action_of(operation))?
                 } else {
                     let action_of = |operation| {
                         let action = version.as_ref().and_then(|_| version_action_of(operation));
@@ -617,9 +631,9 @@ impl S3Access for Access {
                     match operation {
                         // The attributes are a part of what a read returns.
                         "GetObjectAttributes" => {
-                            requester.asking_all(&bucket, &[&action, &action_of("GetObject")], key)?
+                            requester.evaluate_actions(&bucket, &[&action, &action_of("GetObject")], key)?
                         }
-                        _ => requester.asking(&bucket, &action, key)?,
+                        _ => requester.evaluate_action(&bucket, &action, key)?,
                     }
                 };
                 match operation {
@@ -633,14 +647,18 @@ impl S3Access for Access {
                     | "PutObjectTagging"
                     | "DeleteObjectTagging" => {}
                     "DeleteObjects" => {}
-                    "GetBucketAcl" => requester.may(&bucket.acl, &bucket.owner, Permission::ReadAcl)?,
-                    "PutBucketAcl" => requester.may(&bucket.acl, &bucket.owner, Permission::WriteAcl)?,
+                    "GetBucketAcl" => {
+                        requester.authorize_acl(&bucket.acl, &bucket.owner, Permission::ReadAcl)?
+                    }
+                    "PutBucketAcl" => {
+                        requester.authorize_acl(&bucket.acl, &bucket.owner, Permission::WriteAcl)?
+                    }
                     "ListObjects"
                     | "ListObjectsV2"
                     | "ListObjectVersions"
                     | "HeadBucket"
                     | "GetBucketLocation"
-                    | "ListMultipartUploads" => requester.may_list(&bucket)?,
+                    | "ListMultipartUploads" => requester.authorize_list(&bucket)?,
                     "PutObject"
                     | "PostObject"
                     | "DeleteObject"
@@ -651,12 +669,12 @@ impl S3Access for Access {
                     | "CompleteMultipartUpload"
                     | "AbortMultipartUpload"
                     | "ListParts" => {
-                        requester.may_write(&bucket)?;
+                        requester.authorize_write(&bucket)?;
                     }
-                    _ => requester.must_own(&bucket)?,
+                    _ => requester.require_owner(&bucket)?,
                 }
                 if let ("PutObject" | "CopyObject" | "CreateMultipartUpload", Some(key)) = (operation, key) {
-                    requester.may_do_besides(&bucket, key, cx.headers())?;
+                    requester.authorize_write_headers(&bucket, key, cx.headers())?;
                 }
                 self.count(requester.user.as_deref(), Some(&bucket), cx.method(), &info)?;
                 cx.extensions_mut().insert(bucket);
@@ -667,7 +685,7 @@ impl S3Access for Access {
     }
 }
 
-/// Returns the bucket of a request that went through [`Access`].
+/// Returns the bucket of a request that went through [`AccessChecker`].
 pub(crate) fn bucket_of<T>(req: &S3Request<T>) -> S3Result<Arc<Bucket>> {
     req.extensions.get::<Arc<Bucket>>().cloned().ok_or_else(|| s3_error!(NoSuchBucket))
 }

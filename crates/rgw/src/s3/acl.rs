@@ -1,8 +1,8 @@
 //! Access control lists in S3's terms, and the operations on them.
 
 use super::access::{Requester, bucket_of, denied};
-use super::owners::{Owners, distinct};
-use super::{Protocol, answer};
+use super::owners::{OwnerNames, distinct};
+use super::{S3Api, answer};
 use crate::acl::{self, Acl};
 use crate::bucket::Bucket as StoredBucket;
 use crate::error::Error;
@@ -49,7 +49,7 @@ async fn user_of(gateway: &Gateway, id: &str) -> S3Result<acl::Grantee> {
 /// Returns the user with the given email address. Reads all users: grants by email address are rare.
 async fn user_by_email(gateway: &Gateway, email: &str) -> S3Result<acl::Grantee> {
     for id in gateway.users().await? {
-        match gateway.known_user_id(&id).await {
+        match gateway.cached_user_by_id(&id).await {
             Ok(user) if !email.is_empty() && user.email.eq_ignore_ascii_case(email) => {
                 return Ok(acl::Grantee::User(id));
             }
@@ -63,7 +63,7 @@ async fn user_by_email(gateway: &Gateway, email: &str) -> S3Result<acl::Grantee>
 
 /// Returns the ACL that a request's headers specify for a bucket or object of `owner`: a canned ACL, single grants, or by
 /// default the private ACL.
-pub(super) async fn of_headers(
+pub(super) async fn acl_from_headers(
     gateway: &Gateway,
     headers: &HeaderMap,
     owner: &str,
@@ -103,7 +103,7 @@ pub(super) async fn of_headers(
 }
 
 /// Returns the owner and the ACL of an object that a request creates.
-pub(super) async fn of_object(
+pub(super) async fn acl_for_object(
     gateway: &Gateway,
     headers: &HeaderMap,
     requester: &Requester,
@@ -119,7 +119,7 @@ pub(super) async fn of_object(
         Ownership::BucketOwnerPreferred if given => return Ok(owners),
         _ => {}
     }
-    let acl = of_headers(gateway, headers, requester.id(), &bucket.owner).await?;
+    let acl = acl_from_headers(gateway, headers, requester.id(), &bucket.owner).await?;
     check_public(bucket, &acl)?;
     Ok((requester.id().to_owned(), acl))
 }
@@ -180,7 +180,7 @@ async fn shown(gateway: &Gateway, acl: &Acl, owner: &str) -> (Option<Vec<Grant>>
         acl::Grantee::User(id) => Some(id.as_str()),
         _ => None,
     });
-    let owners = Owners::find(gateway, distinct(users.chain([owner]))).await;
+    let owners = OwnerNames::find(gateway, distinct(users.chain([owner]))).await;
     let grantee = |grantee: &acl::Grantee| {
         let group = |uri: &str| (None, Some(uri.to_owned()), Type::GROUP);
         let (id, uri, kind) = match grantee {
@@ -207,7 +207,7 @@ async fn shown(gateway: &Gateway, acl: &Acl, owner: &str) -> (Option<Vec<Grant>>
     (Some(groups.into_iter().chain(users).map(grant).collect()), owners.owner(owner))
 }
 
-impl Protocol {
+impl S3Api {
     /// Returns the ACL that a request sets. `own` is the owner of the bucket or object.
     async fn set(
         &self,
@@ -221,7 +221,7 @@ impl Protocol {
         }
         let acl = match policy.filter(|policy| policy.grants.is_some()) {
             Some(policy) => of_policy(&self.gateway, policy, own).await?,
-            None => of_headers(&self.gateway, headers, own, &bucket.owner).await?,
+            None => acl_from_headers(&self.gateway, headers, own, &bucket.owner).await?,
         };
         check_public(bucket, &acl)?;
         Ok(acl)
@@ -256,10 +256,10 @@ impl Protocol {
         &self,
         req: S3Request<GetObjectAclInput>,
     ) -> S3Result<S3Response<GetObjectAclOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let (key, version) = (&req.input.key, req.input.version_id.as_deref());
         let head = self.head(&requester, &bucket, key, version).await?;
-        requester.may(&head.acl, &head.owner, acl::Permission::ReadAcl)?;
+        requester.authorize_acl(&head.acl, &head.owner, acl::Permission::ReadAcl)?;
         let acl = effective(&bucket, &head.acl);
         let own =
             if bucket.ownership == Ownership::BucketOwnerEnforced { &bucket.owner } else { &head.owner };
@@ -271,11 +271,11 @@ impl Protocol {
         &self,
         req: S3Request<PutObjectAclInput>,
     ) -> S3Result<S3Response<PutObjectAclOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let cause = self.cause(&req);
         let (key, version) = (&req.input.key, req.input.version_id.as_deref());
         let head = self.head(&requester, &bucket, key, version).await?;
-        requester.may(&head.acl, &head.owner, acl::Permission::WriteAcl)?;
+        requester.authorize_acl(&head.acl, &head.owner, acl::Permission::WriteAcl)?;
         let acl = self.set(&req.headers, req.input.access_control_policy, &head.owner, &bucket).await?;
         let change = |head: &mut crate::object::Head| {
             head.acl.clone_from(&acl);

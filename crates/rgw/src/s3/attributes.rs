@@ -3,9 +3,9 @@
 use super::access::{Requester, bucket_of};
 use super::checksums::fields;
 use super::encryption::unlock;
-use super::object::{shown_class, version_of};
-use super::{Protocol, answer, timestamp};
-use crate::object::Data;
+use super::object::{class_name, version_of};
+use super::{S3Api, answer, timestamp};
+use crate::object::DataLocation;
 use http::{Method, Request, Response, header};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
@@ -37,14 +37,15 @@ pub(crate) fn unquoted(response: Response<Body>) -> Response<Body> {
 /// The most parts in one answer.
 const MAX_PARTS: i32 = 1000;
 
-impl Protocol {
+impl S3Api {
     pub(super) async fn do_get_object_attributes(
         &self,
         req: S3Request<GetObjectAttributesInput>,
     ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let input = req.input;
-        let mut reader = self.readable(&requester, &bucket, &input.key, input.version_id.as_deref()).await?;
+        let mut reader =
+            self.open_if_readable(&requester, &bucket, &input.key, input.version_id.as_deref()).await?;
         unlock(&self.gateway, &req.headers, &mut reader).await?;
         // A header may list several names, separated by commas.
         let named: Vec<&str> =
@@ -73,12 +74,12 @@ impl Protocol {
             output.checksum = Some(fields(head.checksum.as_ref()));
         }
         if wants(ObjectAttributes::STORAGE_CLASS) {
-            output.storage_class = Some(shown_class(&head.class).to_owned().into());
+            output.storage_class = Some(class_name(&head.class).to_owned().into());
         }
         if wants(ObjectAttributes::OBJECT_SIZE) {
             output.object_size = Some(head.size as i64);
         }
-        if wants(ObjectAttributes::OBJECT_PARTS) && matches!(head.data, Data::Parts(_)) {
+        if wants(ObjectAttributes::OBJECT_PARTS) && matches!(head.data, DataLocation::Parts(_)) {
             let count = Some(reader.manifest.parts.len() as i32);
             output.object_parts =
                 Some(GetObjectAttributesParts { total_parts_count: count, ..Default::default() });

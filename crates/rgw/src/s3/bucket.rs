@@ -2,8 +2,10 @@
 
 use super::access::{Requester, bucket_of};
 use super::conditions::is_known_key;
-use super::{Protocol, answer, timestamp};
-use crate::bucket::{CORS, LIFECYCLE, LOCKING, OBJECT_LOCK, OWNERSHIP, POLICY, PUBLIC_ACCESS, WEBSITE};
+use super::{S3Api, answer, timestamp};
+use crate::bucket::{
+    CORS, EMPTY_OBJECT_LOCK, LIFECYCLE, OBJECT_LOCK, OWNERSHIP, POLICY, PUBLIC_ACCESS, WEBSITE,
+};
 use crate::cors;
 use crate::policy::Policy;
 use crate::public_access::{Ownership, PublicAccessBlock};
@@ -41,12 +43,12 @@ const READ_STATS: &str = "read-stats";
 /// The most shards of a bucket for which HeadBucket reports them without this parameter.
 const SUMMED: u32 = 16;
 
-impl Protocol {
+impl S3Api {
     pub(super) async fn do_list_buckets(
         &self,
         req: S3Request<ListBucketsInput>,
     ) -> S3Result<S3Response<ListBucketsOutput>> {
-        let requester = Requester::of(&req);
+        let requester = Requester::from_request(&req);
         let user = requester.user()?;
         let max = req.input.max_buckets.unwrap_or(DEFAULT_MAX_BUCKETS).clamp(1, DEFAULT_MAX_BUCKETS) as usize;
         let prefix = req.input.prefix.clone().unwrap_or_default();
@@ -56,7 +58,7 @@ impl Protocol {
         let more = found.len() > max;
         found.truncate(max);
         let next = found.last().filter(|_| more).map(|(name, _)| name.clone());
-        let bucket = |(name, own): (String, crate::bucket::OwnBucket)| Bucket {
+        let bucket = |(name, own): (String, crate::bucket::UserBucketEntry)| Bucket {
             name: Some(name),
             creation_date: Some(timestamp(own.created_ns)),
             ..Bucket::default()
@@ -73,12 +75,12 @@ impl Protocol {
         &self,
         req: S3Request<CreateBucketInput>,
     ) -> S3Result<S3Response<CreateBucketOutput>> {
-        let requester = Requester::of(&req);
+        let requester = Requester::from_request(&req);
         let (owner, name) = (&requester.user()?.id, &req.input.bucket);
         if name.contains(".-") || name.contains("-.") {
             return Err(s3_error!(InvalidBucketName));
         }
-        let acl = super::acl::of_headers(&self.gateway, &req.headers, owner, owner).await?;
+        let acl = super::acl::acl_from_headers(&self.gateway, &req.headers, owner, owner).await?;
         let mut documents = BTreeMap::new();
         if let Some(said) = &req.input.object_ownership {
             let ownership = super::ownership::ownership_of(said)?;
@@ -88,14 +90,15 @@ impl Protocol {
             documents.insert(OWNERSHIP.to_owned(), format!("\"{}\"", ownership.name()));
         }
         if req.input.object_lock_enabled_for_bucket.unwrap_or(false) {
-            documents.insert(OBJECT_LOCK.to_owned(), LOCKING.to_owned());
+            documents.insert(OBJECT_LOCK.to_owned(), EMPTY_OBJECT_LOCK.to_owned());
         }
         match self.gateway.create_bucket(name, owner, acl.clone(), documents).await {
             Ok(_) => {}
             // As in us-east-1 and in radosgw, creating a bucket that the requester owns already succeeds if its ACL is the
             // same.
-            Err(crate::Error::BucketIsYours(_)) if self.gateway.known_bucket(name).await?.acl == acl => {}
-            Err(crate::Error::BucketIsYours(_)) => return Err(s3_error!(BucketAlreadyExists)),
+            Err(crate::Error::BucketAlreadyOwned(_))
+                if self.gateway.cached_bucket(name).await?.acl == acl => {}
+            Err(crate::Error::BucketAlreadyOwned(_)) => return Err(s3_error!(BucketAlreadyExists)),
             Err(error) => return Err(error.into()),
         }
         answer(CreateBucketOutput { location: Some(format!("/{name}")) })
@@ -105,7 +108,7 @@ impl Protocol {
         &self,
         req: S3Request<HeadBucketInput>,
     ) -> S3Result<S3Response<HeadBucketOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let bucket_region = Some(self.gateway.config.region.clone());
         let mut response = S3Response::new(HeadBucketOutput { bucket_region, ..HeadBucketOutput::default() });
         let mut say = |name: &'static str, number: HeaderValue| drop(response.headers.insert(name, number));
@@ -122,7 +125,7 @@ impl Protocol {
                 Err(error) => tracing::debug!(%error, bucket = bucket.name, "rgw: a bucket is not summed up"),
             }
         }
-        if requester.known() == Some(&bucket.owner) {
+        if requester.acl_user() == Some(&bucket.owner) {
             let user = requester.user()?;
             let of_bucket = bucket.quota.unwrap_or_default();
             say("x-rgw-quota-user-size", user.user_quota.max_size.into());

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::object::multipart::MAX_PART_BYTES;
-use crate::object::{Body, Digests, Source, StoredChecksum};
+use crate::object::{BodyStream, Digests, StoredChecksum, UploadBody};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
@@ -12,7 +12,7 @@ use s3s::{S3Result, TrailingHeaders, s3_error};
 
 /// The checksum that a request sends or asks for, and its Content-MD5.
 #[derive(Debug, Default)]
-pub(super) struct Sent {
+pub(super) struct ClientChecksum {
     algorithm: Option<&'static str>,
     value: Option<String>,
     trailer: Option<TrailingHeaders>,
@@ -22,7 +22,7 @@ pub(super) struct Sent {
 const ALGORITHMS: [&str; 5] = ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"];
 
 /// Returns the algorithm with the given name, ignoring case.
-pub(super) fn algorithm_of(name: &str) -> Option<&'static str> {
+pub(super) fn parse_algorithm(name: &str) -> Option<&'static str> {
     ALGORITHMS.into_iter().find(|known| known.eq_ignore_ascii_case(name))
 }
 
@@ -41,7 +41,7 @@ fn is_base64_of(text: &str, bytes: usize) -> bool {
 }
 
 /// Returns the field of `sums` for the value of an algorithm.
-pub(super) fn field<'a>(sums: &'a mut Checksum, algorithm: &str) -> &'a mut Option<String> {
+pub(super) fn checksum_field_mut<'a>(sums: &'a mut Checksum, algorithm: &str) -> &'a mut Option<String> {
     match algorithm {
         "CRC32" => &mut sums.checksum_crc32,
         "CRC32C" => &mut sums.checksum_crc32c,
@@ -55,26 +55,26 @@ pub(super) fn field<'a>(sums: &'a mut Checksum, algorithm: &str) -> &'a mut Opti
 pub(super) fn fields(stored: Option<&StoredChecksum>) -> Checksum {
     let mut sums = Checksum::default();
     if let Some(stored) = stored {
-        *field(&mut sums, &stored.algorithm) = Some(stored.value.clone());
+        *checksum_field_mut(&mut sums, &stored.algorithm) = Some(stored.value.clone());
         let kind = if stored.whole { ChecksumType::FULL_OBJECT } else { ChecksumType::COMPOSITE };
         sums.checksum_type = Some(ChecksumType::from_static(kind));
     }
     sums
 }
 
-impl Sent {
-    /// Reads the checksum in the headers. [`Sent::check`] reads the trailers, after the body.
-    pub(super) fn of(
+impl ClientChecksum {
+    /// Reads the checksum in the headers. [`ClientChecksum::check`] reads the trailers, after the body.
+    pub(super) fn from_headers(
         headers: &HeaderMap,
         trailer: Option<TrailingHeaders>,
         md5: Option<String>,
-    ) -> S3Result<Sent> {
+    ) -> S3Result<ClientChecksum> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         // An empty value is not the digest of any data.
         if text("content-md5").is_some_and(|md5| !is_base64_of(md5, 16)) {
             return Err(s3_error!(InvalidDigest, "The Content-MD5 you specified was invalid."));
         }
-        let mut sent = Sent { trailer, md5, ..Sent::default() };
+        let mut sent = ClientChecksum { trailer, md5, ..ClientChecksum::default() };
         for algorithm in ALGORITHMS {
             let name = format!("x-amz-checksum-{}", algorithm.to_ascii_lowercase());
             if let Some(value) = text(&name) {
@@ -96,21 +96,21 @@ impl Sent {
         if sent.algorithm.is_none()
             && let Some(name) = text("x-amz-sdk-checksum-algorithm").or(text("x-amz-checksum-algorithm"))
         {
-            let known = algorithm_of(name);
+            let known = parse_algorithm(name);
             sent.algorithm = Some(known.ok_or_else(|| s3_error!(InvalidRequest, "unknown checksum {name}"))?);
         }
         Ok(sent)
     }
 
     /// A checksum that is computed by `algorithm` and compared with nothing.
-    pub(super) fn by(algorithm: &str) -> Sent {
-        Sent { algorithm: algorithm_of(algorithm), ..Sent::default() }
+    pub(super) fn computed_only(algorithm: &str) -> ClientChecksum {
+        ClientChecksum { algorithm: parse_algorithm(algorithm), ..ClientChecksum::default() }
     }
 
     /// Adapts the checksum to an upload whose parts have checksums by `algorithm`; empty if they have none. The upload's
     /// algorithm applies if the request names none. Fails if the request names another one.
-    pub(super) fn of_part(mut self, algorithm: &str) -> S3Result<Sent> {
-        match (algorithm_of(algorithm), self.algorithm) {
+    pub(super) fn of_part(mut self, algorithm: &str) -> S3Result<ClientChecksum> {
+        match (parse_algorithm(algorithm), self.algorithm) {
             (Some(expected), Some(named)) if expected != named => {
                 return Err(s3_error!(
                     InvalidRequest,
@@ -125,7 +125,7 @@ impl Sent {
     }
 
     /// Returns a body that computes the checksum while it is read.
-    pub(super) fn body(&self, source: Source) -> Body {
+    pub(super) fn body(&self, source: BodyStream) -> UploadBody {
         use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Sha1, Sha256};
         let mut hasher = ChecksumHasher::default();
         match self.algorithm {
@@ -136,7 +136,7 @@ impl Sent {
             Some(_) => hasher.sha256 = Some(Sha256::new()),
             None => {}
         }
-        Body::new(source, MAX_PART_BYTES, hasher)
+        UploadBody::new(source, MAX_PART_BYTES, hasher)
     }
 
     /// Compares the sent checksums with the computed ones, and returns the ETag and the checksum to store. Fails with
@@ -148,7 +148,7 @@ impl Sent {
         }
         let etag = format!("{:032x}", u128::from_be_bytes(md5));
         let Some(algorithm) = self.algorithm else { return Ok((etag, None)) };
-        let value = field(&mut checksums, algorithm).take().unwrap_or_default();
+        let value = checksum_field_mut(&mut checksums, algorithm).take().unwrap_or_default();
         let name = format!("x-amz-checksum-{}", algorithm.to_ascii_lowercase());
         let trailed = self
             .trailer

@@ -1,6 +1,6 @@
 //! The condition keys of policies, and their values for a request.
 
-use super::access::Peer;
+use super::access::RequestOrigin;
 use super::tagging::tags_of_header;
 use crate::policy::{EXISTING_TAG, REQUEST_TAG};
 use crate::role::Role;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Values of condition keys. The keys are in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Context(BTreeMap<String, Vec<String>>);
+pub(crate) struct ConditionContext(BTreeMap<String, Vec<String>>);
 
 /// Headers and the condition keys that refer to them.
 const HEADER_KEYS: [(&str, &str); 4] = [
@@ -89,7 +89,7 @@ pub(super) fn version_of_query(query: &str) -> Option<String> {
 }
 
 /// Returns whether the tags in a request's headers become the tags of an object.
-pub(super) fn gives_tags(operation: &str, headers: &HeaderMap) -> bool {
+pub(super) fn sets_tags(operation: &str, headers: &HeaderMap) -> bool {
     let replaces =
         || headers.get("x-amz-tagging-directive").is_some_and(|said| said.as_bytes() == b"REPLACE");
     match operation {
@@ -120,18 +120,18 @@ pub(super) fn check_overrides(query: &str) -> S3Result<()> {
     Ok(())
 }
 
-impl Context {
+impl ConditionContext {
     /// Builds the context of a request from its headers, its query, its `peer`, and the user or the role that the user has
     /// assumed.
     pub(crate) fn of(
         headers: &HeaderMap,
         query: &str,
-        peer: Option<&Peer>,
+        peer: Option<&RequestOrigin>,
         user: Option<&User>,
         role: Option<&(Arc<Role>, String)>,
-    ) -> Context {
+    ) -> ConditionContext {
         let now = (crate::gateway::now_ns() / 1_000_000_000).to_string();
-        let mut context = Context::default();
+        let mut context = ConditionContext::default();
         let mut set =
             |name: &str, value: &str| drop(context.0.insert(name.to_owned(), vec![value.to_owned()]));
         set("aws:currenttime", &now);
@@ -148,7 +148,7 @@ impl Context {
             }
             (None, None) => {}
         }
-        if let Some(Peer { address, secure }) = peer {
+        if let Some(RequestOrigin { address, secure }) = peer {
             set("aws:sourceip", &address.to_string());
             set("aws:securetransport", if *secure { "true" } else { "false" });
         }
@@ -245,7 +245,7 @@ mod tests {
         headers.insert("x-amz-acl", "public-read".parse().unwrap());
         headers.insert("x-amz-tagging", "class=open".parse().unwrap());
         headers.insert("referer", "here".parse().unwrap());
-        let mut context = Context::of(&headers, "versionId=a", None, None, None);
+        let mut context = ConditionContext::of(&headers, "versionId=a", None, None, None);
         context.set_existing_tags(&pairs(&[("class", "of the destination")]));
         assert_eq!(context.get("s3:requestobjecttag/class"), ["open"]);
         context.set_reading(Some("b"));
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_tag_in_other_letters_hides_none() {
-        let mut context = Context::default();
+        let mut context = ConditionContext::default();
         context.set_existing_tags(&pairs(&[("Class", "open"), ("class", "secret")]));
         assert_eq!(context.get("s3:existingobjecttag/class"), ["open", "secret"]);
         context.set_request_tags(&pairs(&[("A", "1"), ("b", "2")]));

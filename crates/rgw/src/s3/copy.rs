@@ -1,15 +1,15 @@
 //! Copies of objects.
 
-use super::access::{Requester, bucket_of, check_owner, denied};
-use super::acl::of_object;
-use super::checksums::{Sent, fields};
-use super::encryption::{MANAGED, asked_encryption, told, unlock_source};
-use super::lock::asked_lock;
-use super::object::{ReadConditions, asked_class, check_metadata, kept_headers, version_of};
+use super::access::{Requester, bucket_of, check_owner_not_suspended, denied};
+use super::acl::acl_for_object;
+use super::checksums::{ClientChecksum, fields};
+use super::encryption::{SSE_HEADER, requested_encryption, unlock_source, with_encryption_headers};
+use super::lock::requested_lock;
+use super::object::{ReadConditions, check_metadata, requested_class, stored_headers, version_of};
 use super::tagging::tags_of_header;
-use super::{Protocol, timestamp};
+use super::{S3Api, timestamp};
 use crate::object::multipart::MAX_PART_BYTES;
-use crate::object::{Digests, Head, Put, Reader};
+use crate::object::{Digests, Head, ObjectReader, PutOp};
 use futures::stream::StreamExt;
 use nacre_topics::event::EventType;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
@@ -28,7 +28,7 @@ fn copied_headers(source: &Head, sent: Vec<(String, String)>) -> Vec<(String, St
     copied.chain(sent.into_iter().filter(|(name, _)| is_own(name))).collect()
 }
 
-impl Protocol {
+impl S3Api {
     /// Opens the source of a copy and checks the copy's conditions. Also returns the id of the source's version if its
     /// bucket has versions. Policies judge the source by its own tags. With `with_tags` the copy gets these tags, which
     /// needs permission to read them.
@@ -37,22 +37,22 @@ impl Protocol {
         requester: &Requester,
         (source, headers, with_tags): (&CopySource, &http::HeaderMap, bool),
         conditions: (Option<&ETagCondition>, Option<&ETagCondition>, Option<&Timestamp>, Option<&Timestamp>),
-    ) -> S3Result<(Reader, Option<String>)> {
+    ) -> S3Result<(ObjectReader, Option<String>)> {
         let CopySource::Bucket { bucket, key, version_id } = source else {
             return Err(s3_error!(NotImplemented, "a copy's source is named by bucket and key"));
         };
-        let bucket = self.gateway.known_bucket(bucket).await?;
+        let bucket = self.gateway.cached_bucket(bucket).await?;
         let expected = headers.get("x-amz-source-expected-bucket-owner");
         if expected.is_some_and(|expected| expected.as_bytes() != bucket.owner.as_bytes()) {
             return Err(denied());
         }
-        check_owner(&self.gateway, &bucket).await?;
+        check_owner_not_suspended(&self.gateway, &bucket).await?;
         let version = version_id.as_deref();
         let action = if version.is_some() { "s3:GetObjectVersion" } else { "s3:GetObject" };
-        let reading = requester.clone().reading_source(version);
-        let reading = reading.with_tags_of(&self.gateway, &bucket, (key, version)).await?;
-        let reading = reading.asking(&bucket, action, Some(key))?;
-        let reader = match self.readable(&reading, &bucket, key, version).await {
+        let reading = requester.clone().with_source_version(version);
+        let reading = reading.with_object_tags(&self.gateway, &bucket, (key, version)).await?;
+        let reading = reading.evaluate_action(&bucket, action, Some(key))?;
+        let reader = match self.open_if_readable(&reading, &bucket, key, version).await {
             // MethodNotAllowed would refer to the request's own method, but the source is at fault.
             Err(error) if *error.code() == S3ErrorCode::MethodNotAllowed => {
                 return Err(s3_error!(
@@ -64,7 +64,11 @@ impl Protocol {
         };
         let mut reader = reader;
         if with_tags && !reader.head.tags.is_empty() {
-            reading.seeing(&bucket, key, &reader.head)?.may_copy_tags(&bucket, key, version.is_some())?;
+            reading.reevaluate_with_tags(&bucket, key, &reader.head)?.authorize_tag_copy(
+                &bucket,
+                key,
+                version.is_some(),
+            )?;
         }
         unlock_source(&self.gateway, headers, &mut reader).await?;
         let read = version_of(&bucket, &reader.head);
@@ -81,7 +85,7 @@ impl Protocol {
         &self,
         req: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let cause = self.cause(&req);
         let input = req.input;
         let conditions = (
@@ -95,9 +99,9 @@ impl Protocol {
         let (reader, read) = self.copy_source(&requester, source, conditions).await?;
         if !retagged && !reader.head.tags.is_empty() {
             // The copy gets the source's tags, which are judged as if the request named them.
-            let requester = requester.clone().giving_tags(&reader.head.tags);
-            requester.asking(&bucket, "s3:PutObject", Some(&input.key))?.may_write(&bucket)?;
-            requester.may_tag(&bucket, &input.key)?;
+            let requester = requester.clone().with_request_tags(&reader.head.tags);
+            requester.evaluate_action(&bucket, "s3:PutObject", Some(&input.key))?.authorize_write(&bucket)?;
+            requester.authorize_tagging(&bucket, &input.key)?;
         }
         if reader.head.size > MAX_PART_BYTES {
             return Err(s3_error!(
@@ -108,8 +112,9 @@ impl Protocol {
         let replaced = input.metadata_directive.as_ref().is_some_and(|said| said.as_str() == "REPLACE");
         let onto_itself = matches!(&input.copy_source, CopySource::Bucket { bucket, key, version_id: None }
             if **bucket == *input.bucket && **key == *input.key);
-        let changes = [STORAGE_CLASS, REDIRECT, MANAGED, "x-amz-server-side-encryption-customer-algorithm"];
-        let class = asked_class(&req.headers)?;
+        let changes =
+            [STORAGE_CLASS, REDIRECT, SSE_HEADER, "x-amz-server-side-encryption-customer-algorithm"];
+        let class = requested_class(&req.headers)?;
         // As in S3, naming the storage class that the object already has is enough: programs use it to touch objects.
         let changed = replaced || changes.iter().any(|name| req.headers.contains_key(*name));
         if onto_itself && !changed {
@@ -125,16 +130,16 @@ impl Protocol {
         };
         let (if_match, if_none_match) = (asked("if-match")?, asked("if-none-match")?);
         let conditions = (if_match.as_ref(), if_none_match.as_ref());
-        let condition = self.condition_of_write(&bucket, &input.key, conditions).await?;
-        let (owner, acl) = of_object(&self.gateway, &req.headers, &requester, &bucket).await?;
-        let (retention, legal_hold) = asked_lock(
+        let condition = self.write_condition(&bucket, &input.key, conditions).await?;
+        let (owner, acl) = acl_for_object(&self.gateway, &req.headers, &requester, &bucket).await?;
+        let (retention, legal_hold) = requested_lock(
             &bucket,
             input.object_lock_mode.as_ref(),
             input.object_lock_retain_until_date.as_ref(),
             input.object_lock_legal_hold_status.as_ref(),
         )?;
-        let encryption = asked_encryption(&self.gateway, &req.headers, &bucket).await?;
-        let sent_headers = kept_headers(&req.headers);
+        let encryption = requested_encryption(&self.gateway, &req.headers, &bucket).await?;
+        let sent_headers = stored_headers(&req.headers);
         let head = Head {
             owner,
             encryption: encryption.as_ref().map(|(encryption, _)| encryption.clone()),
@@ -149,14 +154,14 @@ impl Protocol {
         };
         let stored = reader.head.checksum.as_ref().map_or("", |stored| &stored.algorithm);
         let asked = input.checksum_algorithm.as_ref().map_or(stored, ChecksumAlgorithm::as_str);
-        let sent = Sent::by(asked);
+        let sent = ClientChecksum::computed_only(asked);
         let size = reader.head.size;
         let mut body = sent.body(Box::pin(reader.data(0..size).map(|piece| piece.map_err(Into::into))));
         if let Some((encryption, secret)) = &encryption {
             body = body.encrypted(secret.cipher(encryption));
         }
         let types = &[EventType::ObjectCreatedCopy];
-        let put = Put { bucket: Arc::clone(&bucket), key: input.key, head, condition, cause, types };
+        let put = PutOp { bucket: Arc::clone(&bucket), key: input.key, head, condition, cause, types };
         let seal = |digests: Digests, head: &mut Head| {
             (head.etag, head.checksum) = sent.check(digests)?;
             Ok(())
@@ -179,6 +184,6 @@ impl Protocol {
             version_id,
             ..CopyObjectOutput::default()
         };
-        Ok(told(S3Response::new(output), head.encryption.as_ref(), &req.headers))
+        Ok(with_encryption_headers(S3Response::new(output), head.encryption.as_ref(), &req.headers))
     }
 }

@@ -2,12 +2,12 @@
 //! not use the feature.
 
 use super::access::bucket_of;
-use super::{Protocol, answer};
+use super::{S3Api, answer};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
-impl Protocol {
+impl S3Api {
     pub(super) async fn do_get_bucket_accelerate_configuration(
         &self,
         req: S3Request<GetBucketAccelerateConfigurationInput>,

@@ -1,12 +1,12 @@
 //! Server-side encryption as requests specify it: SSE-C with a key in each request, SSE-S3 with the cluster's key, and the
 //! default encryption of buckets.
 
-use super::access::{Peer, bucket_of};
-use super::{Protocol, answer};
+use super::access::{RequestOrigin, bucket_of};
+use super::{S3Api, answer};
 use crate::bucket::{Bucket, ENCRYPTION};
 use crate::error::Error;
 use crate::gateway::Gateway;
-use crate::object::{Encryption, Head, Holder, Reader, SECRET_BYTES, Secret};
+use crate::object::{Encryption, Head, ObjectReader, SECRET_BYTES, Secret, SseKeySource};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -17,7 +17,7 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 /// The only supported algorithm.
 const AES256: &str = "AES256";
-pub(super) const MANAGED: &str = "x-amz-server-side-encryption";
+pub(super) const SSE_HEADER: &str = "x-amz-server-side-encryption";
 const KMS_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 /// Headers that are valid only with a KMS.
 const KMS: [&str; 2] = [KMS_KEY, "x-amz-server-side-encryption-context"];
@@ -30,7 +30,11 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// If `required`, refuses customer-provided keys that arrive over a connection that is neither TLS nor loopback.
-pub(super) fn check_secrecy(required: bool, headers: &HeaderMap, peer: Option<&Peer>) -> S3Result<()> {
+pub(super) fn check_key_transport(
+    required: bool,
+    headers: &HeaderMap,
+    peer: Option<&RequestOrigin>,
+) -> S3Result<()> {
     let is_safe = peer.is_some_and(|peer| peer.secure || peer.address.to_canonical().is_loopback());
     let mut names = headers.keys().map(HeaderName::as_str);
     let mut brings_key = || names.any(|name| name.starts_with(CUSTOMER) || name.starts_with(COPY_CUSTOMER));
@@ -73,13 +77,13 @@ fn customer_key(headers: &HeaderMap, prefix: &str) -> S3Result<Option<Secret>> {
         ));
     }
     let bytes: [u8; SECRET_BYTES] = bytes.try_into().map_err(|_| wrong())?;
-    Ok(Some(Secret::new(Holder::Customer, bytes)))
+    Ok(Some(Secret::new(SseKeySource::Customer, bytes)))
 }
 
 /// Refuses a header that is valid only on writes.
 pub(super) fn check_read(headers: &HeaderMap) -> S3Result<()> {
-    if headers.contains_key(MANAGED) {
-        return Err(s3_error!(InvalidArgument, "{MANAGED} is not for requests that read"));
+    if headers.contains_key(SSE_HEADER) {
+        return Err(s3_error!(InvalidArgument, "{SSE_HEADER} is not for requests that read"));
     }
     Ok(())
 }
@@ -97,12 +101,12 @@ fn check_managed(algorithm: &str) -> S3Result<()> {
 
 /// Returns how to encrypt the data of a write, and the secret: as the request says, or else by the bucket's default. `None`
 /// if the data is not encrypted.
-pub(super) async fn asked_encryption(
+pub(super) async fn requested_encryption(
     gateway: &Gateway,
     headers: &HeaderMap,
     bucket: &Bucket,
 ) -> S3Result<Option<(Encryption, Secret)>> {
-    let managed = text(headers, MANAGED);
+    let managed = text(headers, SSE_HEADER);
     let secret = match (customer_key(headers, CUSTOMER)?, managed) {
         (Some(_), Some(_)) => {
             return Err(s3_error!(InvalidArgument, "either a customer's key or server side encryption"));
@@ -122,12 +126,12 @@ pub(super) async fn asked_encryption(
         (None, None) if bucket.encrypted => gateway.cluster_secret().await?,
         (None, None) => return Ok(None),
     };
-    let encryption = secret.seal()?;
+    let encryption = secret.new_encryption()?;
     Ok(Some((encryption, secret)))
 }
 
 /// Returns the secret for a part's data; `None` if its upload is not encrypted.
-pub(super) async fn secret_of_upload(
+pub(super) async fn part_secret(
     gateway: &Gateway,
     headers: &HeaderMap,
     head: &Head,
@@ -138,13 +142,13 @@ pub(super) async fn secret_of_upload(
 async fn secret_for(gateway: &Gateway, head: &Head, customer: Option<Secret>) -> S3Result<Option<Secret>> {
     let secret = match (&head.encryption, customer) {
         (None, None) => return Ok(None),
-        (None | Some(Encryption { holder: Holder::Cluster, .. }), Some(_)) => {
+        (None | Some(Encryption { holder: SseKeySource::Cluster, .. }), Some(_)) => {
             return Err(s3_error!(
                 InvalidRequest,
                 "The encryption parameters are not applicable to this object."
             ));
         }
-        (Some(Encryption { holder: Holder::Cluster, .. }), None) => gateway.cluster_secret().await?,
+        (Some(Encryption { holder: SseKeySource::Cluster, .. }), None) => gateway.cluster_secret().await?,
         (Some(_), Some(secret)) => secret,
         (Some(_), None) => {
             return Err(s3_error!(
@@ -157,7 +161,7 @@ async fn secret_for(gateway: &Gateway, head: &Head, customer: Option<Secret>) ->
     if let Some(encryption) = &head.encryption {
         match secret.check(encryption) {
             // A wrong cluster key is a fault of the server, not of the client.
-            Err(Error::WrongKey) if *secret.holder() == Holder::Customer => {
+            Err(Error::WrongKey) if *secret.holder() == SseKeySource::Customer => {
                 return Err(Error::WrongKey.into());
             }
             Err(_) => return Err(s3_error!(InternalError, "the cluster's key is another one")),
@@ -169,7 +173,11 @@ async fn secret_for(gateway: &Gateway, head: &Head, customer: Option<Secret>) ->
 
 /// Sets the secret that a reader decrypts its object with. Fails if the request's key does not match the object's
 /// encryption.
-pub(super) async fn unlock(gateway: &Gateway, headers: &HeaderMap, reader: &mut Reader) -> S3Result<()> {
+pub(super) async fn unlock(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    reader: &mut ObjectReader,
+) -> S3Result<()> {
     reader.secret = secret_for(gateway, &reader.head, customer_key(headers, CUSTOMER)?).await?;
     Ok(())
 }
@@ -178,24 +186,24 @@ pub(super) async fn unlock(gateway: &Gateway, headers: &HeaderMap, reader: &mut 
 pub(super) async fn unlock_source(
     gateway: &Gateway,
     headers: &HeaderMap,
-    reader: &mut Reader,
+    reader: &mut ObjectReader,
 ) -> S3Result<()> {
     reader.secret = secret_for(gateway, &reader.head, customer_key(headers, COPY_CUSTOMER)?).await?;
     Ok(())
 }
 
 /// Adds the headers that describe an object's encryption to an answer. `headers` are the request's.
-pub(super) fn told<T>(
+pub(super) fn with_encryption_headers<T>(
     mut response: S3Response<T>,
     encryption: Option<&Encryption>,
     headers: &HeaderMap,
 ) -> S3Response<T> {
     match encryption.map(|encryption| &encryption.holder) {
         None => {}
-        Some(Holder::Cluster) => {
-            response.headers.insert(HeaderName::from_static(MANAGED), HeaderValue::from_static(AES256));
+        Some(SseKeySource::Cluster) => {
+            response.headers.insert(HeaderName::from_static(SSE_HEADER), HeaderValue::from_static(AES256));
         }
-        Some(Holder::Customer) => {
+        Some(SseKeySource::Customer) => {
             for name in ["algorithm", "key-md5"] {
                 let name = format!("{CUSTOMER}{name}");
                 if let (Some(value), Ok(name)) = (headers.get(&name), HeaderName::try_from(&name)) {
@@ -207,7 +215,7 @@ pub(super) fn told<T>(
     response
 }
 
-impl Protocol {
+impl S3Api {
     pub(super) async fn do_get_bucket_encryption(
         &self,
         req: S3Request<GetBucketEncryptionInput>,
@@ -270,8 +278,8 @@ mod tests {
         bringing
             .insert("x-amz-copy-source-server-side-encryption-customer-key", HeaderValue::from_static("k"));
         let taken = |required, headers: &HeaderMap, address: &str, secure| {
-            let peer = Peer { address: address.parse().unwrap(), secure };
-            check_secrecy(required, headers, Some(&peer)).is_ok()
+            let peer = RequestOrigin { address: address.parse().unwrap(), secure };
+            check_key_transport(required, headers, Some(&peer)).is_ok()
         };
         assert!(!taken(true, &bringing, "192.0.2.1", false));
         assert!(taken(false, &bringing, "192.0.2.1", false));
@@ -280,6 +288,6 @@ mod tests {
         for own in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
             assert!(taken(true, &bringing, own, false), "{own}");
         }
-        assert!(check_secrecy(true, &bringing, None).is_err());
+        assert!(check_key_transport(true, &bringing, None).is_err());
     }
 }

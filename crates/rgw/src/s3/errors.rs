@@ -46,7 +46,7 @@ impl From<Error> for S3Error {
                 Code::from_bytes(error.s3_code().as_bytes()).unwrap_or(Code::InvalidArgument)
             }
             Error::NoSuchBucket(_) => Code::NoSuchBucket,
-            Error::BucketIsYours(_) => Code::BucketAlreadyOwnedByYou,
+            Error::BucketAlreadyOwned(_) => Code::BucketAlreadyOwnedByYou,
             Error::BucketExists(_) => Code::BucketAlreadyExists,
             Error::BucketNotEmpty(_) => Code::BucketNotEmpty,
             Error::IndexBusy(_) | Error::Contended(_) | Error::QueueFull(_) => Code::SlowDown,

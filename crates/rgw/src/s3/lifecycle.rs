@@ -1,9 +1,9 @@
 //! Operations on the lifecycle rules of buckets, and the expiration that answers report.
 
 use super::access::bucket_of;
-use super::{Protocol, answer, timestamp};
+use super::{S3Api, answer, timestamp};
 use crate::bucket::{Bucket, LIFECYCLE};
-use crate::lifecycle::{DAY, MAX_RULES, Rules};
+use crate::lifecycle::{DAY, LifecycleConfig, MAX_RULES};
 use crate::object::Head;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
@@ -17,7 +17,7 @@ fn minimum() -> Option<TransitionDefaultMinimumObjectSize> {
     ))
 }
 
-impl Protocol {
+impl S3Api {
     pub(super) async fn do_get_bucket_lifecycle_configuration(
         &self,
         req: S3Request<GetBucketLifecycleConfigurationInput>,
@@ -52,22 +52,23 @@ impl Protocol {
                 rule.status.as_str()
             ));
         }
-        let rules = Rules::read(&configuration).map_err(|text| s3_error!(InvalidArgument, "{text}"))?;
+        let rules =
+            LifecycleConfig::read(&configuration).map_err(|text| s3_error!(InvalidArgument, "{text}"))?;
         for class in rules.classes() {
             self.gateway.check_class(class).await?;
         }
         // A rule without an id gets a generated one.
         for rule in &mut configuration.rules {
             if rule.id.as_deref().is_none_or(str::is_empty) {
-                rule.id = Some(self.gateway.tag());
+                rule.id = Some(self.gateway.new_tag());
             }
         }
         let text = serde_json::to_string(&configuration).map_err(|error| s3_error!(error, InternalError))?;
         // The bucket is listed before the change, so that rules are never without a worker. It is listed again afterwards,
         // because the worker unlists a bucket without rules.
-        self.gateway.note_lifecycle(&bucket, true).await?;
+        self.gateway.register_lifecycle(&bucket, true).await?;
         self.set_document(&bucket.name, LIFECYCLE, Some(text)).await?;
-        self.gateway.note_lifecycle(&bucket, true).await?;
+        self.gateway.register_lifecycle(&bucket, true).await?;
         answer(PutBucketLifecycleConfigurationOutput { transition_default_minimum_object_size: minimum() })
     }
 

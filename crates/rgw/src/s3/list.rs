@@ -1,11 +1,11 @@
 //! Operations that list objects.
 
 use super::access::bucket_of;
-use super::object::shown_class;
-use super::owners::{Owners, distinct};
-use super::{Protocol, answer, timestamp};
+use super::object::class_name;
+use super::owners::{OwnerNames, distinct};
+use super::{S3Api, answer, timestamp};
 use crate::gateway::Gateway;
-use crate::index::{ListQuery, Listed, Listing};
+use crate::index::{ListQuery, Listing, ListingEntry};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
@@ -16,15 +16,15 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 const MAX_KEYS: i32 = 1000;
 
 /// The encoding of names in an answer.
-pub(super) struct Names {
+pub(super) struct KeyEncoder {
     url: bool,
 }
 
-impl Names {
-    pub(super) fn asked(encoding: Option<&EncodingType>) -> S3Result<Names> {
+impl KeyEncoder {
+    pub(super) fn asked(encoding: Option<&EncodingType>) -> S3Result<KeyEncoder> {
         match encoding.map(EncodingType::as_str) {
-            None => Ok(Names { url: false }),
-            Some(EncodingType::URL) => Ok(Names { url: true }),
+            None => Ok(KeyEncoder { url: false }),
+            Some(EncodingType::URL) => Ok(KeyEncoder { url: true }),
             Some(other) => Err(s3_error!(InvalidArgument, "unknown encoding type {other}")),
         }
     }
@@ -46,13 +46,13 @@ impl Names {
     }
 
     /// Converts index entries to S3's objects, with their owners if these are given.
-    fn objects(&self, entries: Vec<(String, Listed)>, owners: Option<&Owners>) -> Vec<Object> {
-        let object = |(key, entry): (String, Listed)| Object {
+    fn objects(&self, entries: Vec<(String, ListingEntry)>, owners: Option<&OwnerNames>) -> Vec<Object> {
+        let object = |(key, entry): (String, ListingEntry)| Object {
             key: Some(self.write(key)),
             e_tag: Some(ETag::Strong(entry.etag)),
             last_modified: Some(timestamp(entry.mtime_ns)),
             size: Some(entry.size as i64),
-            storage_class: Some(shown_class(&entry.class).to_owned().into()),
+            storage_class: Some(class_name(&entry.class).to_owned().into()),
             owner: owners.and_then(|owners| owners.owner(&entry.owner)),
             ..Object::default()
         };
@@ -64,12 +64,12 @@ impl Names {
     }
 }
 
-async fn owners_of(gateway: &Gateway, entries: &[(String, Listed)]) -> Owners {
-    Owners::find(gateway, distinct(entries.iter().map(|(_, entry)| entry.owner.as_str()))).await
+async fn owners_of(gateway: &Gateway, entries: &[(String, ListingEntry)]) -> OwnerNames {
+    OwnerNames::find(gateway, distinct(entries.iter().map(|(_, entry)| entry.owner.as_str()))).await
 }
 
 /// Returns the delimiter for an answer. An empty delimiter is omitted.
-pub(super) fn said(delimiter: Option<String>) -> Option<String> {
+pub(super) fn non_empty_delimiter(delimiter: Option<String>) -> Option<String> {
     delimiter.filter(|delimiter| !delimiter.is_empty())
 }
 
@@ -103,7 +103,7 @@ fn of_token(token: &str) -> S3Result<(String, bool)> {
     Ok((String::from_utf8(name.to_vec()).map_err(|_| wrong())?, *group == 1))
 }
 
-impl Protocol {
+impl S3Api {
     pub(super) async fn do_list_objects(
         &self,
         req: S3Request<ListObjectsInput>,
@@ -111,7 +111,7 @@ impl Protocol {
         let bucket = bucket_of(&req)?;
         check_unordered(&req, req.input.delimiter.as_deref())?;
         let input = req.input;
-        let (names, max) = (Names::asked(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
+        let (names, max) = (KeyEncoder::asked(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
         let delimiter = input.delimiter.clone().unwrap_or_default();
         let marker = input.marker.clone().unwrap_or_default();
         let query = ListQuery {
@@ -135,7 +135,7 @@ impl Protocol {
             next_marker: next.filter(|_| !query.delimiter.is_empty()).map(|(name, _)| names.write(name)),
             contents: Some(names.objects(entries, Some(&owners))),
             common_prefixes: Some(names.prefixes(prefixes)),
-            delimiter: said(input.delimiter).map(|delimiter| names.write(delimiter)),
+            delimiter: non_empty_delimiter(input.delimiter).map(|delimiter| names.write(delimiter)),
             encoding_type: input.encoding_type,
             request_charged: None,
         })
@@ -148,7 +148,7 @@ impl Protocol {
         let bucket = bucket_of(&req)?;
         check_unordered(&req, req.input.delimiter.as_deref())?;
         let input = req.input;
-        let (names, max) = (Names::asked(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
+        let (names, max) = (KeyEncoder::asked(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
         let (after, after_group) = match &input.continuation_token {
             // An empty token stands for the first page.
             Some(token) if !token.is_empty() => of_token(token)?,
@@ -177,7 +177,7 @@ impl Protocol {
             next_continuation_token: next.as_ref().map(token),
             contents: Some(names.objects(entries, owners.as_ref())),
             common_prefixes: Some(names.prefixes(prefixes)),
-            delimiter: said(input.delimiter).map(|delimiter| names.write(delimiter)),
+            delimiter: non_empty_delimiter(input.delimiter).map(|delimiter| names.write(delimiter)),
             encoding_type: input.encoding_type,
             start_after: input.start_after.map(|after| names.write(after)),
             request_charged: None,

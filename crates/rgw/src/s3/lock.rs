@@ -1,7 +1,7 @@
 //! Object lock: retention keeps a version from being removed before a date, and a legal hold until the hold is removed.
 
 use super::access::{Requester, bucket_of};
-use super::{Protocol, answer, timestamp};
+use super::{S3Api, answer, timestamp};
 use crate::bucket::{Bucket, OBJECT_LOCK, Versioning};
 use crate::error::Error;
 use crate::gateway::now_ns;
@@ -56,7 +56,7 @@ fn future(compliance: bool, until: &Timestamp) -> S3Result<Retention> {
 }
 
 /// Returns the retention and the legal hold of a write. Without a retention in the request, the bucket's default applies.
-pub(super) fn asked_lock(
+pub(super) fn requested_lock(
     bucket: &Bucket,
     mode: Option<&ObjectLockMode>,
     until: Option<&Timestamp>,
@@ -89,7 +89,7 @@ pub(super) fn asked_lock(
 }
 
 /// The object lock headers of an answer.
-pub(super) struct ShownLock {
+pub(super) struct LockHeaders {
     pub(super) mode: Option<ObjectLockMode>,
     pub(super) until: Option<Timestamp>,
     pub(super) hold: Option<ObjectLockLegalHoldStatus>,
@@ -100,15 +100,15 @@ fn mode_of(retention: Retention) -> &'static str {
 }
 
 /// Returns the object lock headers for an object.
-pub(super) fn shown_lock(head: &Head) -> ShownLock {
-    ShownLock {
+pub(super) fn lock_headers(head: &Head) -> LockHeaders {
+    LockHeaders {
         mode: head.retention.map(|retention| ObjectLockMode::from_static(mode_of(retention))),
         until: head.retention.map(|retention| timestamp(retention.until_ns)),
         hold: head.legal_hold.then(|| ObjectLockLegalHoldStatus::from_static(ObjectLockLegalHoldStatus::ON)),
     }
 }
 
-impl Protocol {
+impl S3Api {
     pub(super) async fn do_get_object_lock_configuration(
         &self,
         req: S3Request<GetObjectLockConfigurationInput>,
@@ -173,7 +173,7 @@ impl Protocol {
         &self,
         req: S3Request<GetObjectRetentionInput>,
     ) -> S3Result<S3Response<GetObjectRetentionOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         must_lock(&bucket)?;
         let head = self.head(&requester, &bucket, &req.input.key, req.input.version_id.as_deref()).await?;
         let retention = head.retention.ok_or_else(no_lock)?;
@@ -188,7 +188,7 @@ impl Protocol {
         &self,
         req: S3Request<PutObjectRetentionInput>,
     ) -> S3Result<S3Response<PutObjectRetentionOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         must_lock(&bucket)?;
         let input = req.input;
         let ObjectLockRetention { mode, retain_until_date } =
@@ -225,7 +225,7 @@ impl Protocol {
         &self,
         req: S3Request<GetObjectLegalHoldInput>,
     ) -> S3Result<S3Response<GetObjectLegalHoldOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         must_lock(&bucket)?;
         let head = self.head(&requester, &bucket, &req.input.key, req.input.version_id.as_deref()).await?;
         let status =

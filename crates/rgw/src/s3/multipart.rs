@@ -1,20 +1,20 @@
 //! Multipart uploads.
 
-use super::access::{Peer, Requester, bucket_of};
-use super::acl::of_object;
-use super::checksums::{Sent, algorithm_of, field, fields};
-use super::encryption::{asked_encryption, secret_of_upload, told};
-use super::list::{Names, said};
-use super::lock::asked_lock;
-use super::object::{asked_class, check_metadata, kept_headers, shown_class, source_of, version_of};
-use super::owners::{Owners, distinct};
+use super::access::{RequestOrigin, Requester, bucket_of};
+use super::acl::acl_for_object;
+use super::checksums::{ClientChecksum, checksum_field_mut, fields, parse_algorithm};
+use super::encryption::{part_secret, requested_encryption, with_encryption_headers};
+use super::list::{KeyEncoder, non_empty_delimiter};
+use super::lock::requested_lock;
+use super::object::{body_stream, check_metadata, class_name, requested_class, stored_headers, version_of};
+use super::owners::{OwnerNames, distinct};
 use super::tagging::tags_of_header;
-use super::{Protocol, answer, timestamp};
+use super::{S3Api, answer, timestamp};
 use crate::error::Error;
 use crate::object::multipart::{
-    MAX_PART_BYTES, MAX_PARTS, NamedPart, Part as StoredPart, PartPlace, Upload, UploadEntry,
+    MAX_PART_BYTES, MAX_PARTS, Part as StoredPart, PartId, RequestedPart, Upload, UploadEntry,
 };
-use crate::object::{Body, Head, Salt, StoredChecksum, salt};
+use crate::object::{Head, Salt, StoredChecksum, UploadBody, random_salt};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::StreamExt;
@@ -37,7 +37,7 @@ fn part_number(number: i32) -> S3Result<u32> {
 
 /// Returns the URL of a request's object, as the client addressed it.
 fn location_of<T>(req: &S3Request<T>) -> String {
-    let is_secure = req.extensions.get::<Peer>().is_some_and(|peer| peer.secure);
+    let is_secure = req.extensions.get::<RequestOrigin>().is_some_and(|peer| peer.secure);
     let said = req.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = said.or(req.uri.authority().map(Authority::as_str)).unwrap_or_default();
     format!("{}://{host}{}", if is_secure { "https" } else { "http" }, req.uri.path())
@@ -96,31 +96,31 @@ struct UploadPage {
     next: Option<(String, String)>,
 }
 
-impl Protocol {
+impl S3Api {
     /// Encrypts a part's data if its upload is encrypted. Also returns the salt of the part's key.
     async fn encrypted_part(
         &self,
         headers: &http::HeaderMap,
         head: &Head,
-        body: Body,
-    ) -> S3Result<(Body, Option<Salt>)> {
-        let Some(secret) = secret_of_upload(&self.gateway, headers, head).await? else {
+        body: UploadBody,
+    ) -> S3Result<(UploadBody, Option<Salt>)> {
+        let Some(secret) = part_secret(&self.gateway, headers, head).await? else {
             return Ok((body, None));
         };
-        let salt = salt()?;
-        Ok((body.encrypted(secret.cipher_of(&salt)), Some(salt)))
+        let salt = random_salt()?;
+        Ok((body.encrypted(secret.part_cipher(&salt)), Some(salt)))
     }
 
     pub(super) async fn do_create_multipart_upload(
         &self,
         req: S3Request<CreateMultipartUploadInput>,
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
-        let (headers, class) = (kept_headers(&req.headers), asked_class(&req.headers)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
+        let (headers, class) = (stored_headers(&req.headers), requested_class(&req.headers)?);
         let input = req.input;
         let algorithm = match &input.checksum_algorithm {
             Some(name) => {
-                let known = algorithm_of(name.as_str());
+                let known = parse_algorithm(name.as_str());
                 known.ok_or_else(|| s3_error!(InvalidRequest, "unknown checksum {}", name.as_str()))?
             }
             None => "",
@@ -135,14 +135,14 @@ impl Protocol {
             Some(kind) => kind == ChecksumType::FULL_OBJECT,
             None => algorithm == "CRC64NVME",
         };
-        let (owner, acl) = of_object(&self.gateway, &req.headers, &requester, &bucket).await?;
-        let (retention, legal_hold) = asked_lock(
+        let (owner, acl) = acl_for_object(&self.gateway, &req.headers, &requester, &bucket).await?;
+        let (retention, legal_hold) = requested_lock(
             &bucket,
             input.object_lock_mode.as_ref(),
             input.object_lock_retain_until_date.as_ref(),
             input.object_lock_legal_hold_status.as_ref(),
         )?;
-        let encryption = asked_encryption(&self.gateway, &req.headers, &bucket).await?;
+        let encryption = requested_encryption(&self.gateway, &req.headers, &bucket).await?;
         let encryption = encryption.map(|(encryption, _)| encryption);
         let head = Head {
             owner,
@@ -169,7 +169,7 @@ impl Protocol {
             checksum_algorithm: input.checksum_algorithm,
             ..CreateMultipartUploadOutput::default()
         };
-        Ok(told(S3Response::new(output), encryption.as_ref(), &req.headers))
+        Ok(with_encryption_headers(S3Response::new(output), encryption.as_ref(), &req.headers))
     }
 
     pub(super) async fn do_upload_part(
@@ -177,18 +177,22 @@ impl Protocol {
         req: S3Request<UploadPartInput>,
     ) -> S3Result<S3Response<UploadPartOutput>> {
         let bucket = bucket_of(&req)?;
-        let sent = Sent::of(&req.headers, req.trailing_headers.clone(), req.input.content_md5.clone())?;
+        let sent = ClientChecksum::from_headers(
+            &req.headers,
+            req.trailing_headers.clone(),
+            req.input.content_md5.clone(),
+        )?;
         let input = req.input;
         let number = part_number(input.part_number)?;
         let upload = self.gateway.upload(&bucket, &input.key, &input.upload_id).await?;
         let class = &upload.head.class;
-        let place = PartPlace { key: &input.key, upload: &input.upload_id, number, class };
+        let place = PartId { key: &input.key, upload: &input.upload_id, number, class };
         let sent = sent.of_part(&upload.algorithm)?;
         let length = input.content_length.map(|length| u64::try_from(length).unwrap_or(0));
         if length.is_some_and(|length| length > MAX_PART_BYTES) {
             return Err(s3_error!(EntityTooLarge));
         }
-        let body = sent.body(source_of(input.body));
+        let body = sent.body(body_stream(input.body));
         let body = self.encrypted_part(&req.headers, &upload.head, body).await?;
         let part = self.gateway.put_part(&bucket, place, body, length, |digests| sent.check(digests)).await?;
         let sums = fields(part.checksum.as_ref());
@@ -201,14 +205,14 @@ impl Protocol {
             checksum_sha256: sums.checksum_sha256,
             ..UploadPartOutput::default()
         };
-        Ok(told(S3Response::new(output), upload.head.encryption.as_ref(), &req.headers))
+        Ok(with_encryption_headers(S3Response::new(output), upload.head.encryption.as_ref(), &req.headers))
     }
 
     pub(super) async fn do_upload_part_copy(
         &self,
         req: S3Request<UploadPartCopyInput>,
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let input = req.input;
         let number = part_number(input.part_number)?;
         let conditions = (
@@ -239,8 +243,8 @@ impl Protocol {
         }
         let upload = self.gateway.upload(&bucket, &input.key, &input.upload_id).await?;
         let class = &upload.head.class;
-        let place = PartPlace { key: &input.key, upload: &input.upload_id, number, class };
-        let sent = Sent::by(&upload.algorithm);
+        let place = PartId { key: &input.key, upload: &input.upload_id, number, class };
+        let sent = ClientChecksum::computed_only(&upload.algorithm);
         let body = sent.body(Box::pin(reader.data(range).map(|piece| piece.map_err(Into::into))));
         let body = self.encrypted_part(&req.headers, &upload.head, body).await?;
         let part =
@@ -260,7 +264,7 @@ impl Protocol {
             copy_source_version_id: read,
             ..UploadPartCopyOutput::default()
         };
-        Ok(told(S3Response::new(output), upload.head.encryption.as_ref(), &req.headers))
+        Ok(with_encryption_headers(S3Response::new(output), upload.head.encryption.as_ref(), &req.headers))
     }
 
     pub(super) async fn do_complete_multipart_upload(
@@ -271,7 +275,7 @@ impl Protocol {
         let (location, cause) = (location_of(&req), self.cause(&req));
         let mut input = req.input;
         let conditions = (input.if_match.as_ref(), input.if_none_match.as_ref());
-        let condition = self.condition_of_write(&bucket, &input.key, conditions).await?;
+        let condition = self.write_condition(&bucket, &input.key, conditions).await?;
         let listed = input.multipart_upload.take().and_then(|upload| upload.parts).unwrap_or_default();
         let (mut named, mut sums_of_parts) = (Vec::with_capacity(listed.len()), HashMap::new());
         for part in listed {
@@ -286,7 +290,7 @@ impl Protocol {
             };
             let number = part_number(number)?;
             sums_of_parts.insert(number, sums);
-            named.push(NamedPart { number, etag: part.e_tag.map(ETag::into_value) });
+            named.push(RequestedPart { number, etag: part.e_tag.map(ETag::into_value) });
         }
         if named.is_empty() {
             return Err(s3_error!(MalformedXML, "a completion names at least one part"));
@@ -306,8 +310,9 @@ impl Protocol {
             }
             for (number, part) in parts {
                 let said = sums_of_parts.get_mut(number).zip(part.checksum.as_ref());
-                let said =
-                    said.and_then(|(sums, stored)| Some((field(sums, &stored.algorithm).as_ref()?, stored)));
+                let said = said.and_then(|(sums, stored)| {
+                    Some((checksum_field_mut(sums, &stored.algorithm).as_ref()?, stored))
+                });
                 if said.is_some_and(|(said, stored)| *said != stored.value) {
                     return Err(Error::InvalidPart(*number as i32));
                 }
@@ -317,7 +322,7 @@ impl Protocol {
                 None => combined(upload, parts)?,
             };
             if let Some(sum) = &head.checksum
-                && field(&mut said, &sum.algorithm).as_ref().is_some_and(|said| {
+                && checksum_field_mut(&mut said, &sum.algorithm).as_ref().is_some_and(|said| {
                     // The client may omit the number of parts.
                     *said != sum.value && sum.value.split('-').next() != Some(said)
                 })
@@ -345,7 +350,7 @@ impl Protocol {
             checksum_type: sums.checksum_type,
             ..CompleteMultipartUploadOutput::default()
         };
-        Ok(told(S3Response::new(output), head.encryption.as_ref(), &req.headers))
+        Ok(with_encryption_headers(S3Response::new(output), head.encryption.as_ref(), &req.headers))
     }
 
     pub(super) async fn do_abort_multipart_upload(
@@ -384,7 +389,7 @@ impl Protocol {
         };
         let next = parts.last().map(|(number, _)| *number as i32);
         let owner = upload.head.owner;
-        let owners = Owners::find(&self.gateway, distinct([owner.as_str()])).await;
+        let owners = OwnerNames::find(&self.gateway, distinct([owner.as_str()])).await;
         answer(ListPartsOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
@@ -396,7 +401,7 @@ impl Protocol {
             parts: Some(parts.into_iter().map(part).collect()),
             initiator: owners.initiator(&owner),
             owner: owners.owner(&owner),
-            storage_class: Some(shown_class(&upload.head.class).to_owned().into()),
+            storage_class: Some(class_name(&upload.head.class).to_owned().into()),
             ..ListPartsOutput::default()
         })
     }
@@ -446,11 +451,11 @@ impl Protocol {
         let prefix = input.prefix.clone().unwrap_or_default();
         let id = input.upload_id_marker.clone().unwrap_or_default();
         let after = input.key_marker.as_deref().map(|key| (key, id.as_str()));
-        let names = Names::asked(input.encoding_type.as_ref())?;
-        let delimiter = said(input.delimiter);
+        let names = KeyEncoder::asked(input.encoding_type.as_ref())?;
+        let delimiter = non_empty_delimiter(input.delimiter);
         let page = self.page_of_uploads(&bucket, &prefix, delimiter.as_deref(), after, max as usize).await?;
         let owners = page.uploads.iter().map(|(_, _, entry)| entry.owner.as_str());
-        let owners = Owners::find(&self.gateway, distinct(owners)).await;
+        let owners = OwnerNames::find(&self.gateway, distinct(owners)).await;
         let (next_key_marker, next_upload_id_marker) = page.next.clone().unzip();
         let upload = |(key, id, entry): (String, String, UploadEntry)| MultipartUpload {
             key: Some(names.write(key)),
@@ -458,7 +463,7 @@ impl Protocol {
             initiated: Some(timestamp(entry.begun_ns)),
             owner: owners.owner(&entry.owner),
             initiator: owners.initiator(&entry.owner),
-            storage_class: Some(shown_class(&entry.class).to_owned().into()),
+            storage_class: Some(class_name(&entry.class).to_owned().into()),
             ..MultipartUpload::default()
         };
         answer(ListMultipartUploadsOutput {

@@ -1,17 +1,17 @@
 //! Operations on objects.
 
 use super::access::{Requester, bucket_of};
-use super::acl::of_object;
-use super::checksums::{Sent, fields};
-use super::encryption::{asked_encryption, check_read, told, unlock};
-use super::lock::{asked_lock, shown_lock};
+use super::acl::acl_for_object;
+use super::checksums::{ClientChecksum, fields};
+use super::encryption::{check_read, requested_encryption, unlock, with_encryption_headers};
+use super::lock::{lock_headers, requested_lock};
 use super::tagging::tags_of_header;
-use super::{Protocol, timestamp};
+use super::{S3Api, timestamp};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{BodyFault, Error};
 use crate::object::multipart::MAX_PART_BYTES;
-use crate::object::{Condition, Digests, Head, Put, Reader, Source};
-use crate::zone::STORAGE_CLASS;
+use crate::object::{BodyStream, Digests, Head, ObjectReader, PutOp, WriteCondition};
+use crate::zone::DEFAULT_STORAGE_CLASS;
 use futures::stream;
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
@@ -37,15 +37,15 @@ pub(super) fn check_metadata(metadata: Option<Metadata>) -> S3Result<Vec<(String
 
 /// Returns the storage class that a request names; empty for STANDARD. Whether the class exists is checked when its pool is
 /// opened.
-pub(super) fn asked_class(headers: &HeaderMap) -> S3Result<String> {
+pub(super) fn requested_class(headers: &HeaderMap) -> S3Result<String> {
     let Some(asked) = headers.get("x-amz-storage-class") else { return Ok(String::new()) };
     let class = asked.to_str().map_err(|_| Error::NoSuchStorageClass("it is no name".into()))?;
-    Ok(if class == STORAGE_CLASS { "" } else { class }.to_owned())
+    Ok(if class == DEFAULT_STORAGE_CLASS { "" } else { class }.to_owned())
 }
 
 /// Returns the S3 name of a storage class.
-pub(super) fn shown_class(class: &str) -> &str {
-    if class.is_empty() { STORAGE_CLASS } else { class }
+pub(super) fn class_name(class: &str) -> &str {
+    if class.is_empty() { DEFAULT_STORAGE_CLASS } else { class }
 }
 
 /// Returns the storage class for the answer to GET or HEAD. As in S3, STANDARD is omitted.
@@ -55,7 +55,7 @@ fn told_class(head: &Head) -> Option<StorageClass> {
 
 /// Returns the headers that are stored with an object and returned as they were sent. `aws-chunked` is removed from
 /// `content-encoding`: it describes the transfer, not the object.
-pub(super) fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
+pub(super) fn stored_headers(headers: &HeaderMap) -> Vec<(String, String)> {
     const KEPT: [&str; 7] = [
         "cache-control",
         "content-disposition",
@@ -88,18 +88,18 @@ pub(super) fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
 pub(super) fn condition(
     if_match: Option<&ETagCondition>,
     if_none_match: Option<&ETagCondition>,
-) -> S3Result<Condition> {
+) -> S3Result<WriteCondition> {
     match (if_match, if_none_match) {
-        (None, None) => Ok(Condition::None),
-        (None, Some(ETagCondition::Any)) => Ok(Condition::Absent),
-        (Some(ETagCondition::Any), None) => Ok(Condition::Present),
-        (Some(ETagCondition::ETag(etag)), None) => Ok(Condition::Etag(etag.value().to_owned())),
+        (None, None) => Ok(WriteCondition::None),
+        (None, Some(ETagCondition::Any)) => Ok(WriteCondition::Absent),
+        (Some(ETagCondition::Any), None) => Ok(WriteCondition::Present),
+        (Some(ETagCondition::ETag(etag)), None) => Ok(WriteCondition::Etag(etag.value().to_owned())),
         _ => Err(s3_error!(NotImplemented, "either If-Match or If-None-Match")),
     }
 }
 
 /// Returns a request's body, or an empty source without one.
-pub(super) fn source_of(body: Option<StreamingBlob>) -> Source {
+pub(super) fn body_stream(body: Option<StreamingBlob>) -> BodyStream {
     match body {
         Some(body) => Box::pin(body),
         None => Box::pin(stream::empty()),
@@ -169,7 +169,7 @@ fn named_range(range: Option<&Range>) -> Option<Bytes<u64>> {
 
 /// Returns the byte range of the object that a request asks for, and the value of `Content-Range` if the answer has one.
 fn asked_range(
-    reader: &Reader,
+    reader: &ObjectReader,
     range: Option<&Range>,
     part: Option<i32>,
 ) -> S3Result<(Bytes<u64>, Option<String>)> {
@@ -244,7 +244,7 @@ fn no_part() -> S3Error {
 
 fn parts_count(head: &Head, part: Option<i32>) -> Option<i32> {
     match head.data {
-        crate::object::Data::Parts(count) if part.is_some() => Some(count as i32),
+        crate::object::DataLocation::Parts(count) if part.is_some() => Some(count as i32),
         _ => None,
     }
 }
@@ -253,48 +253,52 @@ fn parts_count(head: &Head, part: Option<i32>) -> Option<i32> {
 fn readable_by(
     requester: &Requester,
     (bucket, key): (&Bucket, &str),
-    opened: crate::error::Result<Reader>,
-) -> S3Result<Reader> {
+    opened: crate::error::Result<ObjectReader>,
+) -> S3Result<ObjectReader> {
     match opened {
         // A requester that may not list the bucket must not learn which keys exist.
         Err(error @ (Error::NoSuchKey | Error::NoSuchVersion | Error::DeleteMarker { .. })) => {
-            requester.may_list(bucket)?;
+            requester.authorize_list(bucket)?;
             Err(error.into())
         }
         opened => {
             let reader = opened?;
-            requester.seeing(bucket, key, &reader.head)?.may_read(&reader.head)?;
+            requester.reevaluate_with_tags(bucket, key, &reader.head)?.authorize_read(&reader.head)?;
             Ok(reader)
         }
     }
 }
 
-impl Protocol {
+impl S3Api {
     /// Stores an object. `types` are the types of the events that it may cause.
     pub(super) async fn do_put_object(
         &self,
         req: S3Request<PutObjectInput>,
         types: &'static [EventType],
     ) -> S3Result<S3Response<PutObjectOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let cause = self.cause(&req);
-        let sent = Sent::of(&req.headers, req.trailing_headers.clone(), req.input.content_md5.clone())?;
+        let sent = ClientChecksum::from_headers(
+            &req.headers,
+            req.trailing_headers.clone(),
+            req.input.content_md5.clone(),
+        )?;
         let input = req.input;
         let conditions = (input.if_match.as_ref(), input.if_none_match.as_ref());
-        let condition = self.condition_of_write(&bucket, &input.key, conditions).await?;
-        let (owner, acl) = of_object(&self.gateway, &req.headers, &requester, &bucket).await?;
-        let (retention, legal_hold) = asked_lock(
+        let condition = self.write_condition(&bucket, &input.key, conditions).await?;
+        let (owner, acl) = acl_for_object(&self.gateway, &req.headers, &requester, &bucket).await?;
+        let (retention, legal_hold) = requested_lock(
             &bucket,
             input.object_lock_mode.as_ref(),
             input.object_lock_retain_until_date.as_ref(),
             input.object_lock_legal_hold_status.as_ref(),
         )?;
-        let encryption = asked_encryption(&self.gateway, &req.headers, &bucket).await?;
+        let encryption = requested_encryption(&self.gateway, &req.headers, &bucket).await?;
         let head = Head {
             owner,
             encryption: encryption.as_ref().map(|(encryption, _)| encryption.clone()),
-            headers: kept_headers(&req.headers),
-            class: asked_class(&req.headers)?,
+            headers: stored_headers(&req.headers),
+            class: requested_class(&req.headers)?,
             metadata: check_metadata(input.metadata)?,
             tags: tags_of_header(input.tagging.as_deref())?,
             acl,
@@ -303,12 +307,12 @@ impl Protocol {
             ..Head::default()
         };
         let length = length_of(input.content_length)?;
-        let mut body = sent.body(source_of(input.body));
+        let mut body = sent.body(body_stream(input.body));
         if let Some((encryption, secret)) = &encryption {
             body = body.encrypted(secret.cipher(encryption));
         }
         let key = input.key.clone();
-        let put = Put { bucket: Arc::clone(&bucket), key: input.key, head, condition, cause, types };
+        let put = PutOp { bucket: Arc::clone(&bucket), key: input.key, head, condition, cause, types };
         let seal = |digests: Digests, head: &mut Head| {
             // A client that disconnects sends less than it declared.
             if length.is_some_and(|length| length != head.size) {
@@ -331,16 +335,16 @@ impl Protocol {
             checksum_type: sums.checksum_type,
             ..PutObjectOutput::default()
         };
-        Ok(told(S3Response::new(output), head.encryption.as_ref(), &req.headers))
+        Ok(with_encryption_headers(S3Response::new(output), head.encryption.as_ref(), &req.headers))
     }
 
     /// Returns the condition that `If-Match` and `If-None-Match` of a write put on the current object.
-    pub(super) async fn condition_of_write(
+    pub(super) async fn write_condition(
         &self,
         bucket: &Bucket,
         key: &str,
         (if_match, if_none_match): (Option<&ETagCondition>, Option<&ETagCondition>),
-    ) -> S3Result<Condition> {
+    ) -> S3Result<WriteCondition> {
         let (None, Some(ETagCondition::ETag(unwanted))) = (if_match, if_none_match) else {
             return condition(if_match, if_none_match);
         };
@@ -350,20 +354,20 @@ impl Protocol {
                 if head.etag == unwanted.value() {
                     return Err(s3_error!(PreconditionFailed));
                 }
-                Ok(Condition::Unchanged(version))
+                Ok(WriteCondition::Unchanged(version))
             }
-            _ => Ok(Condition::Absent),
+            _ => Ok(WriteCondition::Absent),
         }
     }
 
     /// Opens a version of an object if the requester may read it.
-    pub(super) async fn readable(
+    pub(super) async fn open_if_readable(
         &self,
         requester: &Requester,
         bucket: &Bucket,
         key: &str,
         version: Option<&str>,
-    ) -> S3Result<Reader> {
+    ) -> S3Result<ObjectReader> {
         readable_by(requester, (bucket, key), self.gateway.open_version(bucket, key, version).await)
     }
 
@@ -371,7 +375,7 @@ impl Protocol {
         &self,
         req: S3Request<GetObjectInput>,
     ) -> S3Result<S3Response<GetObjectOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let input = req.input;
         check_read(&req.headers)?;
         let (version, range) = (input.version_id.as_deref(), named_range(input.range.as_ref()));
@@ -387,7 +391,7 @@ impl Protocol {
         conditions.check(&reader.head)?;
         let (range, content_range) = asked_range(&reader, input.range.as_ref(), input.part_number)?;
         let head = &reader.head;
-        let lock = shown_lock(head);
+        let lock = lock_headers(head);
         let whole = range == (0..head.size);
         let wanted = input.checksum_mode.is_some() && whole;
         let sums = fields(head.checksum.as_ref().filter(|_| wanted));
@@ -427,19 +431,23 @@ impl Protocol {
             storage_class: told_class(head),
             ..GetObjectOutput::default()
         };
-        Ok(told(S3Response::with_headers(output, headers), head.encryption.as_ref(), &req.headers))
+        Ok(with_encryption_headers(
+            S3Response::with_headers(output, headers),
+            head.encryption.as_ref(),
+            &req.headers,
+        ))
     }
 
     pub(super) async fn do_head_object(
         &self,
         req: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let input = req.input;
         check_read(&req.headers)?;
         let version = input.version_id.as_deref();
         let mut reader = match input.part_number {
-            Some(_) => self.readable(&requester, &bucket, &input.key, version).await?,
+            Some(_) => self.open_if_readable(&requester, &bucket, &input.key, version).await?,
             None => {
                 let opened = self.gateway.open_head(&bucket, &input.key, version).await;
                 readable_by(&requester, (&bucket, &input.key), opened)?
@@ -455,7 +463,7 @@ impl Protocol {
         conditions.check(&reader.head)?;
         let (range, content_range) = asked_range(&reader, input.range.as_ref(), input.part_number)?;
         let head = &reader.head;
-        let lock = shown_lock(head);
+        let lock = lock_headers(head);
         let sums = fields(head.checksum.as_ref().filter(|_| input.checksum_mode.is_some()));
         let partial = content_range.is_some() && input.range.is_some();
         let output = HeadObjectOutput {
@@ -492,7 +500,7 @@ impl Protocol {
             ],
         )?;
         let response = S3Response::with_headers(output, headers);
-        let mut response = told(response, head.encryption.as_ref(), &req.headers);
+        let mut response = with_encryption_headers(response, head.encryption.as_ref(), &req.headers);
         response.status = partial.then_some(http::StatusCode::PARTIAL_CONTENT);
         Ok(response)
     }
@@ -508,16 +516,16 @@ impl Protocol {
         match self.gateway.head_of_version(bucket, key, version).await {
             // A requester that may not list the bucket must not learn which keys exist.
             Err(error @ (Error::NoSuchKey | Error::NoSuchVersion | Error::DeleteMarker { .. })) => {
-                requester.may_list(bucket)?;
+                requester.authorize_list(bucket)?;
                 Err(error.into())
             }
             head => Ok(head?),
         }
     }
 
-    /// As [`Protocol::head`]. Fails with AccessDenied unless the requester owns the object or its bucket, or a policy
+    /// As [`S3Api::head`]. Fails with AccessDenied unless the requester owns the object or its bucket, or a policy
     /// allows the request.
-    pub(super) async fn own_head(
+    pub(super) async fn head_of_owner(
         &self,
         requester: &Requester,
         bucket: &Bucket,
@@ -525,7 +533,7 @@ impl Protocol {
         version: Option<&str>,
     ) -> S3Result<Head> {
         let head = self.head(requester, bucket, key, version).await?;
-        let requester = requester.seeing(bucket, key, &head)?;
+        let requester = requester.reevaluate_with_tags(bucket, key, &head)?;
         if requester.owns(bucket, &head) || requester.is_allowed() {
             Ok(head)
         } else {

@@ -17,18 +17,18 @@ pub(super) fn distinct<'a>(ids: impl IntoIterator<Item = &'a str>) -> BTreeSet<S
 
 /// The display names of an answer's owners.
 #[derive(Debug, Default)]
-pub(super) struct Owners(HashMap<String, String>);
+pub(super) struct OwnerNames(HashMap<String, String>);
 
-impl Owners {
+impl OwnerNames {
     /// Looks up users. A user that can't be read is shown by its id.
-    pub(super) async fn find(gateway: &Gateway, ids: BTreeSet<String>) -> Owners {
+    pub(super) async fn find(gateway: &Gateway, ids: BTreeSet<String>) -> OwnerNames {
         let mut names = HashMap::new();
         for id in ids {
-            let user = gateway.known_user_id(&id).await;
+            let user = gateway.cached_user_by_id(&id).await;
             let name = user.map_or_else(|_| id.clone(), |user| user.display_name.clone());
             names.insert(id, name);
         }
-        Owners(names)
+        OwnerNames(names)
     }
 
     /// Returns the display name of a user.

@@ -1,7 +1,7 @@
 //! Operations on a bucket's public access block and ownership controls.
 
 use super::access::bucket_of;
-use super::{Protocol, answer};
+use super::{S3Api, answer};
 use crate::bucket::{OWNERSHIP, PUBLIC_ACCESS};
 use crate::error::Error;
 use crate::public_access::{Ownership, PublicAccessBlock};
@@ -28,7 +28,7 @@ fn document<T: serde::Serialize>(value: &T) -> S3Result<String> {
     serde_json::to_string(value).map_err(|error| s3_error!(error, InternalError))
 }
 
-impl Protocol {
+impl S3Api {
     pub(super) async fn do_get_public_access_block(
         &self,
         req: S3Request<GetPublicAccessBlockInput>,

@@ -2,10 +2,10 @@
 
 use super::access::{Requester, bucket_of};
 use super::object::condition;
-use super::{Protocol, answer, timestamp};
+use super::{S3Api, answer, timestamp};
 use crate::bucket::Bucket;
 use crate::notifications::Cause;
-use crate::object::{Condition, Head, RemovalEvents};
+use crate::object::{Head, RemovalEvents, WriteCondition};
 use futures::stream::{self, StreamExt};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
@@ -29,7 +29,7 @@ struct Removed {
 
 /// The conditions of a removal on the current object.
 struct Wanted {
-    condition: Condition,
+    condition: WriteCondition,
     size: Option<i64>,
     mtime: Option<Timestamp>,
 }
@@ -37,7 +37,7 @@ struct Wanted {
 impl Wanted {
     fn check(&self, head: &Head) -> crate::Result<()> {
         let is_etag = match &self.condition {
-            Condition::Etag(etag) => *etag == head.etag,
+            WriteCondition::Etag(etag) => *etag == head.etag,
             _ => true,
         };
         let is_size = self.size.is_none_or(|size| u64::try_from(size) == Ok(head.size));
@@ -49,7 +49,7 @@ impl Wanted {
     }
 }
 
-impl Protocol {
+impl S3Api {
     /// Removes an object, or the version if one is named.
     async fn remove(
         &self,
@@ -66,7 +66,7 @@ impl Protocol {
                 wanted => match self.gateway.head(bucket, key).await? {
                     Some((head, mark)) if !head.marker => {
                         wanted.check(&head)?;
-                        Condition::Unchanged(mark)
+                        WriteCondition::Unchanged(mark)
                     }
                     _ => return Err(crate::Error::NoSuchKey.into()),
                 },
@@ -91,7 +91,7 @@ impl Protocol {
         &self,
         req: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let cause = self.cause(&req);
         let input = req.input;
         let wanted = Wanted {
@@ -114,7 +114,7 @@ impl Protocol {
         &self,
         req: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let cause = self.cause(&req);
         let bypass = req.input.bypass_governance_retention.unwrap_or(false);
         let Delete { objects, quiet } = req.input.delete;
@@ -132,14 +132,16 @@ impl Protocol {
                 let ObjectIdentifier { key, version_id, e_tag, size, last_modified_time: mtime } = object;
                 let action = if version_id.is_some() { "s3:DeleteObjectVersion" } else { "s3:DeleteObject" };
                 let named = (&*key, version_id.as_deref());
-                let asking = requester.for_version(named.1).with_tags_of(&self.gateway, &bucket, named).await;
-                let asking = asking.and_then(|asking| asking.asking(&bucket, action, Some(&key)));
-                let removed = match asking.and_then(|asking| asking.may_write(&bucket).map(|()| asking)) {
+                let asking =
+                    requester.with_version(named.1).with_object_tags(&self.gateway, &bucket, named).await;
+                let asking = asking.and_then(|asking| asking.evaluate_action(&bucket, action, Some(&key)));
+                let removed = match asking.and_then(|asking| asking.authorize_write(&bucket).map(|()| asking))
+                {
                     Ok(asking) => {
                         let condition = match e_tag.map(ETag::into_value) {
-                            None => Condition::None,
-                            Some(any) if any == "*" => Condition::Present,
-                            Some(etag) => Condition::Etag(etag),
+                            None => WriteCondition::None,
+                            Some(any) if any == "*" => WriteCondition::Present,
+                            Some(etag) => WriteCondition::Etag(etag),
                         };
                         let wanted = Wanted { condition, size, mtime };
                         let version = (&*key, version_id.as_deref());

@@ -2,7 +2,7 @@
 
 use super::access::{Requester, bucket_of};
 use super::object::version_of;
-use super::{Protocol, answer};
+use super::{S3Api, answer};
 use crate::object::Head;
 use nacre_topics::event::EventType;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
@@ -50,14 +50,14 @@ pub(super) fn tags_of_header(header: Option<&str>) -> S3Result<Vec<(String, Stri
     check_tags(tags, MAX_OBJECT_TAGS)
 }
 
-impl Protocol {
+impl S3Api {
     pub(super) async fn do_get_object_tagging(
         &self,
         req: S3Request<GetObjectTaggingInput>,
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let (key, version) = (&req.input.key, req.input.version_id.as_deref());
-        let head = self.own_head(&requester, &bucket, key, version).await?;
+        let head = self.head_of_owner(&requester, &bucket, key, version).await?;
         let version_id = version_of(&bucket, &head);
         let tag = |(key, value)| Tag { key: Some(key), value: Some(value) };
         answer(GetObjectTaggingOutput { tag_set: head.tags.into_iter().map(tag).collect(), version_id })
@@ -67,11 +67,11 @@ impl Protocol {
         &self,
         req: S3Request<PutObjectTaggingInput>,
     ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let (key, version) = (&req.input.key, req.input.version_id.as_deref());
         let tags = check_tags(req.input.tagging.tag_set.clone(), MAX_OBJECT_TAGS)?;
-        let requester = requester.asking_to_tag(&bucket, (key, version), &tags)?;
-        self.own_head(&requester, &bucket, key, version).await?;
+        let requester = requester.evaluate_tagging(&bucket, (key, version), &tags)?;
+        self.head_of_owner(&requester, &bucket, key, version).await?;
         let change = |head: &mut Head| {
             head.tags.clone_from(&tags);
             Ok(())
@@ -85,9 +85,9 @@ impl Protocol {
         &self,
         req: S3Request<DeleteObjectTaggingInput>,
     ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let (key, version) = (&req.input.key, req.input.version_id.as_deref());
-        self.own_head(&requester, &bucket, key, version).await?;
+        self.head_of_owner(&requester, &bucket, key, version).await?;
         let change = |head: &mut Head| {
             head.tags.clear();
             Ok(())

@@ -1,17 +1,17 @@
 //! Versioning of buckets, and the listing of versions.
 
 use super::access::bucket_of;
-use super::list::{Names, check_max, said};
-use super::object::shown_class;
-use super::owners::{Owners, distinct};
-use super::{Protocol, answer, timestamp};
+use super::list::{KeyEncoder, check_max, non_empty_delimiter};
+use super::object::class_name;
+use super::owners::{OwnerNames, distinct};
+use super::{S3Api, answer, timestamp};
 use crate::bucket::Versioning;
 use crate::index::{ListQuery, ListedVersion};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
-impl Protocol {
+impl S3Api {
     pub(super) async fn do_get_bucket_versioning(
         &self,
         req: S3Request<GetBucketVersioningInput>,
@@ -49,7 +49,7 @@ impl Protocol {
     ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
         let bucket = bucket_of(&req)?;
         let input = req.input;
-        let (names, max) = (Names::asked(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
+        let (names, max) = (KeyEncoder::asked(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
         let delimiter = input.delimiter.clone().unwrap_or_default();
         let marker = input.key_marker.clone().unwrap_or_default();
         let version = input.version_id_marker.as_deref().filter(|version| !version.is_empty());
@@ -70,7 +70,7 @@ impl Protocol {
         };
         let listing = self.gateway.list_versions(&bucket, &query, version).await?;
         let owners = listing.versions.iter().map(|version| version.head.owner.as_str());
-        let owners = Owners::find(&self.gateway, distinct(owners)).await;
+        let owners = OwnerNames::find(&self.gateway, distinct(owners)).await;
         let (mut versions, mut markers) = (Vec::new(), Vec::new());
         for ListedVersion { key, head, latest } in listing.versions {
             let owner = owners.owner(&head.owner);
@@ -82,7 +82,7 @@ impl Protocol {
                 versions.push(ObjectVersion {
                     e_tag: Some(ETag::Strong(head.etag)),
                     size: Some(head.size as i64),
-                    storage_class: Some(shown_class(&head.class).to_owned().into()),
+                    storage_class: Some(class_name(&head.class).to_owned().into()),
                     is_latest,
                     key,
                     last_modified,
@@ -105,7 +105,7 @@ impl Protocol {
             versions: Some(versions),
             delete_markers: Some(markers),
             common_prefixes: Some(names.prefixes(listing.prefixes)),
-            delimiter: said(input.delimiter).map(|delimiter| names.write(delimiter)),
+            delimiter: non_empty_delimiter(input.delimiter).map(|delimiter| names.write(delimiter)),
             encoding_type: input.encoding_type,
             request_charged: None,
         })

@@ -1,7 +1,7 @@
 //! Operations on the website configuration of a bucket.
 
 use super::access::bucket_of;
-use super::{Protocol, answer};
+use super::{S3Api, answer};
 use crate::bucket::WEBSITE;
 use s3s::dto::{
     DeleteBucketWebsiteInput, DeleteBucketWebsiteOutput, GetBucketWebsiteInput, GetBucketWebsiteOutput,
@@ -83,7 +83,7 @@ fn check(website: &WebsiteConfiguration) -> Result<(), String> {
     rules.iter().try_for_each(check_rule)
 }
 
-impl Protocol {
+impl S3Api {
     pub(super) async fn do_get_bucket_website(
         &self,
         req: S3Request<GetBucketWebsiteInput>,

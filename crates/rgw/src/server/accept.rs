@@ -20,7 +20,7 @@ const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 /// What failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum AcceptFault {
     /// The connection: its client or the network ended it before it was accepted.
     Connection,
     /// The process or the system is out of file descriptors or memory.
@@ -29,9 +29,9 @@ pub(super) enum Fault {
     Listener,
 }
 
-impl Fault {
+impl AcceptFault {
     /// Classifies an error of accept(2). Linux also reports network errors that are pending on the new socket.
-    pub(super) fn of(error: &io::Error) -> Fault {
+    pub(super) fn of(error: &io::Error) -> AcceptFault {
         match Errno::from_io_error(error) {
             Some(
                 Errno::CONNABORTED
@@ -47,46 +47,46 @@ impl Fault {
                 | Errno::PERM
                 | Errno::PROTO
                 | Errno::TIMEDOUT,
-            ) => Fault::Connection,
-            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => Fault::Resources,
-            _ => Fault::Listener,
+            ) => AcceptFault::Connection,
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => AcceptFault::Resources,
+            _ => AcceptFault::Listener,
         }
     }
 
     fn as_str(self) -> &'static str {
         match self {
-            Fault::Connection => "connection",
-            Fault::Resources => "resources",
-            Fault::Listener => "listener",
+            AcceptFault::Connection => "connection",
+            AcceptFault::Resources => "resources",
+            AcceptFault::Listener => "listener",
         }
     }
 }
 
 /// The failures of a listener since it last accepted a connection.
 #[derive(Debug)]
-pub(super) struct Failures {
+pub(super) struct AcceptFailures {
     in_a_row: u32,
     log: LogLimit,
     /// Whether the log reports a failure and not yet its end.
     told: bool,
 }
 
-impl Failures {
-    pub(super) fn new() -> Failures {
-        Failures { in_a_row: 0, log: LogLimit::new(LOG_PERIOD), told: false }
+impl AcceptFailures {
+    pub(super) fn new() -> AcceptFailures {
+        AcceptFailures { in_a_row: 0, log: LogLimit::new(LOG_PERIOD), told: false }
     }
 
     /// Logs a failure, unless one of its kind was logged recently, and returns how long the listener pauses. `closed` is
     /// whether an idle connection was closed for it, which frees resources soon.
     pub(super) fn failed(&mut self, error: &io::Error, closed: bool, now: Instant) -> Duration {
-        let fault = Fault::of(error);
+        let fault = AcceptFault::of(error);
         self.in_a_row = self.in_a_row.saturating_add(1);
-        match (fault, self.log.pass(fault.as_str(), now)) {
-            (Fault::Connection, _) => {
+        match (fault, self.log.should_log(fault.as_str(), now)) {
+            (AcceptFault::Connection, _) => {
                 tracing::debug!(%error, "rgw: a connection ended before it was accepted")
             }
             (_, None) => {}
-            (Fault::Resources, Some(omitted)) => {
+            (AcceptFault::Resources, Some(omitted)) => {
                 self.told = true;
                 tracing::warn!(
                     %error, closed, omitted,
@@ -94,13 +94,13 @@ impl Failures {
                      rgw_max_connections"
                 );
             }
-            (Fault::Listener, Some(omitted)) => {
+            (AcceptFault::Listener, Some(omitted)) => {
                 self.told = true;
                 tracing::error!(%error, omitted, "rgw: connections can't be accepted; it is tried again");
             }
         }
         match fault {
-            Fault::Connection if self.in_a_row <= IN_A_ROW => Duration::ZERO,
+            AcceptFault::Connection if self.in_a_row <= IN_A_ROW => Duration::ZERO,
             _ if closed => FIRST_PAUSE,
             _ => {
                 let doublings = self.in_a_row.saturating_sub(1).min(16);
@@ -129,23 +129,23 @@ mod tests {
     #[test]
     fn failures_are_told_apart() {
         for (errno, fault) in [
-            (Errno::CONNABORTED, Fault::Connection),
-            (Errno::PROTO, Fault::Connection),
-            (Errno::MFILE, Fault::Resources),
-            (Errno::NFILE, Fault::Resources),
-            (Errno::NOBUFS, Fault::Resources),
-            (Errno::NOMEM, Fault::Resources),
-            (Errno::INVAL, Fault::Listener),
-            (Errno::BADF, Fault::Listener),
+            (Errno::CONNABORTED, AcceptFault::Connection),
+            (Errno::PROTO, AcceptFault::Connection),
+            (Errno::MFILE, AcceptFault::Resources),
+            (Errno::NFILE, AcceptFault::Resources),
+            (Errno::NOBUFS, AcceptFault::Resources),
+            (Errno::NOMEM, AcceptFault::Resources),
+            (Errno::INVAL, AcceptFault::Listener),
+            (Errno::BADF, AcceptFault::Listener),
         ] {
-            assert_eq!(Fault::of(&error(errno)), fault, "{errno:?}");
+            assert_eq!(AcceptFault::of(&error(errno)), fault, "{errno:?}");
         }
-        assert_eq!(Fault::of(&io::Error::other("not from the system")), Fault::Listener);
+        assert_eq!(AcceptFault::of(&io::Error::other("not from the system")), AcceptFault::Listener);
     }
 
     #[test]
     fn the_listener_pauses_longer_with_each_failure_and_goes_on() {
-        let (mut failures, now) = (Failures::new(), Instant::now());
+        let (mut failures, now) = (AcceptFailures::new(), Instant::now());
         for errno in [Errno::MFILE, Errno::INVAL] {
             let pauses: Vec<u64> =
                 (0..8).map(|_| failures.failed(&error(errno), false, now).as_millis() as u64).collect();
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn connections_that_end_too_early_delay_others_only_when_all_do() {
-        let (mut failures, now) = (Failures::new(), Instant::now());
+        let (mut failures, now) = (AcceptFailures::new(), Instant::now());
         let aborted = error(Errno::CONNABORTED);
         for _ in 0..3 {
             for _ in 0..IN_A_ROW {
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn an_operator_is_told_once_of_a_failure_that_lasts_and_of_its_end() {
-        let (mut failures, now) = (Failures::new(), Instant::now());
+        let (mut failures, now) = (AcceptFailures::new(), Instant::now());
         _ = failures.failed(&error(Errno::MFILE), false, now);
         assert!(failures.told);
         failures.accepted();

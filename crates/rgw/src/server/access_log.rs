@@ -3,7 +3,7 @@
 //! full disk does not delay requests. Lines that do not fit into its queue are dropped and counted.
 
 use super::signed::decoded;
-use super::track::Record;
+use super::track::RequestRecord;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use http::{Method, header};
@@ -47,7 +47,7 @@ impl AccessLog {
     }
 
     /// Logs a request.
-    pub(super) fn add(&self, record: &Record) {
+    pub(super) fn add(&self, record: &RequestRecord) {
         if self.lines.try_send(line(record)).is_err() && self.metrics.line_lost() == 1 {
             tracing::warn!("rgw: the access log can't keep up; requests are missing in it");
         }
@@ -89,7 +89,7 @@ fn write(path: &PathBuf, mut file: File, lines: &mpsc::Receiver<String>) {
 }
 
 /// Returns S3's name of an operation, such as `REST.PUT.OBJECT`.
-fn operation(record: &Record) -> String {
+fn operation(record: &RequestRecord) -> String {
     let method = record.method.as_str();
     let resource = match record.operation() {
         "PutObject" | "GetObject" | "HeadObject" | "DeleteObject" | "PostObject" => "OBJECT",
@@ -143,7 +143,7 @@ fn number(value: u64) -> String {
 }
 
 /// Formats the line of a request.
-pub(super) fn line(record: &Record) -> String {
+pub(super) fn line(record: &RequestRecord) -> String {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let at = OffsetDateTime::from(record.began_at);
@@ -222,12 +222,12 @@ mod tests {
     #[test]
     fn lines_have_s3s_fields() {
         let info = Arc::new(RequestInfo::default());
-        info.note("GetObject", "alice");
-        info.note_owner("owner");
+        info.set_operation("GetObject", "alice");
+        info.set_owner("owner");
         let mut headers = http::HeaderMap::new();
         headers.insert(header::HOST, "127.0.0.1:8000".parse().unwrap());
         headers.insert(header::USER_AGENT, "a \"tool\"".parse().unwrap());
-        let record = Record {
+        let record = RequestRecord {
             id: "ID".into(),
             info,
             method: Method::GET,

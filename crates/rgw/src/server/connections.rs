@@ -5,7 +5,7 @@
 //! connection is *stalled* while the gateway waits for its client: for bytes of the request's body, or until the client
 //! takes bytes of the answer. When a limit on the number is reached, a waiting or stalled connection is closed: of the
 //! address that has most of them, the one that has waited longest. A stalled request of a known user is closed only after
-//! [`Limits::stalled_after`]. A request that makes progress is never closed to make room.
+//! [`ConnectionLimits::stalled_after`]. A request that makes progress is never closed to make room.
 //!
 //! An IPv4 address is counted by itself. IPv6 addresses are counted by their /64 network, because one host can use all of
 //! its addresses.
@@ -33,7 +33,7 @@ const BODY_GRACE: Duration = Duration::from_secs(5);
 
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// `rgw_max_connections`: the most connections at a time.
     pub most: usize,
     /// `rgw_max_connections_per_address`: the most connections of one address; 0 for no limit.
@@ -55,7 +55,7 @@ pub struct Limits {
 /// All connections of a server.
 #[derive(Debug)]
 pub(super) struct Connections {
-    limits: Limits,
+    limits: ConnectionLimits,
     began: Instant,
     metrics: Arc<Metrics>,
     table: Mutex<Table>,
@@ -78,7 +78,7 @@ type Observed = (Phase, Duration);
 
 /// Which connections may be closed to make room.
 #[derive(Clone, Copy)]
-enum Eligible {
+enum EvictionScope {
     /// Waiting and stalled connections, of one address or of any.
     Idle(Option<IpAddr>),
     /// Stalled connections.
@@ -86,21 +86,21 @@ enum Eligible {
 }
 
 impl Connections {
-    pub(super) fn new(limits: Limits, metrics: Arc<Metrics>) -> Connections {
-        let limits = Limits { most: limits.most.max(1), ..limits };
+    pub(super) fn new(limits: ConnectionLimits, metrics: Arc<Metrics>) -> Connections {
+        let limits = ConnectionLimits { most: limits.most.max(1), ..limits };
         Connections { limits, began: Instant::now(), metrics, table: Mutex::default(), ended: Notify::new() }
     }
 
     /// Admits a connection from `ip`, closing another one if necessary. Waits while every connection is busy. Returns
     /// `None` if the address has reached its limit and none of its connections can be closed.
-    pub(super) async fn admit(self: &Arc<Self>, ip: IpAddr, tls: bool) -> Option<Place> {
+    pub(super) async fn admit(self: &Arc<Self>, ip: IpAddr, tls: bool) -> Option<ConnectionPermit> {
         let address = counted(ip);
         {
             let mut table = self.table.lock();
             let of_address = table.of_address.get(&address).copied().unwrap_or(0);
             if self.limits.per_address > 0
                 && of_address >= self.limits.per_address
-                && !self.make_way(&mut table, Eligible::Idle(Some(address)))
+                && !self.evict_one(&mut table, EvictionScope::Idle(Some(address)))
             {
                 self.metrics.connection_refused();
                 return None;
@@ -111,7 +111,7 @@ impl Connections {
             {
                 let mut table = self.table.lock();
                 if table.active >= self.limits.most {
-                    self.make_way(&mut table, Eligible::Idle(None));
+                    self.evict_one(&mut table, EvictionScope::Idle(None));
                 }
                 if table.by_id.len() < self.limits.most {
                     return Some(self.insert(&mut table, address, tls));
@@ -122,26 +122,26 @@ impl Connections {
         }
     }
 
-    fn insert(self: &Arc<Self>, table: &mut Table, address: IpAddr, tls: bool) -> Place {
+    fn insert(self: &Arc<Self>, table: &mut Table, address: IpAddr, tls: bool) -> ConnectionPermit {
         table.next_id += 1;
         let connection = Arc::new(Connection::new(table.next_id, address, self.began, &self.limits, tls));
         table.by_id.insert(connection.id, Arc::clone(&connection));
         table.active += 1;
         *table.of_address.entry(address).or_insert(0) += 1;
-        Place { connection, connections: Arc::clone(self), _open: self.metrics.connected() }
+        ConnectionPermit { connection, connections: Arc::clone(self), _open: self.metrics.connected() }
     }
 
     /// Closes the connection of a stalled request, if there is one.
-    pub(super) fn give_up_stalled(&self) -> bool {
-        self.make_way(&mut self.table.lock(), Eligible::Stalled)
+    pub(super) fn evict_stalled(&self) -> bool {
+        self.evict_one(&mut self.table.lock(), EvictionScope::Stalled)
     }
 
     /// Closes an idle connection, if there is one, when the process has run out of file descriptors.
-    pub(super) fn give_up_idle(&self) -> bool {
-        self.make_way(&mut self.table.lock(), Eligible::Idle(None))
+    pub(super) fn evict_idle(&self) -> bool {
+        self.evict_one(&mut self.table.lock(), EvictionScope::Idle(None))
     }
 
-    fn make_way(&self, table: &mut Table, eligible: Eligible) -> bool {
+    fn evict_one(&self, table: &mut Table, eligible: EvictionScope) -> bool {
         for _ in 0..CHOICES {
             let Some((id, seen)) = self.oldest(table, eligible) else { return false };
             let Some(connection) = table.by_id.get(&id).cloned() else { return false };
@@ -155,19 +155,19 @@ impl Connections {
 
     /// Returns the connection to close, and its phase. Prefers the address with the most eligible connections, then waiting
     /// connections and unknown users over known users, then the longest wait.
-    fn oldest(&self, table: &Table, eligible: Eligible) -> Option<(u64, Observed)> {
+    fn oldest(&self, table: &Table, eligible: EvictionScope) -> Option<(u64, Observed)> {
         let now = self.began.elapsed();
         let mut candidates = Vec::new();
         let mut of_address: HashMap<IpAddr, usize> = HashMap::new();
         for connection in table.by_id.values() {
-            if let Eligible::Idle(Some(address)) = eligible
+            if let EvictionScope::Idle(Some(address)) = eligible
                 && connection.address != address
             {
                 continue;
             }
             let seen = connection.phase();
             let (expendable, since) = match seen {
-                (Phase::GivenUp, _) => continue,
+                (Phase::Closing, _) => continue,
                 (Phase::Busy, _) => {
                     let Some(since) = connection.stalled_since() else { continue };
                     let expendable = !connection.is_known();
@@ -176,7 +176,7 @@ impl Connections {
                     }
                     (expendable, since)
                 }
-                (..) if matches!(eligible, Eligible::Stalled) => continue,
+                (..) if matches!(eligible, EvictionScope::Stalled) => continue,
                 (_, since) => (true, since),
             };
             *of_address.entry(connection.address).or_insert(0) += 1;
@@ -190,20 +190,20 @@ impl Connections {
 
     /// Closes a connection if it is still in the phase `seen`; returns whether it was.
     fn close(&self, table: &mut Table, connection: &Connection, seen: Observed) -> bool {
-        let closed = connection.give_up_if_still(seen);
+        let closed = connection.request_close_if(seen);
         if closed {
             table.forget(connection.address);
-            self.metrics.connection_given_up();
+            self.metrics.connection_evicted();
         }
         closed
     }
 
     /// Closes the connections that have exceeded their time limit.
-    fn close_late(&self) {
+    fn close_timed_out(&self) {
         let now = self.began.elapsed();
         let mut table = self.table.lock();
         let all = table.by_id.values().map(|connection| (connection.phase(), connection));
-        let late = all.filter(|(seen, connection)| self.is_late(connection, *seen, now));
+        let late = all.filter(|(seen, connection)| self.is_timed_out(connection, *seen, now));
         let late: Vec<(Observed, Arc<Connection>)> =
             late.map(|(seen, connection)| (seen, Arc::clone(connection))).collect();
         for (seen, connection) in late {
@@ -213,15 +213,15 @@ impl Connections {
         }
     }
 
-    fn is_late(&self, connection: &Connection, (phase, since): Observed, now: Duration) -> bool {
-        let Limits { handshake, head, idle, .. } = self.limits;
+    fn is_timed_out(&self, connection: &Connection, (phase, since): Observed, now: Duration) -> bool {
+        let ConnectionLimits { handshake, head, idle, .. } = self.limits;
         let waited = now.saturating_sub(since);
         match phase {
             Phase::Handshake => waited > handshake,
             Phase::Silent | Phase::Head => waited > head,
             Phase::Between => waited > idle,
-            Phase::Busy => connection.answer_owed() > idle || connection.body_owed() > idle + BODY_GRACE,
-            Phase::GivenUp => false,
+            Phase::Busy => connection.answer_debt() > idle || connection.body_debt() > idle + BODY_GRACE,
+            Phase::Closing => false,
         }
     }
 
@@ -237,7 +237,7 @@ impl Connections {
     fn remove(&self, connection: &Connection) {
         let mut table = self.table.lock();
         table.by_id.remove(&connection.id);
-        if connection.give_up() {
+        if connection.request_close() {
             table.forget(connection.address);
         }
         drop(table);
@@ -259,33 +259,33 @@ impl Table {
 
 /// The place of an admitted connection, which is released on drop.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ConnectionPermit {
     connection: Arc<Connection>,
     connections: Arc<Connections>,
     _open: OpenConnection,
 }
 
-impl Place {
+impl ConnectionPermit {
     /// Returns the connection's state.
     pub(super) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.connections.remove(&self.connection);
     }
 }
 
 /// Closes connections that have exceeded their time limit, as long as the server exists.
-pub(super) async fn close_late(connections: Weak<Connections>, limits: Limits) {
+pub(super) async fn close_late(connections: Weak<Connections>, limits: ConnectionLimits) {
     let shortest = limits.handshake.min(limits.head).min(limits.idle);
     let period = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
     loop {
         tokio::time::sleep(period).await;
         let Some(connections) = connections.upgrade() else { return };
-        connections.close_late();
+        connections.close_timed_out();
     }
 }
 

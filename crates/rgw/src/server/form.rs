@@ -5,8 +5,8 @@
 //! request's own headers.
 
 use super::{Handler, refusal};
-use crate::post_policy::{Fields, Signed, length_error};
-use crate::s3::{Access, Keys, Protocol};
+use crate::post_policy::{Fields, PostSignature, length_error};
+use crate::s3::{AccessChecker, S3Api, SecretKeyProvider};
 use crate::server::RequestInfo;
 use bytes::Bytes;
 use futures::stream;
@@ -88,9 +88,9 @@ async fn store(
 ) -> S3Result<Response<Body>> {
     let info = head.extensions.get::<Arc<RequestInfo>>().cloned().unwrap_or_default();
     let name = bucket_named(in_host, head.uri.path())?;
-    info.note_bucket(&name);
-    let bucket = handler.gateway.known_bucket(&name).await?;
-    info.note_owner(&bucket.owner);
+    info.set_bucket(&name);
+    let bucket = handler.gateway.cached_bucket(&name).await?;
+    info.set_owner(&bucket.owner);
     let kind = head.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let boundary = multer::parse_boundary(kind)
         .map_err(|_| s3_error!(MalformedPOSTRequest, "The body of your POST request has no boundary."))?;
@@ -120,22 +120,23 @@ async fn store(
         return Err(s3_error!(NotImplemented, "forms can't have the field {name}"));
     }
 
-    let signed = Signed::of(&fields)?;
+    let signed = PostSignature::of(&fields)?;
     let lengths = match &signed {
         None => (0, u64::MAX),
         Some(signed) => {
-            let secret = Keys(Arc::clone(&handler.gateway)).get_secret_key(signed.access_key).await?;
-            if !signed.is_by(secret.expose()) {
+            let secret =
+                SecretKeyProvider(Arc::clone(&handler.gateway)).get_secret_key(signed.access_key).await?;
+            if !signed.is_signed_with(secret.expose()) {
                 return Err(s3_error!(SignatureDoesNotMatch));
             }
             signed.check(&fields, &bucket.name, SystemTime::now())?
         }
     };
     let headers = headers(&fields)?;
-    let access = Access(Arc::clone(&handler.gateway));
+    let access = AccessChecker(Arc::clone(&handler.gateway));
     let token = fields.get("x-amz-security-token").map(String::as_str);
     let signer = signed.as_ref().map(|signed| (signed.access_key, token));
-    let requester = access.of_form(signer, head, &headers, &bucket, &key).await?;
+    let requester = access.check_form(signer, head, &headers, &bucket, &key).await?;
     let verdict = Arc::new(OnceLock::new());
     let input = input(&bucket.name, &key, &fields, limited(form, file, lengths, Arc::clone(&verdict)))?;
     let mut extensions = head.extensions.clone();
@@ -152,7 +153,7 @@ async fn store(
         service: None,
         trailing_headers: None,
     };
-    let stored = Protocol { gateway: Arc::clone(&handler.gateway) }.post(request).await;
+    let stored = S3Api { gateway: Arc::clone(&handler.gateway) }.post(request).await;
     // An error of the file itself is more precise than the error of the write.
     let stored = stored.map_err(|error| match verdict.get() {
         Some((code, text)) => S3Error::with_message(S3ErrorCode::clone(code), *text),
@@ -326,7 +327,7 @@ fn answer(
     let path = key.split('/').map(urlencoding::encode).collect::<Vec<_>>().join("/");
     let path = if in_host.is_empty() { format!("/{bucket}/{path}") } else { format!("/{path}") };
     let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let secure = head.extensions.get::<crate::s3::Peer>().is_some_and(|peer| peer.secure);
+    let secure = head.extensions.get::<crate::s3::RequestOrigin>().is_some_and(|peer| peer.secure);
     let location = format!("http{}://{host}{path}", if secure { "s" } else { "" });
     let mut response = Response::new(Body::empty());
     let redirect = field("success_action_redirect").or(field("redirect"));
@@ -347,7 +348,7 @@ fn answer(
                 super::escaped(bucket),
                 super::escaped(key)
             );
-            response = super::plain(StatusCode::CREATED, "application/xml", text);
+            response = super::plain_response(StatusCode::CREATED, "application/xml", text);
         }
         if let Ok(location) = HeaderValue::try_from(location) {
             response.headers_mut().insert(header::LOCATION, location);

@@ -14,7 +14,7 @@ pub struct Hosts {
 
 /// What a `Host` header addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Addressed {
+pub(super) struct HostTarget {
     /// The bucket; empty if the path names it.
     pub(super) bucket: String,
     /// Whether the host addresses websites instead of S3.
@@ -23,7 +23,7 @@ pub(super) struct Addressed {
 
 /// Marks a request whose host names this bucket. The whole path is the key.
 #[derive(Clone, Debug)]
-pub(crate) struct ByHost(pub(crate) String);
+pub(crate) struct VirtualHostBucket(pub(crate) String);
 
 impl Hosts {
     /// Parses both options, which are comma-separated lists. Fails if a name is not a valid host name.
@@ -32,7 +32,7 @@ impl Hosts {
     }
 
     /// Returns what a host addresses. An unknown host addresses nothing: the path names the bucket.
-    fn look(&self, host: &str) -> Addressed {
+    fn look(&self, host: &str) -> HostTarget {
         let host = name_of(host);
         let of = |names: &[String]| -> Option<(usize, String)> {
             // The longest name wins, because one name may end with another.
@@ -45,18 +45,18 @@ impl Hosts {
         };
         match (of(&self.names), of(&self.website)) {
             (Some((longer, bucket)), Some((shorter, _))) if longer > shorter => {
-                Addressed { bucket, website: false }
+                HostTarget { bucket, website: false }
             }
-            (_, Some((_, bucket))) => Addressed { bucket, website: true },
-            (Some((_, bucket)), None) => Addressed { bucket, website: false },
-            (None, None) => Addressed::default(),
+            (_, Some((_, bucket))) => HostTarget { bucket, website: true },
+            (Some((_, bucket)), None) => HostTarget { bucket, website: false },
+            (None, None) => HostTarget::default(),
         }
     }
 
     /// Returns what a request's `Host` header addresses.
-    pub(super) fn addressed(&self, headers: &HeaderMap) -> Addressed {
+    pub(super) fn addressed(&self, headers: &HeaderMap) -> HostTarget {
         if self.names.is_empty() && self.website.is_empty() {
-            return Addressed::default();
+            return HostTarget::default();
         }
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         host.map(|host| self.look(host)).unwrap_or_default()
@@ -102,7 +102,7 @@ mod tests {
         let hosts =
             Hosts::new("s3.example.com, S3.Example.Org.,deep.s3.example.com", "web.s3.example.com").unwrap();
         let look = |host| hosts.look(host);
-        let bucket = |name: &str, website| Addressed { bucket: name.into(), website };
+        let bucket = |name: &str, website| HostTarget { bucket: name.into(), website };
         assert_eq!(look("s3.example.com"), bucket("", false));
         assert_eq!(look("photos.s3.example.com:8000"), bucket("photos", false));
         assert_eq!(look("PHOTOS.s3.EXAMPLE.org."), bucket("photos", false));
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(look("photos.web.s3.example.com"), bucket("photos", true));
         assert_eq!(look("web.s3.example.com"), bucket("", true));
         for other in ["photoss3.example.com", "127.0.0.1:8000", "[::1]:8000", "example.com", ""] {
-            assert_eq!(look(other), Addressed::default(), "{other}");
+            assert_eq!(look(other), HostTarget::default(), "{other}");
         }
     }
 

@@ -8,7 +8,7 @@ use time::macros::format_description;
 use time::{OffsetDateTime, PrimitiveDateTime};
 
 /// Adds S3's message to an error document that has none. `amz_date` is the time that the request states.
-pub(super) fn complete(response: Response<Body>, amz_date: Option<&HeaderValue>) -> Response<Body> {
+pub(super) fn complete_error(response: Response<Body>, amz_date: Option<&HeaderValue>) -> Response<Body> {
     if !response.status().is_client_error() && !response.status().is_server_error() {
         return response;
     }
@@ -107,7 +107,7 @@ mod tests {
             .body(Body::from(text.to_owned()))
             .unwrap();
         let date = HeaderValue::from_static("20260101T000000Z");
-        let (head, body) = complete(response, Some(&date)).into_parts();
+        let (head, body) = complete_error(response, Some(&date)).into_parts();
         let length = head.headers[header::CONTENT_LENGTH].to_str().unwrap().parse().ok();
         (length, String::from_utf8(body.bytes().unwrap().to_vec()).unwrap())
     }

@@ -6,7 +6,7 @@
 //! any other.
 
 use crate::gateway::Gateway;
-use crate::signature::{self, Signed, hex};
+use crate::signature::{self, CanonicalRequest, hex};
 use hmac::Mac as _;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, header};
 use s3s::Body;
@@ -16,7 +16,7 @@ use time::OffsetDateTime;
 const USUAL: &str = "us-east-1";
 
 /// Returns whether a request is signed for a region name that the library does not accept.
-pub(super) fn is_unusual(headers: &HeaderMap) -> bool {
+pub(super) fn needs_region_rewrite(headers: &HeaderMap) -> bool {
     let is_taken = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let credential = authorization.and_then(|text| text.split_once("Credential=")?.1.split(',').next());
@@ -25,7 +25,7 @@ pub(super) fn is_unusual(headers: &HeaderMap) -> bool {
 }
 
 /// Replaces a valid signature for such a region by one that the library accepts.
-pub(super) async fn adapt(gateway: &Gateway, request: &mut Request<Body>) {
+pub(super) async fn rewrite_signature(gateway: &Gateway, request: &mut Request<Body>) {
     let (method, uri, headers) = (request.method().clone(), request.uri().clone(), request.headers().clone());
     if let Some(adapted) = adapted(gateway, &method, &uri, &headers).await {
         request.headers_mut().insert(header::AUTHORIZATION, adapted);
@@ -41,11 +41,11 @@ async fn adapted(gateway: &Gateway, method: &Method, uri: &Uri, headers: &Header
     if payload.starts_with("STREAMING-") || signature.service != "s3" {
         return None;
     }
-    let secret = gateway.secret_of(signature.access_key).await.ok()?;
+    let secret = gateway.secret_key(signature.access_key).await.ok()?;
     let (path, query) = (uri.path(), uri.query().unwrap_or_default());
-    let request = Signed { method: method.as_str(), path, query, headers, payload };
+    let request = CanonicalRequest { method: method.as_str(), path, query, headers, payload };
     signature.check(&request, &secret, OffsetDateTime::now_utc()).ok()?;
-    let made = signature.made(&request, USUAL, &secret).ok()?.finalize().into_bytes();
+    let made = signature.compute(&request, USUAL, &secret).ok()?.finalize().into_bytes();
     let (before, _) = authorization.split_once("Signature=")?;
     let before = before.replacen(&format!("/{region}/s3/"), &format!("/{USUAL}/s3/"), 1);
     HeaderValue::try_from(format!("{before}Signature={}", hex(&made))).ok()

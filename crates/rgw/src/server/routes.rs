@@ -1,10 +1,10 @@
 //! Requests that the protocol's own operations do not handle: those of the admin API, and those for a bucket's notification
 //! configurations, whose documents have elements that the protocol's structures lack.
 
-use super::ByHost;
+use super::VirtualHostBucket;
 use crate::admin_api::AdminApi;
 use crate::gateway::Gateway;
-use crate::notifications::BucketRoute;
+use crate::notifications::NotificationRoute;
 use http::{Extensions, HeaderMap, Method, Uri};
 use s3s::route::S3Route;
 use s3s::{Body, S3Request, S3Response, S3Result};
@@ -13,12 +13,12 @@ use std::sync::Arc;
 /// The routes in addition to the protocol's.
 pub(super) struct Routes {
     admin: AdminApi,
-    notifications: BucketRoute,
+    notifications: NotificationRoute,
 }
 
 /// The route of a request, kept among its extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taken {
+enum RouteChoice {
     Admin,
     Notifications,
 }
@@ -27,13 +27,13 @@ impl Routes {
     pub(super) fn new(gateway: &Arc<Gateway>) -> Routes {
         Routes {
             admin: AdminApi { gateway: Arc::clone(gateway) },
-            notifications: BucketRoute { gateway: Arc::clone(gateway) },
+            notifications: NotificationRoute { gateway: Arc::clone(gateway) },
         }
     }
 
     fn route(&self, req: &S3Request<Body>) -> &dyn S3Route {
-        match req.extensions.get::<Taken>() {
-            Some(Taken::Admin) => &self.admin,
+        match req.extensions.get::<RouteChoice>() {
+            Some(RouteChoice::Admin) => &self.admin,
             _ => &self.notifications,
         }
     }
@@ -43,9 +43,9 @@ impl Routes {
 impl S3Route for Routes {
     fn is_match(&self, method: &Method, uri: &Uri, headers: &HeaderMap, marks: &mut Extensions) -> bool {
         let taken = if self.admin.is_match(method, uri, headers, marks) {
-            Taken::Admin
+            RouteChoice::Admin
         } else if self.notifications.is_match(method, uri, headers, marks) {
-            Taken::Notifications
+            RouteChoice::Notifications
         } else {
             return false;
         };
@@ -65,7 +65,7 @@ impl S3Route for Routes {
 /// Returns the bucket that a request concerns as a whole, by its host or its path; `None` for other requests.
 pub(crate) fn bucket_of(uri: &Uri, marks: &Extensions) -> Option<String> {
     let path = uri.path().strip_prefix('/')?;
-    if let Some(ByHost(bucket)) = marks.get::<ByHost>() {
+    if let Some(VirtualHostBucket(bucket)) = marks.get::<VirtualHostBucket>() {
         return path.is_empty().then(|| bucket.clone());
     }
     let name = path.strip_suffix('/').unwrap_or(path);
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(by_path("/?notification"), None);
         let by_host = |path: &str| {
             let mut marks = Extensions::new();
-            marks.insert(ByHost("photos".into()));
+            marks.insert(VirtualHostBucket("photos".into()));
             bucket_of(&path.parse().unwrap(), &marks)
         };
         assert_eq!(by_host("/?notification"), Some("photos".into()));

@@ -117,7 +117,7 @@ fn load(certificate: &Path, key: &Path, provider: &CryptoProvider) -> Result<Cer
 }
 
 /// Checks every `period` whether the files have changed, as long as the certificate is in use.
-pub(super) async fn keep_fresh(certificate: Weak<Certificate>, period: Duration) {
+pub(super) async fn reload_periodically(certificate: Weak<Certificate>, period: Duration) {
     loop {
         tokio::time::sleep(period).await;
         let Some(certificate) = certificate.upgrade() else { return };

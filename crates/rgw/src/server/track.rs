@@ -2,11 +2,11 @@
 //! and their metrics and log entries once they have ended.
 
 use super::access_log::AccessLog;
-use super::connections::{Connection, Connections, Limits};
+use super::connections::{Connection, ConnectionLimits, Connections};
 use super::host::Hosts;
-use crate::metrics::{ActiveRequest, Ended, Metrics};
-use crate::ratelimit::Account;
-use crate::usage::{Counts, UsageLog};
+use crate::metrics::{ActiveRequest, Metrics, RequestSummary};
+use crate::ratelimit::RateLimiterEntry;
+use crate::usage::{UsageCounts, UsageLog};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
@@ -27,9 +27,9 @@ const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
 /// The settings of a gateway's server.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ServerSettings {
     /// Bounds on connections.
-    pub connections: Limits,
+    pub connections: ConnectionLimits,
     /// `max_connection_backlog` of `rgw_frontends`: the most connections that wait to be accepted.
     pub backlog: u32,
     /// `max_header_size` of `rgw_frontends`: the most bytes of a request's head.
@@ -62,7 +62,7 @@ pub(crate) struct RequestInfo {
     owner: OnceLock<Box<str>>,
     bucket: OnceLock<Box<str>>,
     /// The accounts to which its bytes are charged: its user's and its bucket's.
-    accounts: Mutex<Vec<Arc<Account>>>,
+    accounts: Mutex<Vec<Arc<RateLimiterEntry>>>,
 }
 
 impl RequestInfo {
@@ -77,34 +77,34 @@ impl RequestInfo {
     }
 
     /// Returns whether the requester is a user whose signature is valid.
-    pub(crate) fn is_known(&self) -> bool {
+    pub(crate) fn is_authenticated(&self) -> bool {
         self.asked.get().is_some_and(|(_, requester)| !requester.is_empty())
     }
 
     /// Sets S3's operation and the requester; only the first call has an effect.
-    pub(crate) fn note(&self, operation: &str, requester: &str) {
+    pub(crate) fn set_operation(&self, operation: &str, requester: &str) {
         self.asked.get_or_init(|| (operation.into(), requester.into()));
     }
 
     /// Sets the bucket that the request names, whether it exists or not.
-    pub(crate) fn note_bucket(&self, bucket: &str) {
+    pub(crate) fn set_bucket(&self, bucket: &str) {
         self.bucket.get_or_init(|| bucket.into());
     }
 
     /// Adds an account to which the request's bytes are charged.
-    pub(crate) fn note_account(&self, account: Arc<Account>) {
+    pub(crate) fn add_rate_limit_entry(&self, account: Arc<RateLimiterEntry>) {
         self.accounts.lock().push(account);
     }
 
     /// Sets the owner of the bucket.
-    pub(crate) fn note_owner(&self, owner: &str) {
+    pub(crate) fn set_owner(&self, owner: &str) {
         self.owner.get_or_init(|| owner.into());
     }
 }
 
 /// The record of a request that is being served or has ended.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct RequestRecord {
     pub(super) id: String,
     pub(super) info: Arc<RequestInfo>,
     pub(super) method: Method,
@@ -126,7 +126,7 @@ pub(super) struct Record {
     pub(super) total: Duration,
 }
 
-impl Record {
+impl RequestRecord {
     pub(super) fn operation(&self) -> &str {
         self.info.asked.get().map_or("", |(operation, _)| operation)
     }
@@ -142,25 +142,25 @@ impl Record {
 
 /// The state that all requests of a server share.
 #[derive(Debug)]
-pub(super) struct Tracker {
-    pub(super) settings: Settings,
+pub(super) struct RequestTracker {
+    pub(super) settings: ServerSettings,
     pub(super) metrics: Arc<Metrics>,
     pub(super) connections: Arc<Connections>,
     /// Whether the gateway is shutting down.
     pub(super) draining: AtomicBool,
     log: Option<AccessLog>,
     usage: Option<Arc<UsageLog>>,
-    rate: Mutex<Rate>,
+    rate: Mutex<TokenBucket>,
 }
 
 /// A token bucket that is refilled continuously and holds the tokens of one second.
 #[derive(Debug)]
-struct Rate {
+struct TokenBucket {
     tokens: f64,
     filled: Instant,
 }
 
-impl Rate {
+impl TokenBucket {
     fn take(&mut self, now: Instant, per_second: u64) -> bool {
         let since = now.saturating_duration_since(self.filled).as_secs_f64();
         let full = per_second as f64;
@@ -174,16 +174,16 @@ impl Rate {
     }
 }
 
-impl Tracker {
+impl RequestTracker {
     pub(super) fn new(
-        settings: Settings,
+        settings: ServerSettings,
         metrics: Arc<Metrics>,
         usage: Option<Arc<UsageLog>>,
-    ) -> crate::Result<Tracker> {
+    ) -> crate::Result<RequestTracker> {
         let log = settings.access_log.as_ref().map(|path| AccessLog::open(path, Arc::clone(&metrics)));
-        let rate = Mutex::new(Rate { tokens: settings.max_rate as f64, filled: Instant::now() });
+        let rate = Mutex::new(TokenBucket { tokens: settings.max_rate as f64, filled: Instant::now() });
         let connections = Arc::new(Connections::new(settings.connections, Arc::clone(&metrics)));
-        Ok(Tracker {
+        Ok(RequestTracker {
             log: log.transpose()?,
             usage,
             metrics,
@@ -196,16 +196,16 @@ impl Tracker {
 
     /// Starts to track a request under the id `id`. The second value is whether the request must be answered with SlowDown.
     pub(super) fn begin<B>(
-        self: &Arc<Tracker>,
+        self: &Arc<RequestTracker>,
         request: &mut Request<B>,
         peer: SocketAddr,
         connection: &Arc<Connection>,
         id: String,
-    ) -> (Tracked, bool) {
+    ) -> (TrackedRequest, bool) {
         let (active, under_way) = self.metrics.begin();
         let rate = self.settings.max_rate;
         // A request that waits for its client can be closed to make room for another.
-        let refused = (under_way > self.settings.max_requests && !self.connections.give_up_stalled())
+        let refused = (under_way > self.settings.max_requests && !self.connections.evict_stalled())
             || (rate > 0 && !self.rate.lock().take(Instant::now(), rate));
         if refused {
             self.metrics.slow_down();
@@ -219,7 +219,7 @@ impl Tracker {
             Some(_) => (request.headers().clone(), self.settings.hosts.addressed(request.headers()).bucket),
             None => (HeaderMap::new(), String::new()),
         };
-        let record = Record {
+        let record = RequestRecord {
             id,
             info,
             method: request.method().clone(),
@@ -236,20 +236,20 @@ impl Tracker {
             total: Duration::ZERO,
         };
         let (tracker, connection, active) = (Arc::clone(self), Arc::clone(connection), Arc::new(active));
-        (Tracked { tracker, connection, record, began: Instant::now(), active }, refused)
+        (TrackedRequest { tracker, connection, record, began: Instant::now(), active }, refused)
     }
 }
 
 /// An active request, which ends when this is dropped.
-pub(super) struct Tracked {
-    tracker: Arc<Tracker>,
+pub(super) struct TrackedRequest {
+    tracker: Arc<RequestTracker>,
     connection: Arc<Connection>,
-    record: Record,
+    record: RequestRecord,
     began: Instant,
     active: Arc<ActiveRequest>,
 }
 
-impl Tracked {
+impl TrackedRequest {
     /// Returns the guard that counts the request as active. Work for the request that may outlive its connection also holds
     /// it.
     pub(super) fn active(&self) -> Arc<ActiveRequest> {
@@ -258,7 +258,7 @@ impl Tracked {
 
     /// Adds the request's id to the headers of the answer, and to its body if it is an error. The request ends with the
     /// body.
-    pub(super) fn answer(mut self, response: Response<Body>) -> Response<TrackedBody> {
+    pub(super) fn answer(mut self, response: Response<Body>) -> Response<TrackedResponseBody> {
         let (mut head, mut body) = response.into_parts();
         self.record.took = self.began.elapsed();
         self.record.status = head.status.as_u16();
@@ -279,7 +279,7 @@ impl Tracked {
                 body = Body::from(whole);
             }
         }
-        Response::from_parts(head, TrackedBody { body, tracked: self })
+        Response::from_parts(head, TrackedResponseBody { body, tracked: self })
     }
 }
 
@@ -296,9 +296,9 @@ fn with_id(text: &str, id: &str) -> Option<(String, String)> {
     Some((code.to_owned(), whole))
 }
 
-impl Drop for Tracked {
+impl Drop for TrackedRequest {
     fn drop(&mut self) {
-        let Tracked { tracker, connection, record, began, .. } = self;
+        let TrackedRequest { tracker, connection, record, began, .. } = self;
         connection.answered();
         record.total = began.elapsed();
         if record.status == 0 {
@@ -318,8 +318,13 @@ impl Drop for Tracked {
                 "rgw: slow request"
             );
         }
-        record.info.accounts.lock().iter().for_each(|account| account.owe(record.sent, record.received));
-        tracker.metrics.ended(&Ended {
+        record
+            .info
+            .accounts
+            .lock()
+            .iter()
+            .for_each(|account| account.charge_bytes(record.sent, record.received));
+        tracker.metrics.ended(&RequestSummary {
             operation: record.operation(),
             status: record.status,
             received: record.received,
@@ -337,7 +342,7 @@ impl Drop for Tracked {
 }
 
 /// Counts a request in the usage log: for the bucket's owner, or for the requester if there is no bucket.
-fn count(usage: &UsageLog, record: &Record) {
+fn count(usage: &UsageLog, record: &RequestRecord) {
     let (user, bucket) = match (record.owner(), record.info.bucket.get()) {
         ("", Some(_)) => (record.requester(), "-"),
         ("", None) => (record.requester(), ""),
@@ -346,7 +351,7 @@ fn count(usage: &UsageLog, record: &Record) {
     if record.operation().is_empty() || user.is_empty() {
         return;
     }
-    let counts = Counts {
+    let counts = UsageCounts {
         bytes_sent: record.sent,
         bytes_received: record.received,
         ops: 1,
@@ -356,12 +361,12 @@ fn count(usage: &UsageLog, record: &Record) {
 }
 
 /// The body of an answer.
-pub(super) struct TrackedBody {
+pub(super) struct TrackedResponseBody {
     body: Body,
-    tracked: Tracked,
+    tracked: TrackedRequest,
 }
 
-impl HttpBody for TrackedBody {
+impl HttpBody for TrackedResponseBody {
     type Data = Bytes;
     type Error = <Body as HttpBody>::Error;
 
@@ -404,7 +409,7 @@ mod tests {
     #[test]
     fn a_rate_lets_through_so_many_in_a_second() {
         let begin = Instant::now();
-        let mut rate = Rate { tokens: 10.0, filled: begin };
+        let mut rate = TokenBucket { tokens: 10.0, filled: begin };
         let mut passed = 0;
         for ms in 0..3000 {
             passed += u32::from(rate.take(begin + Duration::from_millis(ms), 10));

@@ -2,7 +2,7 @@
 //! client has received its answer.
 
 use super::connections::Connection;
-use super::unread::Unread;
+use super::request_body::UnreadBody;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -20,28 +20,28 @@ const LINGER: Duration = Duration::from_secs(5);
 pub(super) struct TrackedSocket<S> {
     socket: S,
     connection: Arc<Connection>,
-    unread: Unread,
+    unread: UnreadBody,
     /// Set when the sending side was closed while part of a body was unread.
     lingering: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> TrackedSocket<S> {
-    pub(super) fn new(socket: S, connection: Arc<Connection>, unread: Unread) -> TrackedSocket<S> {
+    pub(super) fn new(socket: S, connection: Arc<Connection>, unread: UnreadBody) -> TrackedSocket<S> {
         TrackedSocket { socket, connection, unread, lingering: None }
     }
 
     fn note_write(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &polled {
-            Poll::Ready(Ok(written)) => self.connection.answer_taken(*written),
+            Poll::Ready(Ok(written)) => self.connection.answer_progress(*written),
             Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.connection.answer_waits(),
+            Poll::Pending => self.connection.begin_answer_wait(),
         }
         polled
     }
 
     fn note_flush(&self, polled: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
         if polled.is_pending() {
-            self.connection.answer_waits();
+            self.connection.begin_answer_wait();
         }
         polled
     }
@@ -84,7 +84,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TrackedSocket<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.socket).poll_flush(cx);
         if let Poll::Ready(Ok(())) = &polled {
-            self.connection.answer_taken(0);
+            self.connection.answer_progress(0);
             self.connection.flushed();
         }
         self.note_flush(polled)

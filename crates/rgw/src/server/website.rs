@@ -4,10 +4,10 @@
 //! conditions apply as they do there. This module adds the mapping from paths to objects, redirections, and errors that
 //! people can read.
 
-use super::{Handler, escaped, plain};
+use super::{Handler, escaped, plain_response};
 use crate::bucket::Bucket;
 use crate::error::Error;
-use crate::s3::Peer;
+use crate::s3::RequestOrigin;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header, request};
 use s3s::Body;
 use s3s::dto::{Redirect, RoutingRule, WebsiteConfiguration};
@@ -28,15 +28,15 @@ const PASSED: [header::HeaderName; 7] = [
 ];
 
 /// An error in S3's terms.
-struct Failure {
+struct WebsiteError {
     status: StatusCode,
     code: String,
     message: String,
 }
 
-impl Failure {
-    fn new(status: StatusCode, code: &str, message: &str) -> Failure {
-        Failure { status, code: code.to_owned(), message: message.to_owned() }
+impl WebsiteError {
+    fn new(status: StatusCode, code: &str, message: &str) -> WebsiteError {
+        WebsiteError { status, code: code.to_owned(), message: message.to_owned() }
     }
 }
 
@@ -45,32 +45,36 @@ pub(super) async fn serve(handler: &Handler, bucket: &str, request: Request<()>)
     let (head, ()) = request.into_parts();
     if !matches!(head.method, Method::GET | Method::HEAD) {
         let message = "The specified method is not allowed against this resource.";
-        return page(&head, &Failure::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message), "");
+        return page(
+            &head,
+            &WebsiteError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message),
+            "",
+        );
     }
     let path = head.uri.path().trim_start_matches('/');
     let Ok(key) = urlencoding::decode(path).map(|key| key.into_owned()) else {
         return page(
             &head,
-            &Failure::new(StatusCode::BAD_REQUEST, "InvalidURI", "Couldn't parse the specified URI."),
+            &WebsiteError::new(StatusCode::BAD_REQUEST, "InvalidURI", "Couldn't parse the specified URI."),
             "",
         );
     };
-    let bucket = match handler.gateway.known_bucket(bucket).await {
+    let bucket = match handler.gateway.cached_bucket(bucket).await {
         Ok(bucket) => bucket,
         Err(Error::NoSuchBucket(_)) => {
             let message = "The specified bucket does not exist";
-            return page(&head, &Failure::new(StatusCode::NOT_FOUND, "NoSuchBucket", message), &key);
+            return page(&head, &WebsiteError::new(StatusCode::NOT_FOUND, "NoSuchBucket", message), &key);
         }
         Err(error) => {
             tracing::error!(%error, bucket, "rgw: a website's bucket can't be read");
             let message = "We encountered an internal error. Please try again.";
-            let failure = Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message);
+            let failure = WebsiteError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message);
             return page(&head, &failure, &key);
         }
     };
     let Some(website) = bucket.website.clone() else {
         let message = "The specified bucket does not have a website configuration";
-        let failure = Failure::new(StatusCode::NOT_FOUND, "NoSuchWebsiteConfiguration", message);
+        let failure = WebsiteError::new(StatusCode::NOT_FOUND, "NoSuchWebsiteConfiguration", message);
         return page(&head, &failure, &key);
     };
     let site = Site { handler, bucket, website, head };
@@ -135,7 +139,7 @@ impl Site<'_> {
         *request.method_mut() = method;
         match path.parse() {
             Ok(uri) => *request.uri_mut() = uri,
-            Err(_) => return plain(StatusCode::BAD_REQUEST, "text/plain", String::new()),
+            Err(_) => return plain_response(StatusCode::BAD_REQUEST, "text/plain", String::new()),
         }
         for name in PASSED.into_iter().take(if with_conditions { PASSED.len() } else { 0 }) {
             if let Some(value) = self.head.headers.get(&name) {
@@ -146,7 +150,7 @@ impl Site<'_> {
         let answered = self.handler.service.call(request).await;
         answered.unwrap_or_else(|error| {
             tracing::error!(?error, "rgw: no answer could be made");
-            plain(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", String::new())
+            plain_response(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", String::new())
         })
     }
 
@@ -169,7 +173,7 @@ impl Site<'_> {
         let location = if protocol.is_none() && host.is_none() {
             path
         } else {
-            let secure = self.head.extensions.get::<Peer>().is_some_and(|peer| peer.secure);
+            let secure = self.head.extensions.get::<RequestOrigin>().is_some_and(|peer| peer.secure);
             let protocol = protocol.unwrap_or(if secure { "https" } else { "http" });
             let own = || self.head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
             let host = host.or_else(own).unwrap_or_default();
@@ -178,7 +182,7 @@ impl Site<'_> {
         match HeaderValue::try_from(location) {
             Ok(location) => see(status, location),
             // Configurations are checked when they are set, so this does not occur.
-            Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", String::new()),
+            Err(_) => plain_response(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", String::new()),
         }
     }
 }
@@ -230,7 +234,7 @@ fn see(status: StatusCode, location: HeaderValue) -> Response<Body> {
 }
 
 /// Extracts the error from S3's answer. The answer to a HEAD has no body, so its status stands for the error.
-fn failure_of(response: &mut Response<Body>) -> Failure {
+fn failure_of(response: &mut Response<Body>) -> WebsiteError {
     let status = response.status();
     let text = response.body_mut().take_bytes().unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -239,7 +243,7 @@ fn failure_of(response: &mut Response<Body>) -> Failure {
         rest.split_once(&format!("</{name}>")).map(|(value, _)| value.to_owned())
     };
     let reason = status.canonical_reason().unwrap_or_default();
-    Failure {
+    WebsiteError {
         status,
         code: within("Code").unwrap_or_else(|| reason.replace(' ', "")),
         message: within("Message").unwrap_or_else(|| reason.to_owned()),
@@ -247,7 +251,7 @@ fn failure_of(response: &mut Response<Body>) -> Failure {
 }
 
 /// Returns a page that describes an error.
-fn page(head: &request::Parts, failure: &Failure, key: &str) -> Response<Body> {
+fn page(head: &request::Parts, failure: &WebsiteError, key: &str) -> Response<Body> {
     let title =
         format!("{} {}", failure.status.as_str(), failure.status.canonical_reason().unwrap_or_default());
     let mut text = format!(
@@ -264,7 +268,7 @@ fn page(head: &request::Parts, failure: &Failure, key: &str) -> Response<Body> {
     if head.method == Method::HEAD {
         text.clear();
     }
-    let mut response = plain(failure.status, "text/html; charset=utf-8", text);
+    let mut response = plain_response(failure.status, "text/html; charset=utf-8", text);
     if let Ok(code) = HeaderValue::from_str(&failure.code) {
         response.headers_mut().insert("x-amz-error-code", code);
     }

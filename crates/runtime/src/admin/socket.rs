@@ -4,7 +4,7 @@
 //! that many bytes of output, preceded by `ERROR: (22) Invalid argument` if the command failed. One connection carries one
 //! command, and one is served at a time. Only the daemon's user can access the socket (0600).
 
-use super::Reply;
+use super::AdminReply;
 use nacre_common::config::Config;
 use nacre_types::errno::Errno;
 use rustix::fs::Mode;
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const BACKLOG: i32 = 16;
 
 /// Executes a command.
-pub type Run = Arc<dyn Fn(&str) -> Reply + Send + Sync>;
+pub type CommandHandler = Arc<dyn Fn(&str) -> AdminReply + Send + Sync>;
 
 /// A listening admin socket. Dropping it ends it and removes its file.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub struct AdminSocket {
 impl AdminSocket {
     /// Listens on the path in the option `admin_socket`. Without a path, or if listening fails, the daemon runs without a socket
     /// and logs that.
-    pub fn start(config: &Config, run: Run) -> Option<AdminSocket> {
+    pub fn start(config: &Config, run: CommandHandler) -> Option<AdminSocket> {
         let path = config.get().global.admin_socket.trim().to_owned();
         if path.is_empty() {
             return None;
@@ -58,7 +58,7 @@ impl AdminSocket {
     }
 
     /// Listens on `path`.
-    pub fn listen(path: &Path, run: Run) -> io::Result<AdminSocket> {
+    pub fn listen(path: &Path, run: CommandHandler) -> io::Result<AdminSocket> {
         let listener = match bind(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 if UnixStream::connect(path).is_ok() {
@@ -134,7 +134,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(std::os::fd::OwnedFd::from(socket)))
 }
 
-fn serve(mut stream: UnixStream, run: &Run) -> io::Result<()> {
+fn serve(mut stream: UnixStream, run: &CommandHandler) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let Some(command) = read_command(&mut stream)? else { return Ok(()) };
@@ -181,7 +181,7 @@ fn read_command(stream: &mut UnixStream) -> io::Result<Option<String>> {
 
 /// Sends `json` to the daemon that listens on `path`. Returns its whole output, which starts with `ERROR:` if the command
 /// failed.
-pub fn ask(path: &Path, json: &str) -> io::Result<Vec<u8>> {
+pub fn send_command(path: &Path, json: &str) -> io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(path)?;
     stream.write_all(json.as_bytes())?;
     stream.write_all(&[0])?;

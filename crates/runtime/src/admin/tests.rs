@@ -1,6 +1,6 @@
 //! Tests of the commands common to all daemons, directly and through a socket.
 
-use super::socket::{AdminSocket, ask};
+use super::socket::{AdminSocket, send_command};
 use super::*;
 use nacre_common::config::ConfigBuilder;
 use nacre_common::metrics::Metric;
@@ -9,24 +9,24 @@ use nacre_types::ids::{EntityName, OsdId};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-fn admin() -> Admin {
+fn admin() -> DaemonCommands {
     let config = ConfigBuilder::new(EntityName::osd(OsdId(3))).set("osd_max_backfills", "2").build().unwrap();
     let perf = Perf::new("osd.3");
     perf.add(|out| out.push(Metric::counter("osd", "op", "Client operations", 7)));
-    Admin { config, perf, table: osd_commands() }
+    DaemonCommands { config, perf, table: osd_commands() }
 }
 
-fn own(_: &Call<'_>) -> Outcome {
-    Err(Refused(Errno::EINVAL, "not mine".into()))
+fn own(_: &Call<'_>) -> CommandResult {
+    Err(CommandFailure(Errno::EINVAL, "not mine".into()))
 }
 
-fn said(admin: &Admin, command: Value) -> Value {
+fn said(admin: &DaemonCommands, command: Value) -> Value {
     let reply = admin.run(&command.to_string(), own);
     assert_eq!(reply.code, 0, "{command}: {}", reply.status);
     serde_json::from_slice(&reply.output).unwrap()
 }
 
-fn refused(admin: &Admin, command: Value) -> (i32, String) {
+fn refused(admin: &DaemonCommands, command: Value) -> (i32, String) {
     let reply = admin.run(&command.to_string(), own);
     (reply.code, reply.status)
 }
@@ -82,19 +82,20 @@ fn the_socket_speaks_cephs_framing_and_is_private() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ceph-osd.3.asok");
     let admin = admin();
-    let run: socket::Run = Arc::new(move |json| admin.run(json, own));
+    let run: socket::CommandHandler = Arc::new(move |json| admin.run(json, own));
     // The socket that a killed daemon left behind is replaced; the socket of a running daemon is not.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let socket = AdminSocket::listen(&path, run.clone()).unwrap();
     assert!(AdminSocket::listen(&path, run).is_err());
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let version: Value = serde_json::from_slice(&ask(&path, r#"{"prefix":"version"}"#).unwrap()).unwrap();
+    let version: Value =
+        serde_json::from_slice(&send_command(&path, r#"{"prefix":"version"}"#).unwrap()).unwrap();
     assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
-    let dump = String::from_utf8(ask(&path, "perf dump").unwrap()).unwrap();
+    let dump = String::from_utf8(send_command(&path, "perf dump").unwrap()).unwrap();
     assert!(dump.contains("\"op\": 7"), "{dump}");
-    let failed = String::from_utf8(ask(&path, r#"{"prefix":"status"}"#).unwrap()).unwrap();
+    let failed = String::from_utf8(send_command(&path, r#"{"prefix":"status"}"#).unwrap()).unwrap();
     assert_eq!(failed, "ERROR: (22) Invalid argument\nnot mine\n");
-    assert!(ask(&path, &"x".repeat(1 << 20)).is_err(), "commands have a bound");
+    assert!(send_command(&path, &"x".repeat(1 << 20)).is_err(), "commands have a bound");
     drop(socket);
     assert!(!path.exists());
 }
@@ -103,12 +104,12 @@ fn the_socket_speaks_cephs_framing_and_is_private() {
 fn a_socket_that_another_daemon_has_put_in_the_place_stays() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.asok");
-    let run: socket::Run = Arc::new(|_| Reply::default());
+    let run: socket::CommandHandler = Arc::new(|_| AdminReply::default());
     let first = AdminSocket::listen(&path, run.clone()).unwrap();
     std::fs::remove_file(&path).unwrap();
     let second = AdminSocket::listen(&path, run).unwrap();
     drop(first);
-    assert_eq!(ask(&path, "version").unwrap(), b"");
+    assert_eq!(send_command(&path, "version").unwrap(), b"");
     drop(second);
     assert!(!path.exists());
 }

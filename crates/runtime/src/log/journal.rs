@@ -9,7 +9,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// Whether stderr is connected to the journal: `JOURNAL_STREAM` contains the device and inode of the stream from systemd. If
 /// stderr was redirected since, they differ.
-pub(super) fn is_stderr() -> bool {
+pub(super) fn stderr_is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     rustix::fs::fstat(io::stderr()).is_ok_and(|stat| is_stream(&stream, stat.st_dev, stat.st_ino))
 }

@@ -1,9 +1,9 @@
 //! The accepting side: listener, handshake, sessions that wait for their peers.
 
-use super::conn::{Conn, ConnInner, Stop};
-use super::connect::{exchange_banners, prepare, read_record, record, write_record};
-use super::link::{self, End, reset_of};
-use super::{Inner, Policy, nanos};
+use super::conn::{Conn, ConnInner, StopLevel};
+use super::connect::{exchange_banners, read_record, record, set_socket_options, write_record};
+use super::link::{self, DisconnectReason, reset_from_cause};
+use super::{MessengerInner, Policy, nanos};
 use nacre_common::auth::Peer;
 use nacre_common::auth::handshake::{Refusal, Transport, banner, decode, encode, respond};
 use nacre_common::error::{Error, Result};
@@ -29,7 +29,7 @@ const MAX_REFUSALS: usize = 1024;
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A socket on which a peer returns to its session, to be passed to the session's lane.
-pub(super) struct Attach {
+pub(super) struct ResumedSocket {
     stream: std::net::TcpStream,
     transport: Transport,
     confirm: Confirm,
@@ -38,12 +38,12 @@ pub(super) struct Attach {
 }
 
 /// An incoming lossless session.
-pub(crate) struct Session {
+pub(crate) struct IncomingSession {
     conn: Arc<ConnInner>,
-    attach: mpsc::Sender<Attach>,
+    attach: mpsc::Sender<ResumedSocket>,
 }
 
-impl Session {
+impl IncomingSession {
     fn standing(&self) -> Standing {
         Standing { is_over: self.attach.is_closed(), has_heard: self.conn.received.has_heard() }
     }
@@ -51,11 +51,11 @@ impl Session {
 
 /// Remembers which refusals were logged.
 #[derive(Default)]
-pub(crate) struct RefusalLog(HashMap<(IpAddr, String), Instant>);
+pub(crate) struct RefusalLogLimiter(HashMap<(IpAddr, String), Instant>);
 
-impl RefusalLog {
+impl RefusalLogLimiter {
     /// Whether this is the peer's first refusal in `window`.
-    pub(super) fn is_news(&mut self, ip: IpAddr, who: String, window: Duration) -> bool {
+    pub(super) fn should_log(&mut self, ip: IpAddr, who: String, window: Duration) -> bool {
         let now = Instant::now();
         self.0.retain(|_, at| now.duration_since(*at) < window);
         if self.0.len() >= MAX_REFUSALS {
@@ -71,7 +71,7 @@ impl RefusalLog {
 }
 
 #[cfg(test)]
-impl RefusalLog {
+impl RefusalLogLimiter {
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -79,13 +79,13 @@ impl RefusalLog {
 
 /// Connections that are authenticating, with a bound. If there is no room for a new connection, another one is dropped, so that
 /// silent connections do not delay others.
-pub(crate) struct Handshakes {
+pub(crate) struct HandshakeLimiter {
     room: Arc<Semaphore>,
-    under_way: Mutex<UnderWay>,
+    under_way: Mutex<ActiveHandshakes>,
 }
 
 #[derive(Default)]
-struct UnderWay {
+struct ActiveHandshakes {
     next_id: u64,
     /// Ordered by age.
     by_id: BTreeMap<u64, Handshake>,
@@ -100,24 +100,24 @@ struct Handshake {
 }
 
 /// A place among the connections that are authenticating, until dropped.
-pub(crate) struct Slot {
+pub(crate) struct HandshakeSlot {
     id: u64,
-    handshakes: Arc<Handshakes>,
+    handshakes: Arc<HandshakeLimiter>,
     _room: OwnedSemaphorePermit,
 }
 
-impl Handshakes {
+impl HandshakeLimiter {
     /// Creates a limit of `most` concurrent handshakes.
-    pub(crate) fn new(most: usize) -> Handshakes {
-        Handshakes { room: Arc::new(Semaphore::new(most)), under_way: Mutex::default() }
+    pub(crate) fn new(most: usize) -> HandshakeLimiter {
+        HandshakeLimiter { room: Arc::new(Semaphore::new(most)), under_way: Mutex::default() }
     }
 
     /// A place for a connection from `ip`, and a receiver that ends to drop it. `None` if the messenger is gone.
-    pub(crate) async fn begin(self: Arc<Self>, ip: IpAddr) -> Option<(Slot, oneshot::Receiver<()>)> {
+    pub(crate) async fn begin(self: Arc<Self>, ip: IpAddr) -> Option<(HandshakeSlot, oneshot::Receiver<()>)> {
         let room = match self.room.clone().try_acquire_owned() {
             Ok(room) => room,
             Err(_) => {
-                self.give_one_up();
+                self.evict_one();
                 self.room.clone().acquire_owned().await.ok()?
             }
         };
@@ -129,11 +129,11 @@ impl Handshakes {
             under_way.by_id.insert(id, Handshake { ip, known: false, _give_up: give_up });
             id
         };
-        Some((Slot { id, handshakes: self, _room: room }, given_up))
+        Some((HandshakeSlot { id, handshakes: self, _room: room }, given_up))
     }
 
     /// Drops the oldest of the address that has the most. Considers only those without a proved secret, if there are any.
-    fn give_one_up(&self) {
+    fn evict_one(&self) {
         let mut under_way = self.under_way.lock();
         let all_known = under_way.by_id.values().all(|handshake| handshake.known);
         let eligible = |handshake: &Handshake| all_known || !handshake.known;
@@ -153,23 +153,23 @@ impl Handshakes {
     }
 }
 
-impl Slot {
+impl HandshakeSlot {
     /// Records that the peer has proved a secret: connections that have not are dropped before it.
-    pub(crate) fn set_known(&self) {
+    pub(crate) fn set_authenticated(&self) {
         if let Some(handshake) = self.handshakes.under_way.lock().by_id.get_mut(&self.id) {
             handshake.known = true;
         }
     }
 }
 
-impl Drop for Slot {
+impl Drop for HandshakeSlot {
     fn drop(&mut self) {
         self.handshakes.under_way.lock().by_id.remove(&self.id);
     }
 }
 
 /// Listens on `addr`.
-pub(super) fn bind(inner: &Arc<Inner>, addr: SocketAddr) -> Result<SocketAddr> {
+pub(super) fn bind(inner: &Arc<MessengerInner>, addr: SocketAddr) -> Result<SocketAddr> {
     let failed = |e: std::io::Error| Error::Io { what: format!("listen on {addr}"), source: Arc::new(e) };
     let listen = || -> std::io::Result<std::net::TcpListener> {
         let socket = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
@@ -192,7 +192,7 @@ pub(super) fn bind(inner: &Arc<Inner>, addr: SocketAddr) -> Result<SocketAddr> {
     Ok(bound)
 }
 
-async fn accept_all(inner: Arc<Inner>, listener: TcpListener) {
+async fn accept_all(inner: Arc<MessengerInner>, listener: TcpListener) {
     let mut stopping = inner.stopping.subscribe();
     loop {
         let accepted = tokio::select! {
@@ -217,11 +217,11 @@ async fn accept_all(inner: Arc<Inner>, listener: TcpListener) {
 }
 
 async fn serve(
-    inner: Arc<Inner>,
+    inner: Arc<MessengerInner>,
     lane: usize,
     stream: std::net::TcpStream,
     addr: SocketAddr,
-    (slot, given_up): (Slot, oneshot::Receiver<()>),
+    (slot, given_up): (HandshakeSlot, oneshot::Receiver<()>),
 ) {
     let limit = inner.config.get().ms.ms_connection_ready_timeout;
     let mut who = String::new();
@@ -239,33 +239,33 @@ async fn serve(
                 tracing::debug!(peer = %addr, %error, "connection lost while connecting");
             }
         }
-        Err(error) => refused(&inner, addr, who, &error),
+        Err(error) => log_refusal(&inner, addr, who, &error),
     }
 }
 
-fn refused(inner: &Inner, addr: SocketAddr, who: String, error: &Error) {
+fn log_refusal(inner: &MessengerInner, addr: SocketAddr, who: String, error: &Error) {
     if matches!(error, Error::Unreachable { .. }) {
         tracing::debug!(peer = %addr, %error, "connection lost while authenticating");
         return;
     }
     inner.counters.refusals.fetch_add(1, Ordering::Relaxed);
     let window = inner.config.get().global.auth_refusal_log_interval;
-    if inner.refusals.lock().is_news(addr.ip(), who.clone(), window) {
+    if inner.refusals.lock().should_log(addr.ip(), who.clone(), window) {
         tracing::warn!(peer = %addr, entity = %who, %error, "peer refused");
     }
 }
 
 /// Runs the handshake up to the peer's sealed Confirm. `who` receives the name that the peer claims.
 async fn authenticate(
-    inner: &Arc<Inner>,
+    inner: &Arc<MessengerInner>,
     stream: std::net::TcpStream,
     addr: SocketAddr,
     who: &mut String,
-    slot: &Slot,
+    slot: &HandshakeSlot,
 ) -> Result<(TcpStream, Transport, Peer, Confirm)> {
     let broken = |e: std::io::Error| Error::Unreachable { peer: addr, refused: false, reason: e.to_string() };
     let mut stream = TcpStream::from_std(stream).map_err(broken)?;
-    prepare(inner, &stream).map_err(broken)?;
+    set_socket_options(inner, &stream).map_err(broken)?;
     let theirs = exchange_banners(&mut stream, addr).await?;
     let hello = read_record(&mut stream, record::HELLO, addr).await?;
     *who = nacre_common::auth::handshake::claimed_name(&hello);
@@ -289,7 +289,7 @@ async fn authenticate(
             return Err(error);
         }
     };
-    slot.set_known();
+    slot.set_authenticated();
     write_record(&mut stream, record::NOISE_2, &second).await.map_err(broken)?;
     let sealed = read_record(&mut stream, record::CONFIRM, addr).await?;
     let confirm: Confirm = decode("handshake", &transport.open_vec(0, &sealed)?)?;
@@ -299,7 +299,7 @@ async fn authenticate(
 
 /// Creates or finds the connection or session of an authenticated peer, and runs it.
 async fn admit(
-    inner: &Arc<Inner>,
+    inner: &Arc<MessengerInner>,
     lane: usize,
     addr: SocketAddr,
     mut stream: TcpStream,
@@ -326,9 +326,9 @@ async fn admit(
     }
     let broken = |e: std::io::Error| Error::Unreachable { peer: addr, refused: false, reason: e.to_string() };
     let stream = stream.into_std().map_err(broken)?;
-    let attach = Attach { stream, transport, confirm, peer: peer.clone() };
+    let attach = ResumedSocket { stream, transport, confirm, peer: peer.clone() };
     let (session, receiver) = loop {
-        let earlier: Vec<Arc<Session>> = {
+        let earlier: Vec<Arc<IncomingSession>> = {
             let mut sessions = inner.sessions.lock();
             match sessions.admit(&entity, &peer.caps, &confirm, |session| session.standing()) {
                 // The session has not yet taken the last socket: this one is dropped, and the peer tries again.
@@ -341,7 +341,7 @@ async fn admit(
                 Admission::Begin => {
                     let (sender, receiver) = mpsc::channel(1);
                     let rights = peer.caps.clone();
-                    let session = Arc::new(Session { conn: make(peer), attach: sender });
+                    let session = Arc::new(IncomingSession { conn: make(peer), attach: sender });
                     sessions.insert(entity.clone(), rights, &confirm, Arc::clone(&session));
                     break (session, receiver);
                 }
@@ -350,12 +350,12 @@ async fn admit(
         };
         earlier.iter().for_each(|session| session.conn.supersede());
         for session in earlier {
-            let over = tokio::time::timeout(SUPERSEDE_PATIENCE, session.conn.over()).await;
+            let over = tokio::time::timeout(SUPERSEDE_PATIENCE, session.conn.wait_over()).await;
             over.map_err(|_| Error::Busy(format!("an earlier session of {entity} is not over")))?;
         }
     };
     run_session(&session.conn, attach, receiver).await;
-    let is_own = |other: &Arc<Session>| Arc::ptr_eq(other, &session);
+    let is_own = |other: &Arc<IncomingSession>| Arc::ptr_eq(other, &session);
     inner.sessions.lock().remove(&entity, confirm.cookie, is_own);
     inner.unregister(&session.conn);
     Ok(())
@@ -374,19 +374,23 @@ async fn run_lossy(conn: &Arc<ConnInner>, stream: TcpStream, transport: &Transpo
     let handle = Conn(conn.clone());
     dispatcher.on_accept(&handle);
     let (cause, error) = match link::run(conn, stream, transport, None).await {
-        End::LocalClosed | End::Stopped | End::Replaced(_) => return,
-        End::PeerClosed => (Cause::PeerClosed, Error::Closed),
-        End::Idle => (Cause::Idle, Error::Closed),
-        End::Fault(error) => (Cause::Failed, error),
+        DisconnectReason::LocalClosed | DisconnectReason::Stopped | DisconnectReason::Replaced(_) => return,
+        DisconnectReason::PeerClosed => (Cause::PeerClosed, Error::Closed),
+        DisconnectReason::Idle => (Cause::Idle, Error::Closed),
+        DisconnectReason::Fault(error) => (Cause::Failed, error),
     };
     conn.queue.lock().closing = true;
     if !conn.closed.load(Ordering::Acquire) {
-        dispatcher.on_reset(&handle, reset_of(cause, error));
+        dispatcher.on_reset(&handle, reset_from_cause(cause, error));
     }
 }
 
 /// Runs a lossless session over successive sockets until it ends.
-async fn run_session(conn: &Arc<ConnInner>, first: Attach, mut sockets: mpsc::Receiver<Attach>) {
+async fn run_session(
+    conn: &Arc<ConnInner>,
+    first: ResumedSocket,
+    mut sockets: mpsc::Receiver<ResumedSocket>,
+) {
     let inner = &conn.messenger;
     let dispatcher = &inner.lanes[conn.lane].dispatcher;
     let handle = Conn(conn.clone());
@@ -400,7 +404,7 @@ async fn run_session(conn: &Arc<ConnInner>, first: Attach, mut sockets: mpsc::Re
             Step::Wait => {
                 input = tokio::select! {
                     biased;
-                    () = conn.stopped(Stop::Close) => stopped(conn),
+                    () = conn.stopped(StopLevel::Close) => stopped(conn),
                     Some(attach) = sockets.recv() => Input::Attached(next.insert(attach).confirm),
                     () = inner.sleep_until(session.next_wake()) => Input::Wake,
                 };
@@ -415,10 +419,10 @@ async fn run_session(conn: &Arc<ConnInner>, first: Attach, mut sockets: mpsc::Re
         input = match answer(inner, attach.stream, &attach.transport, ready).await {
             None => Input::Lost(Loss::Fault),
             Some(stream) => match link::run(conn, stream, &attach.transport, Some(&mut sockets)).await {
-                End::Stopped => stopped(conn),
-                End::Replaced(attach) => Input::Attached(next.insert(*attach).confirm),
+                DisconnectReason::Stopped => stopped(conn),
+                DisconnectReason::Replaced(attach) => Input::Attached(next.insert(*attach).confirm),
                 end => {
-                    if let End::Fault(error) = &end
+                    if let DisconnectReason::Fault(error) = &end
                         && !conn.closed.load(Ordering::Acquire)
                     {
                         dispatcher.on_fault(&handle, error);
@@ -433,13 +437,13 @@ async fn run_session(conn: &Arc<ConnInner>, first: Attach, mut sockets: mpsc::Re
     if let Some(cause) = cause
         && !conn.closed.load(Ordering::Acquire)
     {
-        dispatcher.on_reset(&handle, reset_of(cause, Error::Closed));
+        dispatcher.on_reset(&handle, reset_from_cause(cause, Error::Closed));
     }
 }
 
 /// Answers a peer. Returns the socket if that succeeded.
 async fn answer(
-    inner: &Inner,
+    inner: &MessengerInner,
     stream: std::net::TcpStream,
     transport: &Transport,
     ready: Ready,
@@ -451,5 +455,5 @@ async fn answer(
 }
 
 fn stopped(conn: &ConnInner) -> Input {
-    Input::Stopped { superseded: *conn.stop.borrow() == Stop::Superseded }
+    Input::Stopped { superseded: *conn.stop.borrow() == StopLevel::Superseded }
 }

@@ -1,6 +1,6 @@
 //! The public handle of a connection.
 
-use super::{Inner, Policy};
+use super::{MessengerInner, Policy};
 use arc_swap::ArcSwapOption;
 use nacre_common::auth::Peer;
 use nacre_common::conn::{ConnRef, Connection};
@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 
 /// How a connection is being ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stop {
+pub(super) enum StopLevel {
     /// It is not being ended.
     Run,
     /// Write what is queued, then close.
@@ -33,7 +33,7 @@ pub(super) enum Stop {
 
 /// The state of a connection.
 #[derive(Debug, Clone)]
-pub(super) enum Phase {
+pub(super) enum ConnState {
     Connecting,
     Up,
     /// Ended permanently, with the failure if there was one.
@@ -42,7 +42,7 @@ pub(super) enum Phase {
 
 pub(crate) struct ConnInner {
     pub(super) id: u64,
-    pub(super) messenger: Arc<Inner>,
+    pub(super) messenger: Arc<MessengerInner>,
     pub(super) lane: usize,
     pub(super) policy: Policy,
     pub(super) outgoing: bool,
@@ -59,15 +59,15 @@ pub(crate) struct ConnInner {
     pub(super) received: Received,
     /// Closed on this side: nothing is dispatched any more.
     pub(super) closed: AtomicBool,
-    pub(super) stop: watch::Sender<Stop>,
-    pub(super) phase: watch::Sender<Phase>,
+    pub(super) stop: watch::Sender<StopLevel>,
+    pub(super) phase: watch::Sender<ConnState>,
     context: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl ConnInner {
     pub(super) fn new(
         id: u64,
-        messenger: Arc<Inner>,
+        messenger: Arc<MessengerInner>,
         lane: usize,
         policy: Policy,
         outgoing: bool,
@@ -93,19 +93,19 @@ impl ConnInner {
             room: Notify::new(),
             received: Received::default(),
             closed: AtomicBool::new(false),
-            stop: watch::Sender::new(Stop::Run),
-            phase: watch::Sender::new(Phase::Connecting),
+            stop: watch::Sender::new(StopLevel::Run),
+            phase: watch::Sender::new(ConnState::Connecting),
             context: OnceLock::new(),
         }
     }
 
     /// Returns when the connection is to stop, at level `level` or above.
-    pub(super) async fn stopped(&self, level: Stop) {
+    pub(super) async fn stopped(&self, level: StopLevel) {
         // The sender is in `self`, so waiting can't fail.
         let _ = self.stop.subscribe().wait_for(|stop| *stop >= level).await;
     }
 
-    fn stop_at(&self, level: Stop) {
+    fn stop_at(&self, level: StopLevel) {
         self.closed.store(true, Ordering::Release);
         self.stop.send_if_modified(|stop| {
             let rises = *stop < level;
@@ -122,17 +122,17 @@ impl ConnInner {
             queue.writer_idle = false;
         }
         self.wake.notify_one();
-        self.stop_at(Stop::Close);
+        self.stop_at(StopLevel::Close);
     }
 
     pub(crate) fn abort(&self) {
         self.queue.lock().closing = true;
-        self.stop_at(Stop::Abort);
+        self.stop_at(StopLevel::Abort);
     }
 
     pub(super) fn supersede(&self) {
         self.queue.lock().closing = true;
-        self.stop.send_replace(Stop::Superseded);
+        self.stop.send_replace(StopLevel::Superseded);
         self.room.notify_waiters();
     }
 
@@ -143,9 +143,9 @@ impl ConnInner {
         queue.closing = true;
         drop(queue);
         self.phase.send_if_modified(|phase| {
-            let first = !matches!(phase, Phase::Over(_));
+            let first = !matches!(phase, ConnState::Over(_));
             if first {
-                *phase = Phase::Over(None);
+                *phase = ConnState::Over(None);
             }
             first
         });
@@ -153,12 +153,12 @@ impl ConnInner {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        matches!(*self.phase.borrow(), Phase::Over(_))
+        matches!(*self.phase.borrow(), ConnState::Over(_))
     }
 
     /// Returns when the connection has ended.
-    pub(crate) async fn over(&self) {
-        let _ = self.phase.subscribe().wait_for(|phase| matches!(phase, Phase::Over(_))).await;
+    pub(crate) async fn wait_over(&self) {
+        let _ = self.phase.subscribe().wait_for(|phase| matches!(phase, ConnState::Over(_))).await;
     }
 
     /// Queues a frame, or returns it if there is no room.
@@ -169,7 +169,7 @@ impl ConnInner {
                 return Err(Error::Closed);
             }
             let limits = &self.messenger.limits;
-            if let Some(frame) = queue.push(frame, limits.queue_bytes, limits.queues_bytes) {
+            if let Some(frame) = queue.push(frame, limits.queue_bytes, limits.total_queue_bytes) {
                 return Ok(Some(frame));
             }
             std::mem::take(&mut queue.writer_idle)
@@ -260,7 +260,7 @@ impl Conn {
     }
 
     /// Like [`Conn::send`], but waits for room. The order of messages of several waiting senders is undefined.
-    pub async fn send_when_room<M: Message>(&self, message: &M) -> Result<()> {
+    pub async fn send_with_backpressure<M: Message>(&self, message: &M) -> Result<()> {
         let split = payload::encode(message);
         let mut frame = self.0.frame(M::KIND, split.meta, split.data)?;
         loop {
@@ -279,17 +279,17 @@ impl Conn {
     /// Returns when the connection is up. Fails if it ended before. A lossless connection keeps trying until closed.
     pub async fn ready(&self) -> Result<()> {
         let mut phase = self.0.phase.subscribe();
-        let reached = phase.wait_for(|phase| !matches!(phase, Phase::Connecting)).await;
+        let reached = phase.wait_for(|phase| !matches!(phase, ConnState::Connecting)).await;
         match reached.as_deref() {
-            Ok(Phase::Over(Some(error))) => Err(error.clone()),
-            Ok(Phase::Up) => Ok(()),
+            Ok(ConnState::Over(Some(error))) => Err(error.clone()),
+            Ok(ConnState::Up) => Ok(()),
             _ => Err(Error::Closed),
         }
     }
 
     /// Whether a socket is connected now.
     pub fn is_up(&self) -> bool {
-        matches!(*self.0.phase.borrow(), Phase::Up)
+        matches!(*self.0.phase.borrow(), ConnState::Up)
     }
 
     /// Whether it has been closed or reset permanently.

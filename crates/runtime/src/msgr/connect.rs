@@ -1,8 +1,8 @@
 //! The connecting side: handshakes over a socket, and reconnects.
 
-use super::conn::{Conn, ConnInner, Phase, Stop};
-use super::link::{self, End, reset_of};
-use super::{Inner, Reset, Target, nanos};
+use super::conn::{Conn, ConnInner, ConnState, StopLevel};
+use super::link::{self, DisconnectReason, reset_from_cause};
+use super::{ConnectTarget, MessengerInner, Reset, nanos};
 use nacre_common::auth::Peer;
 use nacre_common::auth::handshake::{
     BANNER_BYTES, Initiator, MAX_RECORD_BYTES, Refusal, Transport, banner, check_banner, decode, encode,
@@ -75,7 +75,7 @@ pub(super) async fn exchange_banners(stream: &mut TcpStream, peer: SocketAddr) -
 }
 
 /// Sets a socket's options.
-pub(super) fn prepare(inner: &Inner, stream: &TcpStream) -> io::Result<()> {
+pub(super) fn set_socket_options(inner: &MessengerInner, stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(inner.limits.nodelay)?;
     if inner.limits.rcvbuf > 0 {
         socket2::SockRef::from(stream).set_recv_buffer_size(inner.limits.rcvbuf)?;
@@ -84,7 +84,7 @@ pub(super) fn prepare(inner: &Inner, stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Starts an outgoing connection.
-pub(super) fn start(inner: &Arc<Inner>, target: Target) -> Conn {
+pub(super) fn start(inner: &Arc<MessengerInner>, target: ConnectTarget) -> Conn {
     let lane = target.lane;
     let conn =
         inner.register(|id| ConnInner::new(id, inner.clone(), lane, target.policy, true, target.addr, None));
@@ -92,11 +92,11 @@ pub(super) fn start(inner: &Arc<Inner>, target: Target) -> Conn {
     Conn(conn)
 }
 
-async fn run(conn: Arc<ConnInner>, target: Target) {
+async fn run(conn: Arc<ConnInner>, target: ConnectTarget) {
     let inner = conn.messenger.clone();
     let error = drive(&conn, &target).await.err();
     if let Some((error, reset)) = error {
-        conn.phase.send_replace(Phase::Over(Some(error)));
+        conn.phase.send_replace(ConnState::Over(Some(error)));
         inner.unregister(&conn);
         if !conn.closed.load(Ordering::Acquire) {
             inner.lanes[conn.lane].dispatcher.on_reset(&Conn(conn.clone()), reset);
@@ -107,7 +107,7 @@ async fn run(conn: Arc<ConnInner>, target: Target) {
 }
 
 /// Connects and reconnects until the connection ends. The error is for `on_reset`.
-async fn drive(conn: &Arc<ConnInner>, target: &Target) -> Result<(), (Error, Reset)> {
+async fn drive(conn: &Arc<ConnInner>, target: &ConnectTarget) -> Result<(), (Error, Reset)> {
     let inner = &conn.messenger;
     let cookie = nacre_common::auth::random_bytes().map_err(|e| (e.clone(), Reset::Failed(e)))?;
     let cookie = u64::from_le_bytes(cookie);
@@ -133,10 +133,10 @@ async fn drive(conn: &Arc<ConnInner>, target: &Target) -> Result<(), (Error, Res
             Step::Connect(confirm) => confirm,
             Step::Over(None) => return Ok(()),
             Step::Over(Some(Cause::Failed)) => return Err((error.clone(), Reset::Failed(error))),
-            Step::Over(Some(cause)) => return Err((Error::Closed, reset_of(cause, error))),
+            Step::Over(Some(cause)) => return Err((Error::Closed, reset_from_cause(cause, error))),
             Step::Wait | Step::Run { .. } => {
                 tokio::select! {
-                    () = conn.stopped(Stop::Close) => return Ok(()),
+                    () = conn.stopped(StopLevel::Close) => return Ok(()),
                     () = inner.sleep_until(next_wake) => {}
                 }
                 input = Input::Wake;
@@ -146,7 +146,7 @@ async fn drive(conn: &Arc<ConnInner>, target: &Target) -> Result<(), (Error, Res
         let limit = inner.config.get().ms.ms_connection_ready_timeout;
         let attempt = tokio::select! {
             biased;
-            () = conn.stopped(Stop::Close) => return Ok(()),
+            () = conn.stopped(StopLevel::Close) => return Ok(()),
             attempt = tokio::time::timeout(limit, establish(conn, target, &confirm)) => attempt,
         };
         let attempt =
@@ -158,7 +158,7 @@ async fn drive(conn: &Arc<ConnInner>, target: &Target) -> Result<(), (Error, Res
                 announce(conn, restarted);
                 let end = link::run(conn, stream, &transport, None).await;
                 input = Input::Lost(end.loss());
-                if let End::Fault(fault) = end {
+                if let DisconnectReason::Fault(fault) = end {
                     error = fault;
                 }
             }
@@ -170,7 +170,7 @@ async fn drive(conn: &Arc<ConnInner>, target: &Target) -> Result<(), (Error, Res
     }
 }
 
-fn backoff(inner: &Inner) -> Backoff {
+fn backoff(inner: &MessengerInner) -> Backoff {
     let options = inner.config.get();
     Backoff { initial: nanos(options.ms.ms_initial_backoff), max: nanos(options.ms.ms_max_backoff) }
 }
@@ -195,14 +195,14 @@ fn announce(conn: &Arc<ConnInner>, restarted: bool) {
 /// Connects and authenticates.
 async fn establish(
     conn: &Arc<ConnInner>,
-    target: &Target,
+    target: &ConnectTarget,
     confirm: &Confirm,
 ) -> Result<(TcpStream, Transport, Ready)> {
     let inner = &conn.messenger;
     let addr = target.addr;
     let credential = target.credentials.credential()?;
     let mut stream = TcpStream::connect(addr).await.map_err(unreachable(addr))?;
-    prepare(inner, &stream).map_err(unreachable(addr))?;
+    set_socket_options(inner, &stream).map_err(unreachable(addr))?;
     if let Ok(local) = stream.local_addr() {
         conn.local.get_or_init(|| local.ip());
     }

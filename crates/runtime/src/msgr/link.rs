@@ -1,7 +1,7 @@
 //! The I/O of one socket: the reader, the writer and the keepalive of a connection, in one task.
 
-use super::accept::Attach;
-use super::conn::{Conn, ConnInner, Phase, Stop};
+use super::accept::ResumedSocket;
+use super::conn::{Conn, ConnInner, ConnState, StopLevel};
 use super::frame::Frame;
 use super::{Dispatcher, Policy, Reset, nanos};
 use bytes::BufMut;
@@ -35,31 +35,31 @@ const PLAIN_BYTES: usize = SEALED_BYTES - 16;
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 /// Why a socket is no longer used.
-pub(super) enum End {
+pub(super) enum DisconnectReason {
     PeerClosed,
     /// Closed on this side. Everything queued was written, or the time was over.
     LocalClosed,
     Stopped,
     Idle,
     /// The peer returned to its session on another socket.
-    Replaced(Box<Attach>),
+    Replaced(Box<ResumedSocket>),
     Fault(Error),
 }
 
-impl End {
+impl DisconnectReason {
     /// The consequence for the session.
     pub(super) fn loss(&self) -> Loss {
         match self {
-            End::PeerClosed => Loss::PeerClosed,
-            End::LocalClosed | End::Stopped => Loss::LocalClosed,
-            End::Idle => Loss::Idle,
-            End::Replaced(_) | End::Fault(_) => Loss::Fault,
+            DisconnectReason::PeerClosed => Loss::PeerClosed,
+            DisconnectReason::LocalClosed | DisconnectReason::Stopped => Loss::LocalClosed,
+            DisconnectReason::Idle => Loss::Idle,
+            DisconnectReason::Replaced(_) | DisconnectReason::Fault(_) => Loss::Fault,
         }
     }
 }
 
 /// The reset to report to the connection's owner. `error` is the last error of the socket.
-pub(super) fn reset_of(cause: Cause, error: Error) -> Reset {
+pub(super) fn reset_from_cause(cause: Cause, error: Error) -> Reset {
     match cause {
         Cause::PeerClosed => Reset::PeerClosed,
         Cause::PeerRestarted => Reset::PeerRestarted,
@@ -87,8 +87,8 @@ pub(super) async fn run(
     conn: &Arc<ConnInner>,
     mut stream: TcpStream,
     transport: &Transport,
-    replacements: Option<&mut mpsc::Receiver<Attach>>,
-) -> End {
+    replacements: Option<&mut mpsc::Receiver<ResumedSocket>>,
+) -> DisconnectReason {
     let secure = transport.mode == ConnMode::Secure;
     let link = Link {
         conn,
@@ -98,13 +98,13 @@ pub(super) async fn run(
         used: AtomicBool::new(true),
         throttled: AtomicBool::new(false),
     };
-    conn.phase.send_replace(Phase::Up);
+    conn.phase.send_replace(ConnState::Up);
     let end = {
         let (read, write) = stream.split();
         let replaced = async {
             match replacements {
                 Some(receiver) => match receiver.recv().await {
-                    Some(attach) => End::Replaced(Box::new(attach)),
+                    Some(attach) => DisconnectReason::Replaced(Box::new(attach)),
                     None => std::future::pending().await,
                 },
                 None => std::future::pending().await,
@@ -112,7 +112,7 @@ pub(super) async fn run(
         };
         tokio::select! {
             biased;
-            () = conn.stopped(Stop::Abort) => End::Stopped,
+            () = conn.stopped(StopLevel::Abort) => DisconnectReason::Stopped,
             end = link.read(read) => end,
             end = link.write(write) => end,
             end = link.keep_alive() => end,
@@ -120,13 +120,13 @@ pub(super) async fn run(
             end = replaced => end,
         }
     };
-    if matches!(end, End::Fault(_)) {
+    if matches!(end, DisconnectReason::Fault(_)) {
         conn.messenger.counters.faults.fetch_add(1, Ordering::Relaxed);
     }
     conn.phase.send_if_modified(|phase| {
-        let was_up = matches!(phase, Phase::Up);
+        let was_up = matches!(phase, ConnState::Up);
         if was_up {
-            *phase = Phase::Connecting;
+            *phase = ConnState::Connecting;
         }
         was_up
     });
@@ -134,16 +134,16 @@ pub(super) async fn run(
 }
 
 impl Link<'_> {
-    fn fault(&self, error: io::Error) -> End {
+    fn fault(&self, error: io::Error) -> DisconnectReason {
         let reason = match error.kind() {
             io::ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
             _ => error.to_string(),
         };
-        End::Fault(Error::Unreachable { peer: self.conn.addr, refused: false, reason })
+        DisconnectReason::Fault(Error::Unreachable { peer: self.conn.addr, refused: false, reason })
     }
 
-    fn protocol(&self, reason: impl Into<String>) -> End {
-        End::Fault(Error::Protocol { peer: self.conn.addr, reason: reason.into() })
+    fn protocol(&self, reason: impl Into<String>) -> DisconnectReason {
+        DisconnectReason::Fault(Error::Protocol { peer: self.conn.addr, reason: reason.into() })
     }
 
     fn wake_writer(&self, ask: impl FnOnce(&mut Queue)) {
@@ -157,14 +157,14 @@ impl Link<'_> {
         }
     }
 
-    async fn read(&self, half: ReadHalf<'_>) -> End {
+    async fn read(&self, half: ReadHalf<'_>) -> DisconnectReason {
         let mut source = Source::new(half, self.secure.then_some(self.transport));
         match self.read_frames(&mut source).await {
             Ok(end) | Err(end) => end,
         }
     }
 
-    async fn read_frames(&self, source: &mut Source<'_>) -> Result<End, End> {
+    async fn read_frames(&self, source: &mut Source<'_>) -> Result<DisconnectReason, DisconnectReason> {
         let conn = self.conn;
         let dispatcher: &dyn Dispatcher = &*conn.messenger.lanes[conn.lane].dispatcher;
         let handle = Conn(conn.clone());
@@ -187,7 +187,7 @@ impl Link<'_> {
                     self.wake_writer(|queue| queue.ask_keepalive(true));
                     continue;
                 }
-                Arrival::Close => return Ok(End::PeerClosed),
+                Arrival::Close => return Ok(DisconnectReason::PeerClosed),
                 Arrival::Next | Arrival::Duplicate => {}
             }
             let permit = self.permit(throttle, memory_bytes(&header)).await;
@@ -211,7 +211,7 @@ impl Link<'_> {
         }
     }
 
-    async fn read_header(&self, source: &mut Source<'_>) -> Result<Header, End> {
+    async fn read_header(&self, source: &mut Source<'_>) -> Result<Header, DisconnectReason> {
         if source.available() < HEADER_BYTES {
             // Messages from handlers are sent before more is read.
             if source.more_expected() {
@@ -239,7 +239,7 @@ impl Link<'_> {
         permit
     }
 
-    async fn write(&self, mut half: WriteHalf<'_>) -> End {
+    async fn write(&self, mut half: WriteHalf<'_>) -> DisconnectReason {
         let conn = self.conn;
         let lossless = conn.policy == Policy::Lossless;
         let mut batch = Batch::default();
@@ -255,7 +255,7 @@ impl Link<'_> {
             if over {
                 // The peer may be gone already; the connection ends either way.
                 let _ = half.shutdown().await;
-                return End::LocalClosed;
+                return DisconnectReason::LocalClosed;
             }
             if !any {
                 conn.wake.notified().await;
@@ -282,19 +282,19 @@ impl Link<'_> {
     }
 
     /// Ends the socket when the ticket that opened it expires, because the peer may have lost its rights since.
-    async fn expire(&self) -> End {
+    async fn expire(&self) -> DisconnectReason {
         let expires = self.conn.peer.load().as_ref().and_then(|peer| peer.expires_unix);
         let Some(expires_unix) = expires else { return std::future::pending().await };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         tokio::time::sleep(Duration::from_secs(expires_unix).saturating_sub(now)).await;
-        End::Fault(Error::Expired(format!("the ticket of {} ran out", self.conn.addr)))
+        DisconnectReason::Fault(Error::Expired(format!("the ticket of {} ran out", self.conn.addr)))
     }
 
-    async fn keep_alive(&self) -> End {
+    async fn keep_alive(&self) -> DisconnectReason {
         let conn = self.conn;
         let limits = conn.messenger.limits;
         let closing = async {
-            conn.stopped(Stop::Close).await;
+            conn.stopped(StopLevel::Close).await;
             tokio::time::sleep(CLOSE_GRACE).await;
         };
         tokio::pin!(closing);
@@ -304,7 +304,7 @@ impl Link<'_> {
         loop {
             tokio::select! {
                 () = inner.sleep_until(Some(keepalive.next_wake())) => {}
-                () = &mut closing => return End::LocalClosed,
+                () = &mut closing => return DisconnectReason::LocalClosed,
             }
             let lossless = conn.policy == Policy::Lossless;
             let activity = Activity {
@@ -317,9 +317,9 @@ impl Link<'_> {
             match keepalive.turn(inner.now(), activity, idle_timeout) {
                 Beat::Silent => {
                     let what = format!("a sign of life of {}", conn.addr);
-                    return End::Fault(Error::TimedOut(what));
+                    return DisconnectReason::Fault(Error::TimedOut(what));
                 }
-                Beat::Idle => return End::Idle,
+                Beat::Idle => return DisconnectReason::Idle,
                 Beat::Ask { ack: false, keepalive: false } => {}
                 Beat::Ask { ack, keepalive } => self.wake_writer(|queue| {
                     if ack {

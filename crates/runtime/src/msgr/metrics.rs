@@ -1,11 +1,11 @@
 //! The messenger's metrics: names, units and help.
 
-use super::{Counters, Messenger};
+use super::{Messenger, MessengerCounters};
 use nacre_common::metrics::Metric;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type Row = (&'static str, &'static str, fn(&Counters) -> &AtomicU64);
+type Row = (&'static str, &'static str, fn(&MessengerCounters) -> &AtomicU64);
 
 const COUNTERS: [Row; 8] = [
     ("recv_messages", "Messages handed to handlers", |c| &c.messages_received),
@@ -20,7 +20,7 @@ const COUNTERS: [Row; 8] = [
 
 /// The sum of the metrics of a daemon's messengers, as a source for [`nacre_common::metrics::Perf::add`]. Does not keep the
 /// messengers alive.
-pub fn source(messengers: &[Messenger]) -> impl Fn(&mut Vec<Metric>) + Send + Sync + 'static {
+pub fn collector(messengers: &[Messenger]) -> impl Fn(&mut Vec<Metric>) + Send + Sync + 'static {
     let inner: Vec<_> = messengers.iter().map(|messenger| Arc::downgrade(&messenger.0)).collect();
     move |out| {
         let alive: Vec<_> = inner.iter().filter_map(std::sync::Weak::upgrade).collect();

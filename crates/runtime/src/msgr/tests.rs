@@ -14,27 +14,27 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A message with all features of messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Note {
+pub(super) struct TestMessage {
     pub(super) number: u64,
     pub(super) text: String,
     #[serde(with = "nacre_types::payload")]
     pub(super) data: Bytes,
 }
 
-impl Message for Note {
+impl Message for TestMessage {
     const KIND: u16 = 60_000;
     const NAME: &'static str = "Note";
 }
 
-pub(super) fn note(number: u64, bytes: usize) -> Note {
+pub(super) fn note(number: u64, bytes: usize) -> TestMessage {
     let data: Vec<u8> = (0..bytes).map(|at| (number as usize + at) as u8).collect();
-    Note { number, text: format!("note {number}"), data: data.into() }
+    TestMessage { number, text: format!("note {number}"), data: data.into() }
 }
 
 /// The events that a test's dispatcher received.
 #[derive(Default)]
-pub(super) struct Seen {
-    notes: Mutex<Vec<Note>>,
+pub(super) struct RecordingDispatcher {
+    notes: Mutex<Vec<TestMessage>>,
     frames: Mutex<Vec<Frame>>,
     accepted: Mutex<Vec<Conn>>,
     resets: Mutex<Vec<Reset>>,
@@ -44,9 +44,9 @@ pub(super) struct Seen {
     hold: bool,
 }
 
-impl Dispatcher for Seen {
+impl Dispatcher for RecordingDispatcher {
     fn on_message(&self, conn: &Conn, frame: Frame) {
-        let message: Note = frame.decode().unwrap();
+        let message: TestMessage = frame.decode().unwrap();
         if self.hold {
             self.frames.lock().push(frame);
         }
@@ -69,7 +69,7 @@ impl Dispatcher for Seen {
     }
 }
 
-impl Seen {
+impl RecordingDispatcher {
     fn count(&self) -> usize {
         self.notes.lock().len()
     }
@@ -138,7 +138,7 @@ fn messenger(
     entity: EntityName,
     settings: &[(&str, &str)],
     verifier: Verifier,
-    dispatcher: &Arc<Seen>,
+    dispatcher: &Arc<RecordingDispatcher>,
 ) -> Messenger {
     Messenger::builder(&config(entity, settings))
         .lane(Handle::current(), dispatcher.clone())
@@ -151,8 +151,8 @@ fn loopback() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-fn target(addr: SocketAddr, policy: Policy, credential: Credential) -> Target {
-    Target { addr, entity: None, policy, lane: 0, credentials: Arc::new(credential) }
+fn target(addr: SocketAddr, policy: Policy, credential: Credential) -> ConnectTarget {
+    ConnectTarget { addr, entity: None, policy, lane: 0, credentials: Arc::new(credential) }
 }
 
 #[tokio::test]
@@ -160,8 +160,8 @@ async fn messages_of_all_sizes_arrive_in_order_and_come_back() {
     for mode in ["crc", "secure"] {
         let realm = Realm::new();
         let settings = [("ms_cluster_mode", mode), ("ms_service_mode", mode), ("ms_client_mode", mode)];
-        let server = Arc::new(Seen { echo: true, ..Seen::default() });
-        let client = Arc::new(Seen::default());
+        let server = Arc::new(RecordingDispatcher { echo: true, ..RecordingDispatcher::default() });
+        let client = Arc::new(RecordingDispatcher::default());
         let osd0 = messenger(osd(0), &settings, realm.verifier(), &server);
         let addr = osd0.bind(loopback()).unwrap();
         let admin = EntityName::client("admin");
@@ -198,7 +198,8 @@ async fn peers_without_the_right_key_are_refused_and_told_why() {
     let key = Key::generate().unwrap();
     let mut keyring = Keyring::new();
     keyring.insert(EntityName::client("admin"), key.clone(), Caps::new());
-    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let (server, client) =
+        (Arc::new(RecordingDispatcher::default()), Arc::new(RecordingDispatcher::default()));
     let mon = messenger(EntityName::mon(), &[], Verifier::new().with_keys(Arc::new(keyring)), &server);
     let addr = mon.bind(loopback()).unwrap();
     let admin = messenger(EntityName::client("admin"), &[], Verifier::new(), &client);
@@ -229,7 +230,8 @@ async fn peers_without_the_right_key_are_refused_and_told_why() {
 #[tokio::test]
 async fn an_expired_ticket_is_refused_as_such() {
     let realm = Realm::new();
-    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let (server, client) =
+        (Arc::new(RecordingDispatcher::default()), Arc::new(RecordingDispatcher::default()));
     let osd0 = messenger(osd(0), &[], realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
     let name = EntityName::client("a");
@@ -238,7 +240,7 @@ async fn an_expired_ticket_is_refused_as_such() {
     let error = user.connect(target(addr, Policy::Lossy, stale)).unwrap().ready().await.unwrap_err();
     assert!(matches!(error, Error::Expired(_)), "{error}");
     let ticket = Credential::Ticket(realm.ticket(&name));
-    let wrong = Target { entity: Some(osd(5)), ..target(addr, Policy::Lossy, ticket) };
+    let wrong = ConnectTarget { entity: Some(osd(5)), ..target(addr, Policy::Lossy, ticket) };
     let error = user.connect(wrong).unwrap().ready().await.unwrap_err();
     assert!(error.to_string().contains("osd.5 was wanted, but this is osd.0"), "{error}");
     user.shutdown(Duration::ZERO).await;
@@ -247,9 +249,9 @@ async fn an_expired_ticket_is_refused_as_such() {
 
 #[test]
 fn refusals_of_one_peer_are_news_once() {
-    let mut log = accept::RefusalLog::default();
+    let mut log = accept::RefusalLogLimiter::default();
     let window = Duration::from_secs(600);
-    let mut news = |host: u8, who: &str| log.is_news([127, 0, 0, host].into(), who.to_owned(), window);
+    let mut news = |host: u8, who: &str| log.should_log([127, 0, 0, host].into(), who.to_owned(), window);
     assert!(news(1, "client.a"));
     assert!(!news(1, "client.a"));
     assert!(news(1, "client.b") && news(2, "client.a"));
@@ -262,8 +264,8 @@ fn refusals_of_one_peer_are_news_once() {
 #[tokio::test]
 async fn reading_stops_at_the_throttle_and_senders_at_their_queue() {
     let realm = Realm::new();
-    let server = Arc::new(Seen { hold: true, ..Seen::default() });
-    let client = Arc::new(Seen::default());
+    let server = Arc::new(RecordingDispatcher { hold: true, ..RecordingDispatcher::default() });
+    let client = Arc::new(RecordingDispatcher::default());
     let limits = [("ms_out_queue_bytes", "1Mi")];
     let osd0 = Messenger::builder(&config(osd(0), &limits))
         .lane(Handle::current(), server.clone())
@@ -291,7 +293,7 @@ async fn reading_stops_at_the_throttle_and_senders_at_their_queue() {
     assert_eq!(server.frames.lock().len(), 4, "256 KiB hold four messages of 60 KiB");
     let waiting = tokio::spawn({
         let (conn, message) = (conn.clone(), message.clone());
-        async move { conn.send_when_room(&message).await }
+        async move { conn.send_with_backpressure(&message).await }
     });
     until("everything handled", || {
         server.frames.lock().clear();
@@ -325,7 +327,8 @@ async fn the_number_of_messages_in_hand_is_bounded_too() {
 #[tokio::test]
 async fn a_frame_over_the_receiver_s_limit_ends_the_connection() {
     let realm = Realm::new();
-    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let (server, client) =
+        (Arc::new(RecordingDispatcher::default()), Arc::new(RecordingDispatcher::default()));
     let osd0 = messenger(osd(0), &[("ms_max_frame_data_bytes", "1Mi")], realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
     let name = EntityName::client("a");
@@ -347,7 +350,8 @@ async fn a_frame_over_the_receiver_s_limit_ends_the_connection() {
 #[tokio::test]
 async fn shutdown_writes_what_is_queued() {
     let realm = Realm::new();
-    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let (server, client) =
+        (Arc::new(RecordingDispatcher::default()), Arc::new(RecordingDispatcher::default()));
     let osd0 = messenger(osd(0), &[], realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
     let name = EntityName::client("a");
@@ -363,7 +367,7 @@ async fn shutdown_writes_what_is_queued() {
     until("all messages", || server.count() == 200).await;
     until("the reset", || matches!(server.resets.lock()[..], [Reset::PeerClosed])).await;
     osd0.shutdown(Duration::ZERO).await;
-    assert!(std::net::TcpStream::connect(addr).is_err(), "nobody listens any more");
+    assert!(std::net::TcpStream::connect(addr).is_err(), "the port is closed");
 }
 
 /// Records on which thread each connection's messages are handled.
@@ -381,12 +385,12 @@ impl Dispatcher for Threads {
 fn each_lane_handles_its_connections_on_its_own_thread() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let realm = Realm::new();
-    let stop = crate::signal::Stop::new();
+    let stop = crate::signal::ShutdownSignal::new();
     let lanes: Vec<(Handle, Arc<Threads>, std::thread::JoinHandle<()>)> = (0..2)
         .map(|_| {
             let (runtime, stop) = (runtime(), stop.clone());
             let handle = runtime.handle().clone();
-            let thread = std::thread::spawn(move || runtime.block_on(stop.requested()));
+            let thread = std::thread::spawn(move || runtime.block_on(stop.wait()));
             (handle, Arc::new(Threads::default()), thread)
         })
         .collect();
@@ -398,7 +402,7 @@ fn each_lane_handles_its_connections_on_its_own_thread() {
     let addr = osd0.bind(loopback()).unwrap();
     runtime().block_on(async {
         let name = osd(1);
-        let user = messenger(name.clone(), &[], Verifier::new(), &Arc::new(Seen::default()));
+        let user = messenger(name.clone(), &[], Verifier::new(), &Arc::new(RecordingDispatcher::default()));
         let ticket = Credential::Ticket(realm.ticket(&name));
         for policy in [Policy::Lossy, Policy::Lossless, Policy::Lossy, Policy::Lossless] {
             let conn = user.connect(target(addr, policy, ticket.clone())).unwrap();

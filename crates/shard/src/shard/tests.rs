@@ -401,7 +401,7 @@ fn a_message_that_is_too_long_leaves_the_connection_to_the_other_pgs() {
     };
     assert!(bench.cell.enter(keeps_link).unwrap());
     bench.cell.enter(|_| ()).unwrap();
-    assert!(bench.cell.inspect(|shard| shard.slots[0].as_ref().unwrap().active), "the PG peers anew");
+    assert!(bench.cell.inspect(|shard| shard.slots[0].as_ref().unwrap().active), "the PG peers again");
 }
 
 #[test]

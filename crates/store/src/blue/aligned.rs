@@ -51,7 +51,7 @@ impl AlignedBuffer {
         len: usize,
         parts: impl IntoIterator<Item = (usize, &'a [u8])>,
     ) -> AlignedBuffer {
-        let mut filling = Filling::new(len);
+        let mut filling = AlignedBufferBuilder::new(len);
         for (at, part) in parts {
             filling.zero_to(at);
             filling.copy(part);
@@ -71,23 +71,23 @@ impl AlignedBuffer {
 
 /// An aligned buffer that is filled from start to end. Every byte is written once and not zeroed before.
 #[derive(Debug)]
-pub(super) struct Filling {
+pub(super) struct AlignedBufferBuilder {
     /// Only the first `done` bytes are initialised. The buffer is not read before all are.
     buffer: AlignedBuffer,
     done: usize,
 }
 
-impl Filling {
+impl AlignedBufferBuilder {
     /// A buffer for `len` bytes.
-    pub(super) fn new(len: usize) -> Filling {
+    pub(super) fn new(len: usize) -> AlignedBufferBuilder {
         if len == 0 {
-            return Filling { buffer: AlignedBuffer::zeroed(0), done: 0 };
+            return AlignedBufferBuilder { buffer: AlignedBuffer::zeroed(0), done: 0 };
         }
         let layout = AlignedBuffer::layout(len);
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Filling { buffer: AlignedBuffer { start, len }, done: 0 }
+        AlignedBufferBuilder { buffer: AlignedBuffer { start, len }, done: 0 }
     }
 
     /// The next `len` bytes, not yet initialised.

@@ -26,7 +26,7 @@ impl Allocator {
     /// An allocator in which `first..frontier` is free.
     #[cfg(test)]
     pub(super) fn new(first: u64, frontier: u64, device_blocks: u64) -> Allocator {
-        Allocator::with_used(bits::none(device_blocks), first, frontier, device_blocks)
+        Allocator::with_used(bits::empty(device_blocks), first, frontier, device_blocks)
     }
 
     /// An allocator for `first..frontier` without the blocks whose bits are set in `used`.
@@ -69,7 +69,7 @@ impl Allocator {
     }
 
     /// Number of blocks that [`Allocator::extend_frontier`] can still add.
-    pub(super) fn ungrown(&self) -> u64 {
+    pub(super) fn blocks_above_frontier(&self) -> u64 {
         self.device_blocks - self.frontier
     }
 
@@ -166,12 +166,12 @@ impl Allocator {
             runs.push(Run { start, blocks: end - start });
             at = end;
         }
-        if self.ungrown() > 0 {
+        if self.blocks_above_frontier() > 0 {
             let full = runs.len() == max;
             match runs.last_mut().filter(|run| run.start + run.blocks == self.frontier) {
-                Some(last) => last.blocks += self.ungrown(),
+                Some(last) => last.blocks += self.blocks_above_frontier(),
                 None if full => return (runs, true),
-                None => runs.push(Run { start: self.frontier, blocks: self.ungrown() }),
+                None => runs.push(Run { start: self.frontier, blocks: self.blocks_above_frontier() }),
             }
         }
         (runs, false)
@@ -343,7 +343,7 @@ mod tests {
             seed(&[(100, 100), (190, 20), (0, 8), (u64::MAX, 2), (150, 0)]),
         ];
         nacre_fuzz::Target::new("claims", corpus, seeds).run(|input| {
-            let mut used = bits::none(250);
+            let mut used = bits::empty(250);
             let (mut claimed, mut withheld) = (Vec::new(), Vec::new());
             for pair in input.as_chunks::<16>().0 {
                 let (start, blocks) = pair.split_at(8);
@@ -351,7 +351,7 @@ mod tests {
                 let run = Run { start: number(start).ok()?, blocks: number(blocks).ok()? };
                 let inside =
                     run.start >= 16 && run.start.checked_add(run.blocks).is_some_and(|end| end <= 200);
-                match inside && bits::change(&mut used, run, true) {
+                match inside && bits::set_range(&mut used, run, true) {
                     true => claimed.push(run),
                     false => withheld.push(run),
                 }
@@ -373,9 +373,9 @@ mod tests {
 
     #[test]
     fn quarantine_withholds_from_all_owners() {
-        let mut used = bits::none(1_000);
+        let mut used = bits::empty(1_000);
         let run = Run { start: 100, blocks: 10 };
-        assert!(bits::change(&mut used, run, true));
+        assert!(bits::set_range(&mut used, run, true));
         let mut allocator = Allocator::with_used(used, 16, 1_000, 1_000);
         assert_eq!(allocator.free(), 984 - 10);
         allocator.quarantine(Run { start: 105, blocks: 10 });
@@ -392,14 +392,14 @@ mod tests {
 
     #[test]
     fn an_allocator_made_of_used_blocks_is_that_of_their_allocation() {
-        let mut used = bits::none(70_000);
+        let mut used = bits::empty(70_000);
         let mut by_hand = Allocator::new(16, 66_000, 70_000);
         for run in [
             Run { start: 16, blocks: 4_096 },
             Run { start: 5_000, blocks: 3 },
             Run { start: 65_000, blocks: 1_000 },
         ] {
-            assert!(bits::change(&mut used, run, true));
+            assert!(bits::set_range(&mut used, run, true));
             by_hand.set(run, true);
             by_hand.free -= run.blocks;
         }

@@ -49,6 +49,6 @@ pub(super) struct SpaceAccounting {
 impl SpaceAccounting {
     /// The accounting of a store without objects.
     pub(super) fn empty(device_blocks: u64) -> SpaceAccounting {
-        SpaceAccounting { used: bits::none(device_blocks), ..SpaceAccounting::default() }
+        SpaceAccounting { used: bits::empty(device_blocks), ..SpaceAccounting::default() }
     }
 }

@@ -3,11 +3,11 @@
 
 use super::Inner;
 use super::collection::{Collection, OmapChange, OmapOverlay};
-use super::commit::{Queued, reuses_at_once};
+use super::commit::{QueuedTxn, is_early_reuse_enabled};
 use super::db::{Family, RawBatch};
 use super::keys;
 use super::omap;
-use super::onode::{Hint, Onode, Run, SharedBlob};
+use super::onode::{AllocHint, Onode, Run, SharedBlob};
 use crate::error::{Result, StoreError};
 use crate::{Completion, PoolUsage};
 use bytes::Bytes;
@@ -22,7 +22,7 @@ pub(super) struct Txn<'a> {
     pub(super) inner: &'a Inner,
     pub(super) coll: &'a mut Collection,
     pub(super) batch: RawBatch,
-    objects: Vec<Touched>,
+    objects: Vec<TouchedObject>,
     /// (first block on the device, whole blocks).
     pub(super) writes: Vec<(u64, Bytes)>,
     /// Writes that overwrite blocks in place, in the same form.
@@ -37,7 +37,7 @@ pub(super) struct Txn<'a> {
 }
 
 /// An object that the transaction uses.
-struct Touched {
+struct TouchedObject {
     oid: ObjectId,
     before: Option<Arc<Onode>>,
     /// Whether the record existed but could not be read.
@@ -130,8 +130,9 @@ impl<'a> Txn<'a> {
             match op {
                 TxnOp::CreateCollection => exists = true,
                 TxnOp::RemoveCollection => {
-                    let change =
-                        |touched: &Touched| i64::from(touched.exists()) - i64::from(touched.existed_before());
+                    let change = |touched: &TouchedObject| {
+                        i64::from(touched.exists()) - i64::from(touched.existed_before())
+                    };
                     if self.coll.objects as i64 + self.objects.iter().map(change).sum::<i64>() > 0 {
                         return Err(StoreError::NotEmpty(self.coll.id));
                     }
@@ -150,7 +151,7 @@ impl<'a> Txn<'a> {
                     let at = self.create(oid)?;
                     if *len > 0 {
                         self.with(at, |txn, onode| {
-                            txn.punch(onode, *offset, end)?;
+                            txn.punch_hole(onode, *offset, end)?;
                             onode.size = onode.size.max(end);
                             Ok(())
                         })?;
@@ -161,7 +162,7 @@ impl<'a> Txn<'a> {
                     let at = self.create(oid)?;
                     self.with(at, |txn, onode| {
                         if *size < onode.size {
-                            txn.punch(onode, *size, onode.size)?;
+                            txn.punch_hole(onode, *size, onode.size)?;
                         }
                         onode.size = *size;
                         Ok(())
@@ -247,7 +248,7 @@ impl<'a> Txn<'a> {
                 TxnOp::Rename { from, to } => self.rename(from, to)?,
                 TxnOp::AllocHint { oid, expected_object_size, expected_write_size, flags } => {
                     let at = self.create(oid)?;
-                    let hint = Hint {
+                    let hint = AllocHint {
                         object_size: *expected_object_size,
                         write_size: *expected_write_size,
                         flags: *flags,
@@ -279,7 +280,14 @@ impl<'a> Txn<'a> {
         };
         let now = before.as_deref().cloned();
         let damaged = unreadable.is_some();
-        self.objects.push(Touched { oid: oid.clone(), before, damaged, unreadable, now, changed: false });
+        self.objects.push(TouchedObject {
+            oid: oid.clone(),
+            before,
+            damaged,
+            unreadable,
+            now,
+            changed: false,
+        });
         Ok(self.objects.len() - 1)
     }
 
@@ -378,8 +386,8 @@ impl<'a> Txn<'a> {
         let (blobs, extents) = self.with(from_at, |txn, onode| txn.share_range(onode, from_offset, len))?;
         self.objects[from_at].changed = true;
         self.with(to_at, |txn, onode| {
-            txn.punch(onode, to_offset, to_offset + len)?;
-            txn.adopt(onode, &blobs, &extents, to_offset.wrapping_sub(from_offset))?;
+            txn.punch_hole(onode, to_offset, to_offset + len)?;
+            txn.map_shared_extents(onode, &blobs, &extents, to_offset.wrapping_sub(from_offset))?;
             onode.size = onode.size.max(to_offset + len);
             Ok(())
         })
@@ -563,10 +571,10 @@ impl<'a> Txn<'a> {
             (false, false) => Some((self.coll.id, None)),
         };
         let freed = std::mem::take(&mut self.freed);
-        if reuses_at_once() {
+        if is_early_reuse_enabled() {
             self.inner.release(freed.clone());
         }
-        let queued = Queued {
+        let queued = QueuedTxn {
             batch: std::mem::take(&mut self.batch),
             writes: std::mem::take(&mut self.writes),
             overwrites: std::mem::take(&mut self.overwrites),
@@ -579,7 +587,7 @@ impl<'a> Txn<'a> {
         };
         let seq = self.inner.queue.push(queued)?;
         self.installed = true;
-        self.coll.log.stamp(seq);
+        self.coll.log.assign_seq(seq);
         for (id, change) in &self.omap {
             self.coll.omaps.apply(*id, change, seq);
         }
@@ -614,7 +622,7 @@ fn touches_log(txn: &Transaction) -> bool {
     })
 }
 
-impl Touched {
+impl TouchedObject {
     /// Whether the object existed when the transaction began.
     fn existed_before(&self) -> bool {
         self.before.is_some() || self.damaged

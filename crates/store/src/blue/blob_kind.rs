@@ -2,7 +2,7 @@
 //! (docs/format/bluestore.md).
 
 use super::onode::{BLOCK_BYTES, MAX_BLOB_BLOCKS};
-use super::varint::{self, Fields};
+use super::varint::{self, FieldReader};
 use crate::{ChecksumType, CompressionAlgorithm};
 use nacre_types::crc32c::{self, crc32c};
 use nacre_types::payload::Payload;
@@ -15,7 +15,7 @@ const ALGORITHM_SHIFT: u32 = 6;
 
 /// The compression of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Packed {
+pub(super) struct BlobCompression {
     pub(super) algorithm: CompressionAlgorithm,
     /// Size of the data in bytes, a multiple of the block size.
     pub(super) content: u32,
@@ -25,20 +25,20 @@ pub(super) struct Packed {
 
 /// A blob's kind. The default is the most common one: uncompressed, with a crc32c per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BlobKind {
+pub(super) struct BlobFormat {
     pub(super) checksum: ChecksumType,
     /// One checksum covers `1 << chunk_order` blocks, counted from the blob's first block. The last chunk may be shorter.
     pub(super) chunk_order: u8,
-    pub(super) packed: Option<Packed>,
+    pub(super) packed: Option<BlobCompression>,
 }
 
-impl Default for BlobKind {
+impl Default for BlobFormat {
     fn default() -> Self {
-        BlobKind { checksum: ChecksumType::Crc32c, chunk_order: 0, packed: None }
+        BlobFormat { checksum: ChecksumType::Crc32c, chunk_order: 0, packed: None }
     }
 }
 
-impl BlobKind {
+impl BlobFormat {
     /// Number of blocks under one checksum.
     pub(super) fn chunk_blocks(self) -> u64 {
         1 << self.chunk_order
@@ -73,7 +73,7 @@ impl BlobKind {
         self.sum_words(blocks) as usize * self.word_bytes()
     }
 
-    /// Like [`BlobKind::sum`], but combines the checksums that the data carries, if possible.
+    /// Like [`BlobFormat::sum`], but combines the checksums that the data carries, if possible.
     pub(super) fn sum_payload(self, data: &Payload, sums: &mut Vec<u32>) {
         match data.sums() {
             Some(known)
@@ -106,7 +106,7 @@ impl BlobKind {
     }
 
     /// The first chunk whose checksum differs from the one in `sums`. `data` starts with chunk number `first`.
-    pub(super) fn first_wrong(self, first: u64, data: &[u8], sums: &[u32]) -> Option<u64> {
+    pub(super) fn first_mismatch(self, first: u64, data: &[u8], sums: &[u32]) -> Option<u64> {
         let words = self.sum_words(1) as usize;
         if words == 0 {
             return None;
@@ -160,7 +160,7 @@ impl BlobKind {
     }
 
     /// Decodes the kind of a blob of `blocks` blocks.
-    pub(super) fn take(fields: &mut Fields<'_>, blocks: u64) -> Option<BlobKind> {
+    pub(super) fn take(fields: &mut FieldReader<'_>, blocks: u64) -> Option<BlobFormat> {
         let number = fields.number()?;
         let checksum = match number & 7 {
             0 => ChecksumType::Crc32c,
@@ -182,7 +182,7 @@ impl BlobKind {
         let packed = match algorithm {
             None => None,
             Some(algorithm) => {
-                let packed = Packed { algorithm, content: fields.small()?, stored: fields.small()? };
+                let packed = BlobCompression { algorithm, content: fields.small()?, stored: fields.small()? };
                 let content = u64::from(packed.content);
                 let whole = content.is_multiple_of(BLOCK_BYTES) && content <= MAX_BLOB_BLOCKS * BLOCK_BYTES;
                 let fits = packed.stored > 0 && u64::from(packed.stored) <= blocks * BLOCK_BYTES;
@@ -192,7 +192,7 @@ impl BlobKind {
                 Some(packed)
             }
         };
-        (chunk_order <= MAX_CHUNK_ORDER).then_some(BlobKind { checksum, chunk_order, packed })
+        (chunk_order <= MAX_CHUNK_ORDER).then_some(BlobFormat { checksum, chunk_order, packed })
     }
 }
 
@@ -211,14 +211,14 @@ mod tests {
             (ChecksumType::Xxhash32, 12),
             (ChecksumType::Xxhash64, 24),
         ] {
-            let kind = BlobKind { checksum, chunk_order: 1, packed: None };
+            let kind = BlobFormat { checksum, chunk_order: 1, packed: None };
             let (mut sums, mut record) = (Vec::new(), Vec::new());
             kind.sum(&data, &mut sums);
             kind.put_sums(&sums, &mut record);
             assert_eq!((sums.len() as u64, record.len()), (kind.sum_words(5), bytes), "{checksum:?}");
             assert_eq!((kind.sum_bytes(5), kind.take_sums(&record)), (bytes, sums.clone()), "{checksum:?}");
             for (order, blocks) in [(0, 5), (1, 5), (1, 4), (2, 1)] {
-                let kind = BlobKind { chunk_order: order, ..kind };
+                let kind = BlobFormat { chunk_order: order, ..kind };
                 let part = Payload::summed(data.clone().into()).slice(0..blocks * BLOCK_BYTES as usize);
                 let (mut made, mut carried) = (Vec::new(), Vec::new());
                 kind.sum(&part, &mut made);

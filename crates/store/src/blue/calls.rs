@@ -1,12 +1,12 @@
 //! The interface of the store: [`ObjectStore`] for [`BlueStore`].
 
 use super::apply;
-use super::commit::Queued;
+use super::commit::QueuedTxn;
 use super::db::{Family, RawBatch};
-use super::gate::Ticket;
 use super::keys;
 use super::omap;
 use super::onode::BLOCK_BYTES;
+use super::reclaim::ReadToken;
 use super::state;
 use super::{BlueStore, Inner};
 use crate::error::{Result, StoreError};
@@ -23,19 +23,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A read in progress. Leaves the gate when dropped.
-struct Reading<'a> {
+struct ActiveRead<'a> {
     inner: &'a Inner,
-    ticket: Option<Ticket>,
+    ticket: Option<ReadToken>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> ActiveRead<'a> {
     /// Must be called while the record that refers to the blocks can't change.
-    fn begin(inner: &'a Inner) -> Reading<'a> {
-        Reading { inner, ticket: Some(inner.gate.enter()) }
+    fn begin(inner: &'a Inner) -> ActiveRead<'a> {
+        ActiveRead { inner, ticket: Some(inner.gate.enter()) }
     }
 }
 
-impl Drop for Reading<'_> {
+impl Drop for ActiveRead<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.inner.give_back(self.inner.gate.leave(ticket));
@@ -62,7 +62,7 @@ impl ObjectStore for BlueStore {
             other => other?,
         };
         let mut collection = collection.lock();
-        collection.settle(inner.queue.committed());
+        collection.trim_overlay(inner.queue.committed());
         inner.refresh_data_options(&mut collection);
         let cache_bytes = apply::Txn::new(&inner, &mut collection).run(txn, on_commit)?;
         drop(collection);
@@ -143,7 +143,7 @@ impl ObjectStore for BlueStore {
         Some(FreeSpace {
             capacity_bytes: inner.total_bytes(),
             unit_bytes: inner.unit_blocks * BLOCK_BYTES,
-            free_bytes: (space.free() + space.ungrown()) * BLOCK_BYTES,
+            free_bytes: (space.free() + space.blocks_above_frontier()) * BLOCK_BYTES,
             extents: runs.iter().map(|run| (run.start * BLOCK_BYTES, run.blocks * BLOCK_BYTES)).collect(),
             more,
         })
@@ -164,7 +164,7 @@ impl ObjectStore for BlueStore {
         let available_bytes = if inner.is_db_full() { 0 } else { room_bytes };
         let taken_bytes = {
             let space = inner.space.lock();
-            inner.total_bytes() - (space.free() + space.ungrown()) * BLOCK_BYTES
+            inner.total_bytes() - (space.free() + space.blocks_above_frontier()) * BLOCK_BYTES
         };
         Ok(Statfs {
             // A device that grows on demand is no larger than the file system below has room for. A database's file system
@@ -219,7 +219,7 @@ impl ObjectStore for BlueStore {
             }
         }
         let wait = Arc::new(Wait::default());
-        inner.queue.push(Queued {
+        inner.queue.push(QueuedTxn {
             batch,
             writes: Vec::new(),
             overwrites: Vec::new(),
@@ -260,7 +260,7 @@ impl ReadStore for BlueStore {
             let onode = inner.existing(collection, oid)?;
             let len = len.min(onode.size.saturating_sub(offset));
             let loaded = inner.loaded_sums(&onode, offset, offset + len)?;
-            Ok((onode, len, loaded, Reading::begin(&inner)))
+            Ok((onode, len, loaded, ActiveRead::begin(&inner)))
         })?;
         fail::fail_point!("store::read");
         let mut fills = Vec::new();

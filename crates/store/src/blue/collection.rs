@@ -51,7 +51,7 @@ impl Collection {
     }
 
     /// Drops overlay entries that are committed.
-    pub(super) fn settle(&mut self, committed: u64) {
+    pub(super) fn trim_overlay(&mut self, committed: u64) {
         self.log.settle(committed);
         self.names.settle(committed);
         self.omaps.settle(committed);
@@ -68,7 +68,7 @@ impl Collection {
 }
 
 /// Marks log entries of a transaction that has no sequence number yet.
-const UNSTAMPED: u64 = u64::MAX;
+const NO_SEQ: u64 = u64::MAX;
 
 /// The versions of the log's entries, and the entries that are not yet committed.
 #[derive(Debug, Default)]
@@ -102,13 +102,13 @@ impl Log {
 
     /// Adds or replaces an entry that is not yet committed. Returns whether the version existed before.
     pub(super) fn append(&mut self, version: Eversion, entry: Bytes) -> bool {
-        self.pending.push_back((UNSTAMPED, version));
-        self.entries.insert(version, Some((UNSTAMPED, entry))).is_some()
+        self.pending.push_back((NO_SEQ, version));
+        self.entries.insert(version, Some((NO_SEQ, entry))).is_some()
     }
 
     /// Assigns the sequence number to the entries appended last.
-    pub(super) fn stamp(&mut self, seq: u64) {
-        for (stamp, version) in self.pending.iter_mut().rev().take_while(|(stamp, _)| *stamp == UNSTAMPED) {
+    pub(super) fn assign_seq(&mut self, seq: u64) {
+        for (stamp, version) in self.pending.iter_mut().rev().take_while(|(stamp, _)| *stamp == NO_SEQ) {
             *stamp = seq;
             if let Some(Some((stamp, _))) = self.entries.get_mut(version) {
                 *stamp = seq;
@@ -360,7 +360,7 @@ impl OnodeCache {
     }
 
     /// Frees about `wanted` bytes of entries whose data is in its place. Returns the number of bytes freed.
-    pub(super) fn sweep(&mut self, placed: u64, wanted: u64) -> u64 {
+    pub(super) fn evict(&mut self, placed: u64, wanted: u64) -> u64 {
         let mut freed = 0;
         // At most three rounds: the first clears use marks, the second drops data, the third drops records.
         let mut steps = 3 * self.slots.len();

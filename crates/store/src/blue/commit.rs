@@ -8,10 +8,10 @@
 //! Any failure stops the store (rule B5).
 
 use super::Inner;
-use super::allocation::ledger::Ledger;
+use super::allocation::ledger::FreelistManager;
 use super::apply::UsageChange;
 use super::db::{Family, Prefill, RawBatch};
-use super::deferred::{Deferred, MAX_AGE};
+use super::deferred::{Deferred, MAX_DEFERRED_AGE};
 use super::label::Watermark;
 use super::onode::{BLOCK_BYTES, Run};
 use crate::error::{Result, StoreError};
@@ -25,13 +25,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Numbers are reserved in the database in steps of this size.
-pub(super) const ID_STEP: u64 = 1 << 20;
+pub(super) const ID_PREALLOC: u64 = 1 << 20;
 /// Maximum number of transactions in one batch.
 const MAX_BATCH: usize = 4096;
 
 /// A transaction to be committed.
 #[derive(Debug)]
-pub(super) struct Queued {
+pub(super) struct QueuedTxn {
     pub(super) batch: RawBatch,
     /// (first block on the device, whole blocks).
     pub(super) writes: Vec<(u64, Bytes)>,
@@ -46,7 +46,7 @@ pub(super) struct Queued {
     pub(super) on_commit: Option<Completion>,
 }
 
-impl Queued {
+impl QueuedTxn {
     fn bytes(&self) -> u64 {
         let writes = self.writes.iter().chain(&self.overwrites);
         self.batch.len() as u64 + writes.map(|(_, bytes)| bytes.len() as u64).sum::<u64>()
@@ -63,7 +63,7 @@ pub(super) struct CommitCounters {
 
 /// Applied transactions in order.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct CommitQueue {
     state: Mutex<State>,
     /// The commit thread waits here for work.
     work: Condvar,
@@ -76,7 +76,7 @@ pub(super) struct Queue {
 
 #[derive(Debug)]
 struct State {
-    transactions: Vec<Queued>,
+    transactions: Vec<QueuedTxn>,
     /// Bytes that are queued or being committed.
     bytes: u64,
     last_seq: u64,
@@ -107,7 +107,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     No,
-    /// For [`MAX_AGE`].
+    /// For [`MAX_DEFERRED_AGE`].
     Briefly,
     Forever,
 }
@@ -115,15 +115,15 @@ enum Wait {
 /// How the commit thread ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    Not,
+    Running,
     /// When everything queued is committed.
     Drained,
     /// Immediately, without committing what is queued, as after a crash.
     Abandoned,
 }
 
-impl Queue {
-    pub(super) fn new(limit_bytes: u64, usage: BTreeMap<PoolId, PoolUsage>) -> Queue {
+impl CommitQueue {
+    pub(super) fn new(limit_bytes: u64, usage: BTreeMap<PoolId, PoolUsage>) -> CommitQueue {
         let state = State {
             transactions: Vec::new(),
             bytes: 0,
@@ -137,11 +137,11 @@ impl Queue {
             settle_wanted: false,
             placing: false,
             news: false,
-            end: End::Not,
+            end: End::Running,
             usage,
             failed: None,
         };
-        Queue {
+        CommitQueue {
             state: Mutex::new(state),
             work: Condvar::new(),
             progress: Condvar::new(),
@@ -167,7 +167,7 @@ impl Queue {
     }
 
     /// Adds a transaction and returns its sequence number. Fails only if the store has stopped.
-    pub(super) fn push(&self, queued: Queued) -> Result<u64> {
+    pub(super) fn push(&self, queued: QueuedTxn) -> Result<u64> {
         let mut state = self.state.lock();
         if let Some(error) = &state.failed {
             return Err(error.clone());
@@ -229,7 +229,7 @@ impl Queue {
     }
 
     /// Requests that blocks held back by deferred copies be freed soon.
-    pub(super) fn want_settled(&self) {
+    pub(super) fn request_deferred_flush(&self) {
         let mut state = self.state.lock();
         if state.deferred {
             state.settle_wanted = true;
@@ -238,7 +238,7 @@ impl Queue {
     }
 
     /// Notifies the commit thread that deferred data is in its place, or that the store has stopped.
-    pub(super) fn news(&self) {
+    pub(super) fn wake(&self) {
         let mut state = self.state.lock();
         (state.news, state.placing, state.idle) = (true, false, false);
         self.work.notify_one();
@@ -246,7 +246,7 @@ impl Queue {
 
     /// Takes the next batch, and whether to start writing deferred data to its place with it. An empty batch serves deferred data
     /// only, or means that no work arrived within the time given by `wait`. `None` if the thread must end.
-    fn take(&self, wait: Wait) -> Option<(Vec<Queued>, u64, bool)> {
+    fn take(&self, wait: Wait) -> Option<(Vec<QueuedTxn>, u64, bool)> {
         let mut state = self.state.lock();
         let (mut waited, mut yielded) = (false, false);
         loop {
@@ -276,7 +276,7 @@ impl Queue {
             let may_settle = state.deferred && !state.placing;
             if wait == Wait::Forever && !may_settle {
                 self.work.wait(&mut state);
-            } else if self.work.wait_for(&mut state, MAX_AGE).timed_out() {
+            } else if self.work.wait_for(&mut state, MAX_DEFERRED_AGE).timed_out() {
                 state.settle_wanted |= may_settle;
                 waited = wait == Wait::Briefly;
             }
@@ -300,7 +300,7 @@ impl Queue {
     }
 
     /// Takes everything queued, refuses new transactions from now on, and wakes all waiting threads.
-    fn fail(&self, error: StoreError) -> Vec<Queued> {
+    fn fail(&self, error: StoreError) -> Vec<QueuedTxn> {
         let mut state = self.state.lock();
         state.failed = Some(error);
         state.bytes = 0;
@@ -326,14 +326,14 @@ pub(super) struct Committer {
     pub(super) id_max: u64,
     /// The frontier that is recorded in the database.
     pub(super) frontier: u64,
-    ledger: Ledger,
+    ledger: FreelistManager,
     batch: RawBatch,
     deferred: Deferred,
     space_checked: Instant,
 }
 
 /// Maximum time for batches without a flush of the device. The watermark lags behind them by at most this time.
-const MARK_AGE: Duration = Duration::from_secs(1);
+const MAX_WATERMARK_LAG: Duration = Duration::from_secs(1);
 /// Interval between checks of the file system's free space.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -343,7 +343,7 @@ impl Committer {
         synced: u64,
         id_max: u64,
         frontier: u64,
-        ledger: Ledger,
+        ledger: FreelistManager,
         prefill: Option<Prefill>,
     ) -> Committer {
         let now = Instant::now();
@@ -382,7 +382,7 @@ impl Committer {
                 }
                 continue;
             }
-            let bytes = batch.iter().map(Queued::bytes).sum();
+            let bytes = batch.iter().map(QueuedTxn::bytes).sum();
             let committed = inner.check().and_then(|()| self.commit(inner, &mut batch));
             match committed {
                 Ok(()) => {
@@ -395,7 +395,7 @@ impl Committer {
                     if self.prefill.as_mut().is_some_and(|prefill| prefill.is_overtaken(self.batch.len())) {
                         self.prefill = None;
                     }
-                    let freed: Vec<Run> = match reuses_at_once() {
+                    let freed: Vec<Run> = match is_early_reuse_enabled() {
                         false => batch.iter_mut().flat_map(|queued| queued.freed.drain(..)).collect(),
                         true => Vec::new(),
                     };
@@ -409,11 +409,11 @@ impl Committer {
                     counters.batches.fetch_add(1, Ordering::Relaxed);
                     inner.batches.put(batch.iter_mut().map(|queued| std::mem::take(&mut queued.batch)));
                     complete(batch, None);
-                    inner.settle_another();
+                    inner.trim_next_overlay();
                     self.ledger.committed(&inner.checkpoints, self.frontier);
                     // Done while the submitters process their completions.
                     if let Some(fresh) = self.deferred.take_fresh() {
-                        match write_merged(inner, fresh) {
+                        match write_coalesced(inner, fresh) {
                             Ok(()) if !self.deferred.has_unplaced() => inner.queue.set_placed(last_seq),
                             Ok(()) => {}
                             // The next batch detects that the store has stopped.
@@ -489,7 +489,7 @@ impl Committer {
         }
     }
 
-    fn commit(&mut self, inner: &Inner, batch: &mut [Queued]) -> Result<()> {
+    fn commit(&mut self, inner: &Inner, batch: &mut [QueuedTxn]) -> Result<()> {
         let writes: Vec<(u64, Bytes)> = batch.iter_mut().flat_map(|queued| queued.writes.drain(..)).collect();
         let overwrites: Vec<(u64, Bytes)> =
             batch.iter_mut().flat_map(|queued| queued.overwrites.drain(..)).collect();
@@ -499,11 +499,11 @@ impl Committer {
         }
         let ids = inner.ids;
         self.batch.clear();
-        let may_defer = self.unmarked_since.is_none_or(|since| since.elapsed() < MARK_AGE);
+        let may_defer = self.unmarked_since.is_none_or(|since| since.elapsed() < MAX_WATERMARK_LAG);
         if may_defer && self.deferred.takes(&writes, inner.config.prefer_deferred_bytes) {
             self.deferred.add(writes, ids, &mut self.batch);
         } else {
-            write_merged(inner, writes)?;
+            write_coalesced(inner, writes)?;
             self.flush(inner)?;
         }
         self.deferred.overwrite(overwrites, ids, &mut self.batch);
@@ -514,7 +514,7 @@ impl Committer {
         self.ledger.record(batch, &inner.checkpoints, ids, &mut self.batch);
         let next_id = inner.next_id.load(Ordering::Relaxed);
         if next_id > self.id_max {
-            self.id_max = next_id + ID_STEP;
+            self.id_max = next_id + ID_PREALLOC;
             self.batch.put(ids, Family::Super, super::state::ID_MAX, &self.id_max.to_le_bytes());
         }
         let frontier = inner.space.lock().frontier();
@@ -535,13 +535,13 @@ impl Committer {
 }
 
 /// Whether freed blocks are released before the commit. A failpoint that proves that the crash suite detects this.
-pub(super) fn reuses_at_once() -> bool {
+pub(super) fn is_early_reuse_enabled() -> bool {
     fail::fail_point!("store::reuse_at_once", |_| true);
     false
 }
 
 /// Writes the pieces. Contiguous pieces are written with one call.
-pub(super) fn write_merged(inner: &Inner, mut writes: Vec<(u64, Bytes)>) -> Result<()> {
+pub(super) fn write_coalesced(inner: &Inner, mut writes: Vec<(u64, Bytes)>) -> Result<()> {
     writes.sort_unstable_by_key(|(block, _)| *block);
     let blocks = |bytes: &Bytes| bytes.len() as u64 / BLOCK_BYTES;
     let mut pieces = Vec::with_capacity(writes.len());
@@ -562,7 +562,7 @@ pub(super) fn write_merged(inner: &Inner, mut writes: Vec<(u64, Bytes)>) -> Resu
 }
 
 /// Notifies each sink once, with all its transactions in order.
-fn complete(batch: Vec<Queued>, error: Option<&StoreError>) {
+fn complete(batch: Vec<QueuedTxn>, error: Option<&StoreError>) {
     let mut sinks: Vec<(Arc<dyn CommitSink>, Vec<u64>)> = Vec::new();
     for completion in batch.into_iter().filter_map(|queued| queued.on_commit) {
         let address = Arc::as_ptr(&completion.sink).cast::<()>();

@@ -245,7 +245,7 @@ impl Db {
     }
 
     /// Writes a file for [`Db::ingest`] with the entries that `fill` puts in key order. `None` if it puts none.
-    pub(super) fn sorted_file(
+    pub(super) fn write_sst(
         &self,
         family: Family,
         path: &Path,
@@ -268,7 +268,7 @@ impl Db {
         Ok(opened.then(|| path.to_owned()))
     }
 
-    /// Ingests files made by [`Db::sorted_file`], whose keys must not overlap.
+    /// Ingests files made by [`Db::write_sst`], whose keys must not overlap.
     pub(super) fn ingest(&self, family: Family, files: Vec<PathBuf>) -> Result<()> {
         if files.is_empty() {
             return Ok(());
@@ -524,7 +524,7 @@ fn family_id(db: &DB, name: &str) -> Result<u32> {
     batch.put_cf(db.cf_handle(name).ok_or_else(unknown)?, b"", b"");
     let record = &batch.data()[BATCH_HEADER_BYTES..];
     let id = match record.first() {
-        Some(&TAG_PUT) => varint::Fields(&record[1..]).small(),
+        Some(&TAG_PUT) => varint::FieldReader(&record[1..]).small(),
         _ => None,
     };
     id.ok_or_else(unknown)

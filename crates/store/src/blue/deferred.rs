@@ -2,7 +2,7 @@
 //!
 //! A copy of the data is in the `deferred` family, durable with the transaction. The data itself is written to its place
 //! later; until then the onode cache holds it. The commit thread writes fresh data while it is in the processor's caches, and
-//! [`super::placer`] writes the rest before the flush. So a group commit of small writes costs one sync instead of
+//! [`super::deferred_writer`] writes the rest before the flush. So a group commit of small writes costs one sync instead of
 //! two. One flush of the device covers all data written before it, and the copies are removed with the next batch.
 //! After a crash, the copies are written to their places again.
 //!
@@ -14,20 +14,20 @@
 //! Otherwise late data, or its copy after a crash, would overwrite newer data in the block.
 
 use super::db::{Db, Family, FamilyIds, RawBatch};
+use super::deferred_writer::DeferredBatch;
 use super::device::Device;
 use super::onode::{BLOCK_BYTES, Run};
-use super::placer::Job;
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Maximum time until data is written to its place.
-pub(super) const MAX_AGE: Duration = Duration::from_millis(200);
+pub(super) const MAX_DEFERRED_AGE: Duration = Duration::from_millis(200);
 /// Amount of data, in bytes, at which it is written to its place. Commits wait at twice this amount.
 const MAX_BYTES: u64 = 16 << 20;
 /// Amount of fresh data, in bytes, at which the commit thread writes it to its place.
-const PLACE_BYTES: u64 = 512 << 10;
+const WRITE_BACK_BYTES: u64 = 512 << 10;
 /// Maximum amount of fresh data that one batch defers, in bytes. A larger amount justifies a flush.
 const MAX_BATCH_BYTES: u64 = 1 << 20;
 /// Ends the key of a copy that overwrites a block. It sorts after the copy of fresh data that begins at the same block.
@@ -96,7 +96,7 @@ impl Deferred {
 
     /// Takes the fresh data, if there is enough to write it to its place. All of it is durable as copies.
     pub(super) fn take_fresh(&mut self) -> Option<Vec<(u64, Bytes)>> {
-        if self.fresh_bytes < PLACE_BYTES {
+        if self.fresh_bytes < WRITE_BACK_BYTES {
             return None;
         }
         self.fresh_bytes = 0;
@@ -110,7 +110,7 @@ impl Deferred {
 
     /// Whether the current epoch's data should be written to its place.
     pub(super) fn is_due(&self) -> bool {
-        self.bytes >= MAX_BYTES || self.since.is_some_and(|since| since.elapsed() >= MAX_AGE)
+        self.bytes >= MAX_BYTES || self.since.is_some_and(|since| since.elapsed() >= MAX_DEFERRED_AGE)
     }
 
     /// Whether the current epoch has so much data that commits must wait.
@@ -157,11 +157,11 @@ impl Deferred {
 
     /// Ends the current epoch, if it has copies and no epoch is being placed. All its copies must be durable. Returns the
     /// data to be written to its place. `seq` is the last committed transaction.
-    pub(super) fn seal(&mut self, seq: u64) -> Option<Job> {
+    pub(super) fn seal(&mut self, seq: u64) -> Option<DeferredBatch> {
         if self.placing || self.bytes == 0 {
             return None;
         }
-        let job = Job {
+        let job = DeferredBatch {
             epoch: self.epoch,
             seq,
             fresh: std::mem::take(&mut self.fresh),

@@ -4,7 +4,7 @@
 //! and never retried (rule B5).
 #![allow(unsafe_code)]
 
-use super::aligned::{AlignedBuffer, Filling, is_aligned};
+use super::aligned::{AlignedBuffer, AlignedBufferBuilder, is_aligned};
 use super::onode::BLOCK_BYTES;
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
@@ -70,7 +70,7 @@ impl Device {
             what: "allocate space (failpoint)".into(),
             code: Errno::ENOSPC.0
         }));
-        provide_space(&self.file, from, to).map_err(|e| self.failed("allocate space in", &e))
+        preallocate(&self.file, from, to).map_err(|e| self.failed("allocate space in", &e))
     }
 
     /// Whether it is a block special file.
@@ -123,7 +123,7 @@ impl Device {
         &self,
         offset: u64,
         len: usize,
-        filling: &'a mut Filling,
+        filling: &'a mut AlignedBufferBuilder,
     ) -> Result<&'a mut [u8]> {
         debug_assert!(offset.is_multiple_of(BLOCK_BYTES));
         filling.read(&self.file, offset, len).map_err(|e| self.unreadable("read", &e))
@@ -201,7 +201,7 @@ impl Device {
 }
 
 /// Allocates `from..to` of a file, in bytes, if the file system supports it.
-pub(super) fn provide_space(file: &File, from: u64, to: u64) -> io::Result<()> {
+pub(super) fn preallocate(file: &File, from: u64, to: u64) -> io::Result<()> {
     // SAFETY: plain system call on an open descriptor.
     let done = unsafe { libc::fallocate64(file.as_raw_fd(), 0, from as i64, (to - from) as i64) };
     if done == 0 {

@@ -20,17 +20,17 @@ struct State {
 
 /// Blocks that are about to become free.
 #[derive(Debug, Default)]
-pub(super) struct Discards {
+pub(super) struct DiscardQueue {
     state: Mutex<State>,
     work: Condvar,
     off: AtomicBool,
     discarded: AtomicU64,
 }
 
-impl Discards {
+impl DiscardQueue {
     /// Creates a queue. With `on` false, it accepts no runs.
-    pub(super) fn new(on: bool) -> Discards {
-        Discards { off: AtomicBool::new(!on), ..Discards::default() }
+    pub(super) fn new(on: bool) -> DiscardQueue {
+        DiscardQueue { off: AtomicBool::new(!on), ..DiscardQueue::default() }
     }
 
     /// Number of bytes discarded.

@@ -21,19 +21,19 @@ pub(super) fn expand(directory: &Path, config: &BlueStoreConfig) -> Result<(u64,
     if after <= before {
         return Ok((before, before));
     }
-    let mut known = start::know(&opened, config, &IgnoreEvents)?;
+    let mut known = start::load_allocation(&opened, config, &IgnoreEvents)?;
     if !known.findings.is_empty() {
         return Err(StoreError::Invalid("the store is damaged: repair it first"));
     }
     opened.label.size = after;
     opened.label.write(&opened.device)?;
     let mut batch = RawBatch::default();
-    mount::raise(&mut opened, &known, &mut batch);
+    mount::raise_limits(&mut opened, &known, &mut batch);
     let mut accounting = std::mem::take(&mut known.accounting);
-    let mut used = bits::none(after / BLOCK_BYTES);
+    let mut used = bits::empty(after / BLOCK_BYTES);
     used[..accounting.used.len()].copy_from_slice(&accounting.used);
     accounting.used = used;
-    start::note(&opened, config, accounting, opened.state.frontier, &mut batch)?;
+    start::record_filled(&opened, config, accounting, opened.state.frontier, &mut batch)?;
     batch.finish();
     opened.db.write(&batch)?;
     Ok((before, after))

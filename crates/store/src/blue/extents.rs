@@ -2,14 +2,14 @@
 
 use super::aligned::{AlignedBuffer, is_aligned};
 use super::apply::Txn;
-use super::blob_kind::{BlobKind, MAX_CHUNK_ORDER};
+use super::blob_kind::{BlobFormat, MAX_CHUNK_ORDER};
+use super::compression::{self, hints};
 use super::db::Family;
 use super::keys;
 use super::onode::{
-    BLOCK_BYTES, Blob, Extent, Hint, MAX_BLOB_BLOCKS, MAX_INLINE_SUMS, Onode, Run, SharedBlob, Sums,
-    encode_sums,
+    AllocHint, BLOCK_BYTES, Blob, Checksums, Extent, MAX_BLOB_BLOCKS, MAX_INLINE_SUMS, Onode, Run,
+    SharedBlob, encode_sums,
 };
-use super::packing::{self, hints};
 use crate::error::Result;
 use bytes::Bytes;
 use nacre_types::payload::Payload;
@@ -17,7 +17,7 @@ use std::ops::{Deref, Range};
 
 /// Smaller payloads are copied into their own buffer. They may be slices of a much larger receive buffer,
 /// which would otherwise stay in memory as long as the data is cached.
-const KEEP_BYTES: u64 = 64 << 10;
+const MIN_SHARED_PAYLOAD_BYTES: u64 = 64 << 10;
 
 /// Blobs of another onode to refer to, and extents with indexes into them.
 type Shared = (Vec<Blob>, Vec<Extent>);
@@ -28,7 +28,7 @@ impl Txn<'_> {
         if self.overwrite(onode, offset, data)? {
             return Ok(());
         }
-        let pack = packing::is_wanted(&self.coll.data, onode.hint, data.len() as u64);
+        let pack = compression::should_compress(&self.coll.data, onode.hint, data.len() as u64);
         self.place(onode, offset, data, pack)?;
         // A compressed blob stays allocated as a whole while any part of it is mapped. Its remaining data is rewritten
         // uncompressed if that takes no more space.
@@ -115,14 +115,14 @@ impl Txn<'_> {
     }
 
     /// Allocates blobs for a range of the object and queues their data to be written. `pieces` holds the object's contents
-    /// from `base` on. With `pack`, the result is one compressed blob, if that takes less space and a contiguous run is
+    /// from `base` on. With `compress`, the result is one compressed blob, if that takes less space and a contiguous run is
     /// available.
     fn place_piece(
         &mut self,
         pieces: &[Payload],
         base: u64,
         range: Range<u64>,
-        hint: Option<Hint>,
+        hint: Option<AllocHint>,
         pack: bool,
         placed: &mut Vec<Blob>,
     ) -> Result<()> {
@@ -150,7 +150,7 @@ impl Txn<'_> {
             let cached: Vec<_> = parts.into_iter().map(|(first, part)| (first, part.into_bytes())).collect();
             self.writes
                 .extend(cached.iter().map(|(first, bytes)| (run.start + u64::from(*first), bytes.clone())));
-            let (id, sums) = (self.inner.new_id(), Sums::from_slice(&sums));
+            let (id, sums) = (self.inner.new_id(), Checksums::from_slice(&sums));
             placed.push(Blob { id, run, shared: false, inline_sums: false, kind, sums, cached });
             logical = run_end;
         }
@@ -168,7 +168,7 @@ impl Txn<'_> {
             parts => Bytes::from(joined(parts)),
         };
         let limit = (allowed * BLOCK_BYTES) as usize;
-        let Some((bytes, packed)) = packing::pack(options.algorithm, &content, limit) else {
+        let Some((bytes, packed)) = compression::compress(options.algorithm, &content, limit) else {
             return Ok(None);
         };
         let blocks = (bytes.len() as u64).div_ceil(BLOCK_BYTES).next_multiple_of(unit);
@@ -183,17 +183,17 @@ impl Txn<'_> {
         self.packed.0 += i64::from(packed.stored);
         self.packed.1 += (run.blocks * BLOCK_BYTES) as i64;
         let stored = AlignedBuffer::assemble((run.blocks * BLOCK_BYTES) as usize, [(0, &bytes[..])]).freeze();
-        let kind = BlobKind { checksum: options.checksum, chunk_order: 0, packed: Some(packed) };
+        let kind = BlobFormat { checksum: options.checksum, chunk_order: 0, packed: Some(packed) };
         let mut sums = Vec::with_capacity(kind.sum_words(run.blocks) as usize);
         kind.sum(&stored, &mut sums);
         self.writes.push((run.start, stored));
-        let (id, sums) = (self.inner.new_id(), Sums::from_slice(&sums));
+        let (id, sums) = (self.inner.new_id(), Checksums::from_slice(&sums));
         let cached = parts.into_iter().map(|(first, part)| (first, part.into_bytes())).collect();
         Ok(Some(Blob { id, run, shared: false, inline_sums: false, kind, sums, cached }))
     }
 
     /// The kind of a new, uncompressed blob of `blocks` blocks.
-    fn kind_for(&self, hint: Option<Hint>, blocks: u64) -> BlobKind {
+    fn kind_for(&self, hint: Option<AllocHint>, blocks: u64) -> BlobFormat {
         let options = &self.coll.data;
         let flags = hint.map_or(0, |hint| hint.flags);
         let steady = flags & hints::SEQUENTIAL_READ != 0
@@ -202,11 +202,11 @@ impl Txn<'_> {
         let chunk = if steady { options.max_chunk_bytes } else { options.min_chunk_bytes };
         let order = (chunk.max(BLOCK_BYTES) / BLOCK_BYTES).ilog2().min(blocks.ilog2());
         let chunk_order = (order as u8).min(MAX_CHUNK_ORDER);
-        BlobKind { checksum: options.checksum, chunk_order, packed: None }
+        BlobFormat { checksum: options.checksum, chunk_order, packed: None }
     }
 
     /// Makes `from..to` a hole and releases blocks that are no longer mapped.
-    pub(super) fn punch(&mut self, onode: &mut Onode, from: u64, to: u64) -> Result<()> {
+    pub(super) fn punch_hole(&mut self, onode: &mut Onode, from: u64, to: u64) -> Result<()> {
         self.cut(onode, from, to);
         self.collect(onode)
     }
@@ -281,7 +281,7 @@ impl Txn<'_> {
     fn split_blob(&mut self, blob: Blob, used: u64, kept: &mut Vec<Blob>) -> Result<Vec<u64>> {
         let ids = self.inner.ids;
         let sums = match &blob.sums {
-            Sums::Stored => self.inner.load_sums(&blob)?,
+            Checksums::Stored => self.inner.load_sums(&blob)?,
             loaded => loaded.clone(),
         };
         let sums = sums.as_slice().unwrap_or_default();
@@ -307,7 +307,15 @@ impl Txn<'_> {
                     blob.cached.iter().map(|(first, bytes)| (u64::from(*first), bytes)).collect();
                 let cached = overlap(&pieces, block..end, |bytes, range| bytes.slice(range));
                 let (shared, inline_sums) = (false, blob.inline_sums);
-                kept.push(Blob { id, run, shared, inline_sums, kind, sums: Sums::from_slice(part), cached });
+                kept.push(Blob {
+                    id,
+                    run,
+                    shared,
+                    inline_sums,
+                    kind,
+                    sums: Checksums::from_slice(part),
+                    cached,
+                });
                 starts.push(block);
             } else {
                 self.freed.push(run);
@@ -355,7 +363,7 @@ impl Txn<'_> {
         Ok(onode.clone())
     }
 
-    /// The blobs and extents of a range, for [`Txn::adopt`].
+    /// The blobs and extents of a range, for [`Txn::map_shared_extents`].
     pub(super) fn share_range(&mut self, onode: &mut Onode, offset: u64, len: u64) -> Result<Shared> {
         let end = offset + len;
         let inside = onode.extents.iter().filter(|extent| extent.end() > offset && extent.logical < end);
@@ -392,7 +400,7 @@ impl Txn<'_> {
     }
 
     /// Maps another onode's extents, moved by `shift`, into a hole of this one.
-    pub(super) fn adopt(
+    pub(super) fn map_shared_extents(
         &mut self,
         onode: &mut Onode,
         blobs: &[Blob],
@@ -467,7 +475,7 @@ pub(super) fn block_pieces(
         if (from, to) == (offset, end) { data.1.with_bytes(copy) } else { Payload::from(copy) }
     };
     let (inner, inner_end) = (offset.next_multiple_of(BLOCK_BYTES), end / BLOCK_BYTES * BLOCK_BYTES);
-    if inner >= inner_end || inner_end - inner < KEEP_BYTES {
+    if inner >= inner_end || inner_end - inner < MIN_SHARED_PAYLOAD_BYTES {
         return vec![assemble(base, limit)];
     }
     let middle = data.1.slice((inner - offset) as usize..(inner_end - offset) as usize);

@@ -6,12 +6,12 @@
 //! apart.
 
 use super::allocation::{SpaceAccounting, bits, start};
-use super::blob_kind::BlobKind;
+use super::blob_kind::BlobFormat;
 use super::db::{Family, RawBatch};
 use super::keys;
 use super::label::FIRST_DATA_BLOCK;
-use super::mount::{self, Opened};
-use super::onode::{BLOCK_BYTES, Blob, Extent, MAX_INLINE_SUMS, Onode, Run, Sums, encode_sums};
+use super::mount::{self, OpenedStore};
+use super::onode::{BLOCK_BYTES, Blob, Checksums, Extent, MAX_INLINE_SUMS, Onode, Run, encode_sums};
 use super::state;
 use super::{BlueStore, BlueStoreConfig};
 use crate::PoolUsage;
@@ -66,7 +66,7 @@ impl FillPlan {
 type Files = (PathBuf, Option<PathBuf>);
 
 /// The placement of all records and extents.
-struct Filling {
+struct StoreFiller {
     plan: FillPlan,
     /// (PG, sort hash, index) of each object, in key order.
     order: Vec<(u32, u32, u32)>,
@@ -88,7 +88,7 @@ impl BlueStore {
         if opened.db.first(Family::Collections)?.is_some() {
             return Err(StoreError::Invalid("only an empty store can be filled"));
         }
-        let filling = Filling::new(&opened, plan)?;
+        let filling = StoreFiller::new(&opened, plan)?;
         let files = filling.write(&opened, progress)?;
         let (onodes, sums): (Vec<_>, Vec<_>) = files.into_iter().unzip();
         opened.db.ingest(Family::Onodes, onodes)?;
@@ -97,8 +97,8 @@ impl BlueStore {
     }
 }
 
-impl Filling {
-    fn new(opened: &Opened, plan: FillPlan) -> Result<Filling> {
+impl StoreFiller {
+    fn new(opened: &OpenedStore, plan: FillPlan) -> Result<StoreFiller> {
         let blocks = opened.label.size / BLOCK_BYTES - FIRST_DATA_BLOCK;
         let wrong = |what| Err(StoreError::Invalid(what));
         if plan.onodes == 0
@@ -130,7 +130,7 @@ impl Filling {
             stride += 2;
         }
         let sum = crc32c(&[0; BLOCK_BYTES as usize]);
-        Ok(Filling { plan, order, slot_blocks, stride, first_id: opened.state.id_max, sum })
+        Ok(StoreFiller { plan, order, slot_blocks, stride, first_id: opened.state.id_max, sum })
     }
 
     /// Number of extents of the object at a position in the order, and of all objects before it.
@@ -158,13 +158,13 @@ impl Filling {
             let slot =
                 ((u128::from(before + j) * u128::from(self.stride)) % u128::from(self.plan.extents)) as u64;
             let inline_sums = j > 0 || !self.is_keyed(at);
-            let sums = if inline_sums { Sums::from_slice(&sums) } else { Sums::Stored };
+            let sums = if inline_sums { Checksums::from_slice(&sums) } else { Checksums::Stored };
             onode.blobs.push(Blob {
                 id: nid + 1 + j,
                 run: self.run(slot),
                 shared: false,
                 inline_sums,
-                kind: BlobKind::default(),
+                kind: BlobFormat::default(),
                 sums,
                 cached: Vec::new(),
             });
@@ -187,7 +187,7 @@ impl Filling {
     }
 
     /// Writes the files with objects' records and, if there are any, checksums.
-    fn write(&self, opened: &Opened, progress: &mut dyn FnMut(u64)) -> Result<Vec<Files>> {
+    fn write(&self, opened: &OpenedStore, progress: &mut dyn FnMut(u64)) -> Result<Vec<Files>> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = self.order.len().div_ceil(FILE_ONODES);
         let next = AtomicUsize::new(0);
@@ -228,11 +228,11 @@ impl Filling {
         Ok(files.into_iter().map(|(_, file)| file).collect())
     }
 
-    fn write_part(&self, opened: &Opened, part: usize) -> Result<Files> {
+    fn write_part(&self, opened: &OpenedStore, part: usize) -> Result<Files> {
         let path = |what: &str| opened.directory.join(format!("db/fill-{what}-{part:06}.new"));
         let (first, last) = (part * FILE_ONODES, ((part + 1) * FILE_ONODES).min(self.order.len()));
         let mut value = Vec::new();
-        let onodes = opened.db.sorted_file(Family::Onodes, &path("onodes"), |put| {
+        let onodes = opened.db.write_sst(Family::Onodes, &path("onodes"), |put| {
             for at in first..last {
                 let (seed, _, index) = self.order[at];
                 let object = self.plan.object(u64::from(index));
@@ -242,8 +242,8 @@ impl Filling {
             }
             Ok(())
         })?;
-        let record = encode_sums(BlobKind::default(), &vec![self.sum; self.plan.extent_blocks as usize]);
-        let sums = opened.db.sorted_file(Family::Csum, &path("csum"), |put| {
+        let record = encode_sums(BlobFormat::default(), &vec![self.sum; self.plan.extent_blocks as usize]);
+        let sums = opened.db.write_sst(Family::Csum, &path("csum"), |put| {
             for at in (first as u64..last as u64).filter(|at| self.is_keyed(*at)) {
                 let (_, before) = self.extents_of(at);
                 put(&keys::id(self.first_id + before + at + 1), &record)?;
@@ -254,12 +254,12 @@ impl Filling {
     }
 
     /// Writes everything that belongs to the records: collections, numbers, allocation.
-    fn finish(&self, opened: &Opened, config: &BlueStoreConfig) -> Result<()> {
+    fn finish(&self, opened: &OpenedStore, config: &BlueStoreConfig) -> Result<()> {
         let (ids, plan) = (opened.db.ids(), self.plan);
         let device_blocks = opened.label.size / BLOCK_BYTES;
         let mut accounting = SpaceAccounting::empty(device_blocks);
         for slot in 0..plan.extents {
-            if !bits::change(&mut accounting.used, self.run(slot), true) {
+            if !bits::set_range(&mut accounting.used, self.run(slot), true) {
                 return Err(StoreError::Invalid("extents overlap"));
             }
         }
@@ -279,7 +279,7 @@ impl Filling {
         let id_max = self.first_id + plan.extents + plan.onodes + 1;
         batch.put(ids, Family::Super, state::ID_MAX, &id_max.to_le_bytes());
         batch.put(ids, Family::Super, state::FRONTIER, &device_blocks.to_le_bytes());
-        start::note(opened, config, accounting, device_blocks, &mut batch)?;
+        start::record_filled(opened, config, accounting, device_blocks, &mut batch)?;
         batch.finish();
         opened.db.write(&batch)
     }

@@ -1,12 +1,12 @@
 //! Checks that an unmounted store is consistent: every block has one owner, every record is readable, no record is stray.
 
 use super::allocation::{bits, start};
+use super::compression;
 use super::db::Family;
 use super::keys;
 use super::label::FIRST_DATA_BLOCK;
-use super::mount::Opened;
+use super::mount::OpenedStore;
 use super::onode::{BLOCK_BYTES, Blob, Onode, Run, SharedBlob, decode_sums};
-use super::packing;
 use crate::error::Result;
 use crate::{AllocationSource, PoolUsage};
 use nacre_types::ids::{PgId, PoolId};
@@ -16,7 +16,7 @@ use std::fmt;
 
 /// An inconsistency of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
+pub enum FsckFinding {
     /// The database lost synced data.
     Loss(String),
     /// A record can't be decoded: column family and key.
@@ -54,43 +54,47 @@ pub enum Finding {
     NumberTooHigh(u64),
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for FsckFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Finding::Loss(what) => write!(f, "{what}"),
-            Finding::Undecodable(family, key) => {
+            FsckFinding::Loss(what) => write!(f, "{what}"),
+            FsckFinding::Undecodable(family, key) => {
                 write!(f, "{family}: the record under {} can't be decoded", key.escape_ascii())
             }
-            Finding::OutOfBounds(oid, start, blocks) => {
+            FsckFinding::OutOfBounds(oid, start, blocks) => {
                 write!(f, "{oid}: blocks {start}..{} lie outside the store", start.saturating_add(*blocks))
             }
-            Finding::OwnedTwice(block) => write!(f, "block {block} has several owners that do not share it"),
-            Finding::WrongReferences(blob, count, holders) => {
+            FsckFinding::OwnedTwice(block) => {
+                write!(f, "block {block} has several owners that do not share it")
+            }
+            FsckFinding::WrongReferences(blob, count, holders) => {
                 write!(f, "shared blob {blob} counts {count} references, {holders} objects hold it")
             }
-            Finding::NoSharedRecord(oid, blob) => {
+            FsckFinding::NoSharedRecord(oid, blob) => {
                 write!(f, "{oid}: shared blob {blob} has no fitting record")
             }
-            Finding::NoChecksums(oid, blob) => {
+            FsckFinding::NoChecksums(oid, blob) => {
                 write!(f, "{oid}: blob {blob} has no checksums that can be read")
             }
-            Finding::StrayChecksums(blob) => write!(f, "checksums of blob {blob}, which nothing holds"),
-            Finding::BadData(oid, block) => write!(f, "{oid}: block {block} is not what was written"),
-            Finding::Unreadable(oid, block) => write!(f, "{oid}: block {block} can't be read"),
-            Finding::StrayOmap(omap) => write!(f, "omap {omap} belongs to no object"),
-            Finding::OmapOwnedTwice(omap) => write!(f, "omap {omap} belongs to two objects"),
-            Finding::NoCollection(pg, what) => write!(f, "{what} of collection {pg}, which does not exist"),
-            Finding::WrongUsage(pool, noted, found) => {
+            FsckFinding::StrayChecksums(blob) => write!(f, "checksums of blob {blob}, which nothing holds"),
+            FsckFinding::BadData(oid, block) => write!(f, "{oid}: block {block} is not what was written"),
+            FsckFinding::Unreadable(oid, block) => write!(f, "{oid}: block {block} can't be read"),
+            FsckFinding::StrayOmap(omap) => write!(f, "omap {omap} belongs to no object"),
+            FsckFinding::OmapOwnedTwice(omap) => write!(f, "omap {omap} belongs to two objects"),
+            FsckFinding::NoCollection(pg, what) => {
+                write!(f, "{what} of collection {pg}, which does not exist")
+            }
+            FsckFinding::WrongUsage(pool, noted, found) => {
                 write!(f, "pool {}: noted are {noted:?}, found {found:?}", pool.0)
             }
-            Finding::WrongObjects(pg, noted, found) => {
+            FsckFinding::WrongObjects(pg, noted, found) => {
                 write!(f, "collection {pg}: {noted} objects are noted, it has {found}")
             }
-            Finding::WrongAllocation(stray, missing) => write!(
+            FsckFinding::WrongAllocation(stray, missing) => write!(
                 f,
                 "{stray} blocks are noted as used that nothing owns, {missing} as free that an object owns"
             ),
-            Finding::NumberTooHigh(number) => {
+            FsckFinding::NumberTooHigh(number) => {
                 write!(f, "number {number} is in use, beyond what was given out")
             }
         }
@@ -101,7 +105,7 @@ impl fmt::Display for Finding {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FsckReport {
     /// The inconsistencies; empty for a consistent store.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<FsckFinding>,
     /// Objects checked.
     pub objects: u64,
     /// Bytes of data read and verified.
@@ -111,7 +115,7 @@ pub struct FsckReport {
 }
 
 struct Check<'a> {
-    opened: &'a Opened,
+    opened: &'a OpenedStore,
     deep: bool,
     report: FsckReport,
     collections: BTreeSet<PgId>,
@@ -126,14 +130,14 @@ struct Check<'a> {
 }
 
 /// Checks an opened store.
-pub(super) fn check(opened: &Opened, deep: bool) -> Result<FsckReport> {
+pub(super) fn check(opened: &OpenedStore, deep: bool) -> Result<FsckReport> {
     let blocks = opened.label.size / BLOCK_BYTES;
     let mut check = Check {
         opened,
         deep,
         report: FsckReport::default(),
         collections: BTreeSet::new(),
-        owners: bits::none(blocks),
+        owners: bits::empty(blocks),
         shared: HashMap::new(),
         keyed_sums: BTreeSet::new(),
         omaps: BTreeSet::new(),
@@ -142,7 +146,7 @@ pub(super) fn check(opened: &Opened, deep: bool) -> Result<FsckReport> {
         counted: BTreeSet::new(),
     };
     if let Some(loss) = check.opened.loss.clone() {
-        check.found(Finding::Loss(loss));
+        check.found(FsckFinding::Loss(loss));
     }
     check.collections()?;
     check.shared()?;
@@ -155,7 +159,7 @@ pub(super) fn check(opened: &Opened, deep: bool) -> Result<FsckReport> {
 }
 
 impl Check<'_> {
-    fn found(&mut self, finding: Finding) {
+    fn found(&mut self, finding: FsckFinding) {
         self.report.findings.push(finding);
     }
 
@@ -169,18 +173,18 @@ impl Check<'_> {
                 }
                 Some((coll, [keys::COLLECTION_META, ..])) => {
                     if !self.collections.contains(&coll) {
-                        self.found(Finding::NoCollection(coll, "value"));
+                        self.found(FsckFinding::NoCollection(coll, "value"));
                     }
                 }
-                _ => self.found(Finding::Undecodable("collections", key.to_vec())),
+                _ => self.found(FsckFinding::Undecodable("collections", key.to_vec())),
             }
         }
         for entry in self.opened.db.scan(Family::PgLog) {
             let (key, _) = entry?;
             match keys::split_log(&key) {
                 Some((coll, _)) if self.collections.contains(&coll) => {}
-                Some((coll, _)) => self.found(Finding::NoCollection(coll, "log entry")),
-                None => self.found(Finding::Undecodable("pglog", key.to_vec())),
+                Some((coll, _)) => self.found(FsckFinding::NoCollection(coll, "log entry")),
+                None => self.found(FsckFinding::Undecodable("pglog", key.to_vec())),
             }
         }
         Ok(())
@@ -190,7 +194,7 @@ impl Check<'_> {
         for block in run.start..run.start + run.blocks {
             let (word, bit) = ((block / 64) as usize, 1 << (block % 64));
             if self.owners[word] & bit != 0 {
-                self.found(Finding::OwnedTwice(block));
+                self.found(FsckFinding::OwnedTwice(block));
             }
             self.owners[word] |= bit;
         }
@@ -209,7 +213,7 @@ impl Check<'_> {
                     self.own(blob.run);
                     self.shared.insert(id, (blob, 0));
                 }
-                _ => self.found(Finding::Undecodable("shared", key.to_vec())),
+                _ => self.found(FsckFinding::Undecodable("shared", key.to_vec())),
             }
         }
         Ok(())
@@ -219,21 +223,21 @@ impl Check<'_> {
         for entry in self.opened.db.scan(Family::Onodes) {
             let (key, value) = entry?;
             let (Some((coll, oid)), Ok(onode)) = (keys::split_onode(&key), Onode::decode(&value)) else {
-                self.found(Finding::Undecodable("onodes", key.to_vec()));
+                self.found(FsckFinding::Undecodable("onodes", key.to_vec()));
                 continue;
             };
             self.report.objects += 1;
             if !self.collections.contains(&coll) {
-                self.found(Finding::NoCollection(coll, "object"));
+                self.found(FsckFinding::NoCollection(coll, "object"));
             }
             let id_max = self.opened.state.id_max;
             for id in [onode.nid, onode.omap].into_iter().chain(onode.blobs.iter().map(|blob| blob.id)) {
                 if id >= id_max {
-                    self.found(Finding::NumberTooHigh(id));
+                    self.found(FsckFinding::NumberTooHigh(id));
                 }
             }
             if onode.omap != 0 && !self.omaps.insert(onode.omap) {
-                self.found(Finding::OmapOwnedTwice(onode.omap));
+                self.found(FsckFinding::OmapOwnedTwice(onode.omap));
             }
             if let Some(objects) = self.objects.get_mut(&coll) {
                 *objects += 1;
@@ -256,7 +260,7 @@ impl Check<'_> {
             self.keyed_sums.insert(blob.id);
         }
         if !self.in_bounds(blob.run) {
-            self.found(Finding::OutOfBounds(oid.clone(), blob.run.start, blob.run.blocks));
+            self.found(FsckFinding::OutOfBounds(oid.clone(), blob.run.start, blob.run.blocks));
             return Ok(());
         }
         let first_holder = !blob.shared || self.counted.insert(blob.id);
@@ -265,7 +269,7 @@ impl Check<'_> {
         } else {
             match self.shared.get_mut(&blob.id) {
                 Some((shared, holders)) if shared.run == blob.run => *holders += 1,
-                _ => self.found(Finding::NoSharedRecord(oid.clone(), blob.id)),
+                _ => self.found(FsckFinding::NoSharedRecord(oid.clone(), blob.id)),
             }
         }
         if first_holder {
@@ -283,7 +287,7 @@ impl Check<'_> {
             value.and_then(|value| decode_sums(&value, blob.kind, blob.run.blocks))
         };
         let Some(sums) = sums else {
-            self.found(Finding::NoChecksums(oid.clone(), blob.id));
+            self.found(FsckFinding::NoChecksums(oid.clone(), blob.id));
             return Ok(());
         };
         if self.deep && first_holder {
@@ -296,13 +300,13 @@ impl Check<'_> {
         let run = blob.run;
         let mut buffer = super::aligned::AlignedBuffer::zeroed((run.blocks * BLOCK_BYTES) as usize);
         if self.opened.device.read(run.start * BLOCK_BYTES, &mut buffer).is_err() {
-            self.found(Finding::Unreadable(oid.clone(), run.start));
+            self.found(FsckFinding::Unreadable(oid.clone(), run.start));
             return;
         }
-        if let Some(chunk) = blob.kind.first_wrong(0, &buffer, sums) {
-            self.found(Finding::BadData(oid.clone(), run.start + chunk * blob.kind.chunk_blocks()));
-        } else if blob.kind.packed.is_some_and(|packed| packing::unpack(packed, &buffer).is_none()) {
-            self.found(Finding::BadData(oid.clone(), run.start));
+        if let Some(chunk) = blob.kind.first_mismatch(0, &buffer, sums) {
+            self.found(FsckFinding::BadData(oid.clone(), run.start + chunk * blob.kind.chunk_blocks()));
+        } else if blob.kind.packed.is_some_and(|packed| compression::decompress(packed, &buffer).is_none()) {
+            self.found(FsckFinding::BadData(oid.clone(), run.start));
         }
         self.report.verified_bytes += buffer.len() as u64;
     }
@@ -312,7 +316,7 @@ impl Check<'_> {
             .shared
             .iter()
             .filter(|(_, (blob, holders))| blob.refs != *holders)
-            .map(|(id, (blob, holders))| Finding::WrongReferences(*id, blob.refs, *holders))
+            .map(|(id, (blob, holders))| FsckFinding::WrongReferences(*id, blob.refs, *holders))
             .collect();
         self.report.findings.extend(wrong);
     }
@@ -322,8 +326,8 @@ impl Check<'_> {
             let (key, _) = entry?;
             match key.as_ref().try_into().map(u64::from_be_bytes) {
                 Ok(id) if self.keyed_sums.contains(&id) => {}
-                Ok(id) => self.found(Finding::StrayChecksums(id)),
-                Err(_) => self.found(Finding::Undecodable("csum", key.to_vec())),
+                Ok(id) => self.found(FsckFinding::StrayChecksums(id)),
+                Err(_) => self.found(FsckFinding::Undecodable("csum", key.to_vec())),
             }
         }
         Ok(())
@@ -340,16 +344,16 @@ impl Check<'_> {
                         stray.insert(id);
                     }
                 }
-                _ => self.found(Finding::Undecodable("omap", key.to_vec())),
+                _ => self.found(FsckFinding::Undecodable("omap", key.to_vec())),
             }
         }
-        self.report.findings.extend(stray.into_iter().map(Finding::StrayOmap));
+        self.report.findings.extend(stray.into_iter().map(FsckFinding::StrayOmap));
         Ok(())
     }
 
     /// Compares the notes of allocation, usage and numbers of objects with what was found.
     fn notes(&mut self) -> Result<()> {
-        let noted = match start::noted(self.opened)? {
+        let noted = match start::load_saved_allocation(self.opened)? {
             Ok(noted) => noted,
             Err(reason) => {
                 self.report.allocation = Some(AllocationSource::Scan { reason });
@@ -363,7 +367,7 @@ impl Check<'_> {
             (stray + count(noted & !owned), missing + count(owned & !noted))
         });
         if (stray, missing) != (0, 0) {
-            self.found(Finding::WrongAllocation(stray, missing));
+            self.found(FsckFinding::WrongAllocation(stray, missing));
         }
         let pools: BTreeSet<PoolId> =
             noted.accounting.usage.keys().chain(self.usage.keys()).copied().collect();
@@ -371,7 +375,7 @@ impl Check<'_> {
             let recorded = noted.accounting.usage.get(&pool).copied().unwrap_or_default();
             let found = self.usage.get(&pool).copied().unwrap_or_default();
             if recorded != found {
-                self.found(Finding::WrongUsage(pool, recorded, found));
+                self.found(FsckFinding::WrongUsage(pool, recorded, found));
             }
         }
         let colls: BTreeSet<PgId> =
@@ -380,7 +384,7 @@ impl Check<'_> {
             let recorded = noted.accounting.objects.get(&coll).copied();
             let found = self.objects.get(&coll).copied();
             if recorded != found {
-                self.found(Finding::WrongObjects(coll, recorded.unwrap_or(0), found.unwrap_or(0)));
+                self.found(FsckFinding::WrongObjects(coll, recorded.unwrap_or(0), found.unwrap_or(0)));
             }
         }
         Ok(())

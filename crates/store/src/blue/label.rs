@@ -40,7 +40,7 @@ pub struct LabelInfo {
     /// The block size in bytes: the smallest unit of allocation and of checksums.
     pub block_bytes: u64,
     /// Creation time of the store in nanoseconds since 1970, taken from the file that marks it.
-    pub made_ns: Option<u64>,
+    pub created_ns: Option<u64>,
 }
 
 impl LabelInfo {
@@ -54,7 +54,7 @@ impl LabelInfo {
             uuid: label.uuid,
             size_bytes: label.size,
             block_bytes: BLOCK_BYTES,
-            made_ns: made.map(|made| made.as_nanos() as u64),
+            created_ns: made.map(|made| made.as_nanos() as u64),
         })
     }
 }

@@ -1,16 +1,16 @@
 //! Creating a store, and opening one: checks that its parts belong together, and detects losses. [`super::allocation::start`]
 //! determines what is allocated.
 
-use super::allocation::checkpoint::Ahead;
-use super::allocation::start::{self, Known};
+use super::allocation::checkpoint::BitmapPrefetch;
+use super::allocation::start::{self, AllocationState};
 use super::collection::Collection;
-use super::commit::ID_STEP;
+use super::commit::ID_PREALLOC;
 use super::db::{Db, DbConfig, Family, RawBatch};
 use super::device::{self, Device};
 use super::keys;
 use super::label::{FIRST_DATA_BLOCK, Label, Watermark};
 use super::onode::BLOCK_BYTES;
-use super::state::{self, State};
+use super::state::{self, SuperMeta};
 use super::{BlueStoreConfig, ballast, database_space};
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
@@ -34,12 +34,12 @@ impl BlueStoreConfig {
     /// Transactions that write data are refused if the database's file system has less than this free. The range between this
     /// value and `db_min_free_bytes` is for transactions that were ordered before all members of a PG learnt that there is no
     /// space.
-    pub(super) fn refusal_level(&self) -> u64 {
+    pub(super) fn min_free_for_writes(&self) -> u64 {
         self.db_min_free_bytes / 2
     }
 
     /// The ballast is removed if the database's file system has less than this free.
-    pub(super) fn ballast_level(&self) -> u64 {
+    pub(super) fn min_free_with_ballast(&self) -> u64 {
         self.db_min_free_bytes / 4
     }
 }
@@ -89,7 +89,7 @@ pub(super) fn mkfs(directory: &Path, size: u64, config: &BlueStoreConfig) -> Res
     batch.put(ids, Family::Super, state::ID_MAX, &1_u64.to_le_bytes());
     batch.put(ids, Family::Super, state::FRONTIER, &FIRST_DATA_BLOCK.to_le_bytes());
     batch.put(ids, Family::Super, state::UNIT, &unit.to_le_bytes());
-    start::make(directory, label.uuid, size / BLOCK_BYTES, &db, &mut batch)?;
+    start::create_first_checkpoint(directory, label.uuid, size / BLOCK_BYTES, &db, &mut batch)?;
     batch.finish();
     db.write(&batch)?;
     drop(db);
@@ -122,34 +122,34 @@ pub(super) fn check_type(directory: &Path) -> Result<()> {
 }
 
 /// The parts of a store, opened and checked to belong together.
-pub(super) struct Opened {
+pub(super) struct OpenedStore {
     pub(super) directory: PathBuf,
     pub(super) lock: StoreLock,
     pub(super) device: Device,
     pub(super) db: Db,
     pub(super) label: Label,
     pub(super) watermark: Watermark,
-    pub(super) state: State,
+    pub(super) state: SuperMeta,
     /// The bitmap of a checkpoint that is being read in advance.
-    pub(super) ahead: Mutex<Option<Ahead>>,
+    pub(super) ahead: Mutex<Option<BitmapPrefetch>>,
     /// Description of synced data that the database lost (rule B3).
     pub(super) loss: Option<String>,
 }
 
 /// Opens the store in `directory` and writes deferred data to its place.
-pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened> {
+pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<OpenedStore> {
     let path = directory.display().to_string();
     check_type(directory)?;
     let lock = StoreLock::take(directory)?;
     let device = Device::open(&directory.join("block"))?;
     let label = Label::read(&device, &path)?;
-    let ahead = start::read_ahead(directory, label.uuid, label.size / BLOCK_BYTES);
-    if database_space(directory)? < config.ballast_level() {
+    let ahead = start::prefetch_bitmap(directory, label.uuid, label.size / BLOCK_BYTES);
+    if database_space(directory)? < config.min_free_with_ballast() {
         // Opening the database takes some space.
         _ = std::fs::remove_file(ballast(directory));
     }
     let db = Db::open(&directory.join("db"), config.db(), false)?;
-    let mut state = State::read(&db, &path)?;
+    let mut state = SuperMeta::read(&db, &path)?;
     if state.uuid != label.uuid {
         let reason = format!("the device belongs to store {}, the database to {}", label.uuid, state.uuid);
         return Err(StoreError::WrongStore { path, reason });
@@ -175,7 +175,7 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened>
         db.write(&batch)?;
     }
     super::deferred::replay(&db, &device, label.size / BLOCK_BYTES)?;
-    Ok(Opened {
+    Ok(OpenedStore {
         directory: directory.to_owned(),
         lock,
         device,
@@ -215,7 +215,7 @@ pub(super) fn scan_collections(db: &Db) -> Result<BTreeMap<PgId, Collection>> {
 }
 
 /// Raises the recorded limits of numbers and blocks to those that a start found in use. Adds the records to `batch`.
-pub(super) fn raise(opened: &mut Opened, known: &Known, batch: &mut RawBatch) {
+pub(super) fn raise_limits(opened: &mut OpenedStore, known: &AllocationState, batch: &mut RawBatch) {
     let (ids, state) = (opened.db.ids(), &mut opened.state);
     if known.id_max > state.id_max {
         tracing::warn!(
@@ -243,11 +243,11 @@ pub(super) fn raise(opened: &mut Opened, known: &Known, batch: &mut RawBatch) {
 }
 
 /// Writes `batch` and marks the store as in use.
-pub(super) fn mark_mounted(opened: &Opened, mut batch: RawBatch) -> Result<()> {
+pub(super) fn mark_mounted(opened: &OpenedStore, mut batch: RawBatch) -> Result<()> {
     let ids = opened.db.ids();
     batch.put(ids, Family::Super, state::FORMAT, &state::FORMAT_VERSION.to_le_bytes());
     batch.put(ids, Family::Super, state::CLEAN, &[0]);
-    batch.put(ids, Family::Super, state::ID_MAX, &(opened.state.id_max + ID_STEP).to_le_bytes());
+    batch.put(ids, Family::Super, state::ID_MAX, &(opened.state.id_max + ID_PREALLOC).to_le_bytes());
     batch.finish();
     opened.db.write(&batch)
 }

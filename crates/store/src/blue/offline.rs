@@ -11,7 +11,7 @@ use std::path::Path;
 use uuid::Uuid;
 
 /// The prefix whose keys are removed by single deletes. Each key is put once between removals.
-pub(crate) const SINGLE_DELETES: &str = db::name(Family::PgLog);
+pub(crate) const SINGLE_DELETE_PREFIX: &str = db::name(Family::PgLog);
 
 /// Locks the BlueStore in `directory`. Fails if it is in use or does not exist.
 pub(crate) fn lock(directory: &Path) -> Result<StoreLock> {
@@ -49,7 +49,7 @@ pub(crate) fn mint_incarnation(database: &DB, batch: &mut WriteBatch) {
 
 /// Adds a change to `batch` that makes the next start determine the allocation from the objects' records, because manual changes
 /// of records may change it.
-pub(crate) fn distrust_allocation(database: &DB, batch: &mut WriteBatch) {
+pub(crate) fn invalidate_allocation(database: &DB, batch: &mut WriteBatch) {
     let family = database.cf_handle(db::name(Family::AllocDelta)).expect("invariant: opened with it");
     batch.delete_range_cf(family, [].as_slice(), &delta::END);
 }

@@ -6,8 +6,8 @@
 //!
 //! [`OnodeView`] decodes without allocating memory, for scans. [`Onode::decode`] builds the record that transactions change.
 
-use super::blob_kind::BlobKind;
-use super::varint::{self, Fields};
+use super::blob_kind::BlobFormat;
+use super::varint::{self, FieldReader};
 use bytes::Bytes;
 use nacre_types::crc32c::crc32c;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const BLOB_INLINE_SUMS: u64 = 2;
 
 /// A blob's checksums, as 32-bit words.
 #[derive(Clone, Debug)]
-pub(super) enum Sums {
+pub(super) enum Checksums {
     /// A single word.
     One(u32),
     /// Several words, or none.
@@ -39,20 +39,20 @@ pub(super) enum Sums {
     Stored,
 }
 
-impl Sums {
-    pub(super) fn from_slice(sums: &[u32]) -> Sums {
+impl Checksums {
+    pub(super) fn from_slice(sums: &[u32]) -> Checksums {
         match sums {
-            [one] => Sums::One(*one),
-            many => Sums::Many(many.into()),
+            [one] => Checksums::One(*one),
+            many => Checksums::Many(many.into()),
         }
     }
 
     /// The checksums, or `None` if they are not loaded.
     pub(super) fn as_slice(&self) -> Option<&[u32]> {
         match self {
-            Sums::One(sum) => Some(std::slice::from_ref(sum)),
-            Sums::Many(sums) => Some(sums),
-            Sums::Stored => None,
+            Checksums::One(sum) => Some(std::slice::from_ref(sum)),
+            Checksums::Many(sums) => Some(sums),
+            Checksums::Stored => None,
         }
     }
 }
@@ -75,8 +75,8 @@ pub(super) struct Blob {
     pub(super) shared: bool,
     /// Whether the checksums are in the onode.
     pub(super) inline_sums: bool,
-    pub(super) kind: BlobKind,
-    pub(super) sums: Sums,
+    pub(super) kind: BlobFormat,
+    pub(super) sums: Checksums,
     /// Cached contents: (first block within the blob's data, whole blocks), sorted, disjoint. Complete until the blob is
     /// written.
     pub(super) cached: Vec<(u32, Bytes)>,
@@ -115,7 +115,7 @@ impl Extent {
 
 /// An `AllocHint` as given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hint {
+pub(super) struct AllocHint {
     pub(super) object_size: u64,
     pub(super) write_size: u64,
     pub(super) flags: u32,
@@ -130,7 +130,7 @@ pub(super) struct Onode {
     pub(super) size: u64,
     /// Id of its omap, or 0 if it has none.
     pub(super) omap: u64,
-    pub(super) hint: Option<Hint>,
+    pub(super) hint: Option<AllocHint>,
     /// Sorted by name.
     pub(super) attrs: Vec<(Arc<str>, Bytes)>,
     pub(super) blobs: Vec<Blob>,
@@ -160,7 +160,8 @@ impl Onode {
             .blobs
             .iter()
             .map(|blob| {
-                let sums = if let Sums::Many(sums) = &blob.sums { sums.len() as u64 * 4 + 32 } else { 0 };
+                let sums =
+                    if let Checksums::Many(sums) = &blob.sums { sums.len() as u64 * 4 + 32 } else { 0 };
                 sums + blob.cached_bytes() + blob.cached.capacity() as u64 * 40
             })
             .sum();
@@ -171,7 +172,7 @@ impl Onode {
     pub(super) fn encode_into(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[VERSION, COMPAT]);
-        let kinds = self.blobs.iter().any(|blob| blob.kind != BlobKind::default());
+        let kinds = self.blobs.iter().any(|blob| blob.kind != BlobFormat::default());
         let hinted = if self.hint.is_some() { FLAG_HINT } else { 0 };
         varint::put(out, hinted | if kinds { FLAG_KINDS } else { 0 });
         varint::put(out, self.nid);
@@ -233,27 +234,28 @@ impl Onode {
                 run: blob.run,
                 shared: blob.shared,
                 inline_sums: blob.inline_sums,
-                kind: BlobKind::default(),
-                sums: Sums::Stored,
+                kind: BlobFormat::default(),
+                sums: Checksums::Stored,
                 cached: Vec::new(),
             });
         }
         let mut fields = blobs.rest;
         if view.kinds {
             for blob in &mut onode.blobs {
-                blob.kind = BlobKind::take(&mut fields, blob.run.blocks).ok_or("malformed kind of a blob")?;
+                blob.kind =
+                    BlobFormat::take(&mut fields, blob.run.blocks).ok_or("malformed kind of a blob")?;
             }
         }
         onode.decode_extents(&mut fields).ok_or("malformed extents")?;
         onode.decode_attrs(&mut fields).ok_or("malformed attributes")?;
         for blob in onode.blobs.iter_mut().filter(|blob| blob.inline_sums) {
             let bytes = fields.bytes(blob.kind.sum_bytes(blob.run.blocks)).ok_or("checksums cut short")?;
-            blob.sums = Sums::from_slice(&blob.kind.take_sums(bytes));
+            blob.sums = Checksums::from_slice(&blob.kind.take_sums(bytes));
         }
         if fields.0.is_empty() { Ok(onode) } else { Err("bytes left over") }
     }
 
-    fn decode_extents(&mut self, fields: &mut Fields<'_>) -> Option<()> {
+    fn decode_extents(&mut self, fields: &mut FieldReader<'_>) -> Option<()> {
         let count = fields.number()?;
         let mut last_end = 0_u64;
         for _ in 0..count {
@@ -275,7 +277,7 @@ impl Onode {
         Some(())
     }
 
-    fn decode_attrs(&mut self, fields: &mut Fields<'_>) -> Option<()> {
+    fn decode_attrs(&mut self, fields: &mut FieldReader<'_>) -> Option<()> {
         for _ in 0..fields.number()? {
             let len = fields.number()? as usize;
             let name = std::str::from_utf8(fields.bytes(len)?).ok()?;
@@ -296,11 +298,11 @@ pub(super) struct OnodeView<'a> {
     pub(super) nid: u64,
     pub(super) size: u64,
     pub(super) omap: u64,
-    pub(super) hint: Option<Hint>,
+    pub(super) hint: Option<AllocHint>,
     /// Whether the blobs' kinds follow the blobs.
     kinds: bool,
     blob_count: u64,
-    blobs: Fields<'a>,
+    blobs: FieldReader<'a>,
 }
 
 /// A blob as a scan sees it.
@@ -326,10 +328,10 @@ impl<'a> OnodeView<'a> {
             return Err("unknown format");
         }
         let fields = body.get(2..).ok_or("cut short")?;
-        Self::parse_fields(Fields(fields)).ok_or("malformed")
+        Self::parse_fields(FieldReader(fields)).ok_or("malformed")
     }
 
-    fn parse_fields(mut fields: Fields<'a>) -> Option<OnodeView<'a>> {
+    fn parse_fields(mut fields: FieldReader<'a>) -> Option<OnodeView<'a>> {
         let flags = fields.number()?;
         if flags & !KNOWN_FLAGS != 0 {
             return None;
@@ -338,7 +340,11 @@ impl<'a> OnodeView<'a> {
         let hint = if flags & FLAG_HINT == 0 {
             None
         } else {
-            Some(Hint { object_size: fields.number()?, write_size: fields.number()?, flags: fields.small()? })
+            Some(AllocHint {
+                object_size: fields.number()?,
+                write_size: fields.number()?,
+                flags: fields.small()?,
+            })
         };
         let blob_count = fields.number()?;
         // Each blob takes at least three bytes. This limits the memory that a decoder allocates.
@@ -349,22 +355,22 @@ impl<'a> OnodeView<'a> {
         Some(OnodeView { nid, size, omap, hint, kinds, blob_count, blobs: fields })
     }
 
-    /// The blobs. After the iteration, [`BlobViews::rest`] is positioned after them.
-    pub(super) fn blobs(&self) -> BlobViews<'a> {
-        BlobViews { rest: self.blobs, left: self.blob_count, last_id: self.nid, last_end: 0 }
+    /// The blobs. After the iteration, [`BlobViewIter::rest`] is positioned after them.
+    pub(super) fn blobs(&self) -> BlobViewIter<'a> {
+        BlobViewIter { rest: self.blobs, left: self.blob_count, last_id: self.nid, last_end: 0 }
     }
 }
 
 /// Iterates over a record's blobs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BlobViews<'a> {
-    rest: Fields<'a>,
+pub(super) struct BlobViewIter<'a> {
+    rest: FieldReader<'a>,
     left: u64,
     last_id: u64,
     last_end: u64,
 }
 
-impl BlobViews<'_> {
+impl BlobViewIter<'_> {
     fn read(&mut self) -> Option<BlobView> {
         let id = self.last_id.wrapping_add(self.rest.signed()? as u64);
         let flags = self.rest.number()?;
@@ -380,7 +386,7 @@ impl BlobViews<'_> {
     }
 }
 
-impl Iterator for BlobViews<'_> {
+impl Iterator for BlobViewIter<'_> {
     type Item = Result<BlobView, &'static str>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -419,7 +425,7 @@ impl SharedBlob {
         {
             return None;
         }
-        let mut fields = Fields(&body[2..]);
+        let mut fields = FieldReader(&body[2..]);
         let refs = fields.number()?;
         let run = Run { start: fields.number()?, blocks: fields.number()? };
         (fields.0.is_empty() && refs > 0 && run.blocks > 0).then_some(SharedBlob { refs, run })
@@ -427,7 +433,7 @@ impl SharedBlob {
 }
 
 /// Encodes a `csum` record for a blob of the given kind: the checksums, then their crc32c.
-pub(super) fn encode_sums(kind: BlobKind, sums: &[u32]) -> Vec<u8> {
+pub(super) fn encode_sums(kind: BlobFormat, sums: &[u32]) -> Vec<u8> {
     let mut out = Vec::with_capacity(sums.len() * 4 + 4);
     kind.put_sums(sums, &mut out);
     let crc = crc32c(&out);
@@ -436,18 +442,18 @@ pub(super) fn encode_sums(kind: BlobKind, sums: &[u32]) -> Vec<u8> {
 }
 
 /// Decodes a `csum` record of a blob of `blocks` blocks.
-pub(super) fn decode_sums(value: &[u8], kind: BlobKind, blocks: u64) -> Option<Sums> {
+pub(super) fn decode_sums(value: &[u8], kind: BlobFormat, blocks: u64) -> Option<Checksums> {
     let (body, crc) = value.split_last_chunk::<4>()?;
     if body.len() != kind.sum_bytes(blocks) || crc32c(body) != u32::from_le_bytes(*crc) {
         return None;
     }
-    Some(Sums::from_slice(&kind.take_sums(body)))
+    Some(Checksums::from_slice(&kind.take_sums(body)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blue::blob_kind::Packed;
+    use crate::blue::blob_kind::BlobCompression;
     use crate::{ChecksumType, CompressionAlgorithm};
     use nacre_fuzz::Target;
 
@@ -457,15 +463,19 @@ mod tests {
             run: Run { start, blocks },
             shared: id == 9,
             inline_sums,
-            kind: BlobKind::default(),
-            sums: if inline_sums { Sums::from_slice(&vec![7; blocks as usize]) } else { Sums::Stored },
+            kind: BlobFormat::default(),
+            sums: if inline_sums {
+                Checksums::from_slice(&vec![7; blocks as usize])
+            } else {
+                Checksums::Stored
+            },
             cached: Vec::new(),
         };
         Onode {
             nid: 12,
             size: 1 << 20,
             omap: 13,
-            hint: Some(Hint { object_size: 4 << 20, write_size: 4096, flags: 5 }),
+            hint: Some(AllocHint { object_size: 4 << 20, write_size: 4096, flags: 5 }),
             attrs: vec![("_".into(), Bytes::from_static(b"info")), ("snapset".into(), Bytes::new())],
             blobs: vec![blob(14, 1000, 1, true), blob(9, 20, 64, false), blob(300, 5000, 2, true)],
             extents: vec![
@@ -479,11 +489,12 @@ mod tests {
     /// An onode with blobs of several kinds.
     fn mixed() -> Onode {
         let mut onode = sample();
-        let packed = Packed { algorithm: CompressionAlgorithm::Zstd, content: 65_536, stored: 8_000 };
-        let kind = BlobKind { checksum: ChecksumType::Xxhash64, chunk_order: 1, packed: Some(packed) };
+        let packed =
+            BlobCompression { algorithm: CompressionAlgorithm::Zstd, content: 65_536, stored: 8_000 };
+        let kind = BlobFormat { checksum: ChecksumType::Xxhash64, chunk_order: 1, packed: Some(packed) };
         onode.blobs[2].kind = kind;
-        onode.blobs[2].sums = Sums::from_slice(&[1, 2]);
-        onode.blobs[1].kind = BlobKind { checksum: ChecksumType::Crc32c8, chunk_order: 6, packed: None };
+        onode.blobs[2].sums = Checksums::from_slice(&[1, 2]);
+        onode.blobs[1].kind = BlobFormat { checksum: ChecksumType::Crc32c8, chunk_order: 6, packed: None };
         onode.extents[2].len = 65_536;
         onode
     }
@@ -549,7 +560,7 @@ mod tests {
         let shared = SharedBlob { refs: 3, run: Run { start: 77, blocks: 5 } };
         let target = Target { repair: reseal, ..Target::new("shared-blob", corpus, vec![shared.encode()]) };
         target.run(|input| SharedBlob::decode(input).map(|shared| shared.encode()));
-        let kind = BlobKind::default();
+        let kind = BlobFormat::default();
         let seeds = vec![encode_sums(kind, &[1, 2, 3])];
         let target = Target { repair: reseal, ..Target::new("checksums", corpus, seeds) };
         target.run(|input| {
@@ -565,7 +576,7 @@ mod tests {
         let bytes = shared.encode();
         assert_eq!(SharedBlob::decode(&bytes), Some(shared));
         assert_eq!(SharedBlob::decode(&bytes[1..]), None);
-        let kind = BlobKind::default();
+        let kind = BlobFormat::default();
         let sums = encode_sums(kind, &[1, 2, 3]);
         assert_eq!(decode_sums(&sums, kind, 3).unwrap().as_slice(), Some(&[1, 2, 3][..]));
         assert!(decode_sums(&sums, kind, 2).is_none() && decode_sums(&sums[1..], kind, 3).is_none());

@@ -5,7 +5,7 @@ use super::apply::Txn;
 use super::db::Family;
 use super::extents::{block_pieces, cut_pieces};
 use super::keys;
-use super::onode::{BLOCK_BYTES, Blob, Extent, Onode, Sums, encode_sums};
+use super::onode::{BLOCK_BYTES, Blob, Checksums, Extent, Onode, encode_sums};
 use crate::error::Result;
 use bytes::Bytes;
 use nacre_types::payload::Payload;
@@ -38,7 +38,7 @@ impl Txn<'_> {
         for part in parts {
             let blob = &mut onode.blobs[part.blob];
             let loaded = match &blob.sums {
-                Sums::Stored => self.inner.load_sums(blob)?,
+                Checksums::Stored => self.inner.load_sums(blob)?,
                 loaded => loaded.clone(),
             };
             let (mut sums, mut new) = (loaded.as_slice().unwrap_or_default().to_vec(), Vec::new());
@@ -56,7 +56,7 @@ impl Txn<'_> {
                 let record = encode_sums(blob.kind, &sums);
                 self.batch.put(self.inner.ids, Family::Csum, &keys::id(blob.id), &record);
             }
-            blob.sums = Sums::from_slice(&sums);
+            blob.sums = Checksums::from_slice(&sums);
         }
         Ok(true)
     }
@@ -122,7 +122,7 @@ impl Blob {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blue::blob_kind::BlobKind;
+    use crate::blue::blob_kind::BlobFormat;
     use crate::blue::onode::Run;
 
     fn block(fill: u8, blocks: usize) -> Bytes {
@@ -132,8 +132,8 @@ mod tests {
     #[test]
     fn cached_contents_are_replaced_piece_by_piece() {
         let run = Run { start: 100, blocks: 16 };
-        let sums = Sums::from_slice(&[]);
-        let kind = BlobKind::default();
+        let sums = Checksums::from_slice(&[]);
+        let kind = BlobFormat::default();
         let mut blob = Blob { id: 1, run, shared: false, inline_sums: true, kind, sums, cached: Vec::new() };
         for (first, fill, blocks) in [(4, 1, 4), (10, 2, 2), (5, 3, 1), (7, 4, 4), (0, 5, 1), (4, 6, 1)] {
             blob.put_cached(first, block(fill, blocks));

@@ -1,25 +1,25 @@
 //! Reading an onode's data: from the cache, or from the device with verification of every block's checksum.
 
 use super::Inner;
-use super::aligned::Filling;
+use super::aligned::AlignedBufferBuilder;
+use super::compression;
 use super::db::Family;
 use super::keys;
-use super::onode::{BLOCK_BYTES, Blob, Extent, Onode, Run, Sums, decode_sums};
-use super::packing;
+use super::onode::{BLOCK_BYTES, Blob, Checksums, Extent, Onode, Run, decode_sums};
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
 
 /// Data that a read took from the device and that may be cached: (blob, first block within it, whole blocks).
-pub(super) type Fills = Vec<(u64, u32, Bytes)>;
+pub(super) type CacheFills = Vec<(u64, u32, Bytes)>;
 
 /// Checksums loaded from the database, by blob.
-pub(super) type LoadedSums = Vec<(u64, Sums)>;
+pub(super) type LoadedChecksums = Vec<(u64, Checksums)>;
 
 impl Inner {
     /// Loads the checksums that a read of `offset..end` needs to verify blocks. Must be called while the record can't change,
     /// because an overwrite of the blocks also replaces the checksums.
-    pub(super) fn loaded_sums(&self, onode: &Onode, offset: u64, end: u64) -> Result<LoadedSums> {
-        let mut loaded = LoadedSums::new();
+    pub(super) fn loaded_sums(&self, onode: &Onode, offset: u64, end: u64) -> Result<LoadedChecksums> {
+        let mut loaded = LoadedChecksums::new();
         if offset >= end {
             return Ok(loaded);
         }
@@ -47,10 +47,10 @@ impl Inner {
     pub(super) fn read_loaded(
         &self,
         onode: &Onode,
-        loaded: &LoadedSums,
+        loaded: &LoadedChecksums,
         offset: u64,
         len: u64,
-        fills: &mut Fills,
+        fills: &mut CacheFills,
     ) -> Result<Bytes> {
         if len == 0 {
             return Ok(Bytes::new());
@@ -68,7 +68,7 @@ impl Inner {
         // The buffer starts at a block boundary of the object, so that blocks can be read directly to their place in it.
         let base = offset / BLOCK_BYTES * BLOCK_BYTES;
         let parts = parts(onode, extents, base, offset, end);
-        let mut filling = Filling::new((end - base).next_multiple_of(BLOCK_BYTES) as usize);
+        let mut filling = AlignedBufferBuilder::new((end - base).next_multiple_of(BLOCK_BYTES) as usize);
         let mut rest = parts.as_slice();
         while let Some(part) = rest.first() {
             let mut taken = 1;
@@ -83,15 +83,17 @@ impl Inner {
                     self.read_blocks(&rest[..taken], loaded, &mut filling)?;
                 }
                 Source::Apart { skip } => {
-                    let mut own = Filling::new((part.blocks * BLOCK_BYTES) as usize);
+                    let mut own = AlignedBufferBuilder::new((part.blocks * BLOCK_BYTES) as usize);
                     self.read_blocks(&rest[..1], loaded, &mut own)?;
                     let own = own.finish().freeze();
                     let own = match part.blob.kind.packed {
                         None => own,
-                        Some(packed) => Bytes::from(packing::unpack(packed, &own).ok_or_else(|| {
-                            let detail = "it can't be decompressed".to_owned();
-                            self.corrupt_data(part.blob, part.start(), detail)
-                        })?),
+                        Some(packed) => {
+                            Bytes::from(compression::decompress(packed, &own).ok_or_else(|| {
+                                let detail = "it can't be decompressed".to_owned();
+                                self.corrupt_data(part.blob, part.start(), detail)
+                            })?)
+                        }
                     };
                     let skip = *skip as usize;
                     filling.zero_to(part.from as usize);
@@ -121,7 +123,12 @@ impl Inner {
 
     /// Reads `parts`, which are consecutive on the device, to the end of `filling`. Applies their cached contents, which may not
     /// have been written to the device yet, and verifies the result.
-    fn read_blocks(&self, parts: &[Part<'_>], loaded: &LoadedSums, filling: &mut Filling) -> Result<()> {
+    fn read_blocks(
+        &self,
+        parts: &[Part<'_>],
+        loaded: &LoadedChecksums,
+        filling: &mut AlignedBufferBuilder,
+    ) -> Result<()> {
         let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
         let mut read = self.device.read_into(
             parts[0].start() * BLOCK_BYTES,
@@ -137,12 +144,12 @@ impl Inner {
         Ok(())
     }
 
-    fn verify(&self, part: &Part<'_>, loaded: &LoadedSums, read: &[u8]) -> Result<()> {
+    fn verify(&self, part: &Part<'_>, loaded: &LoadedChecksums, read: &[u8]) -> Result<()> {
         let blob = part.blob;
         let loaded = || loaded.iter().find(|(id, _)| *id == blob.id)?.1.as_slice();
         let sums = blob.sums.as_slice().or_else(loaded).unwrap_or_default();
         let chunk_blocks = blob.kind.chunk_blocks();
-        let Some(chunk) = blob.kind.first_wrong(part.first_block / chunk_blocks, read, sums) else {
+        let Some(chunk) = blob.kind.first_mismatch(part.first_block / chunk_blocks, read, sums) else {
             return Ok(());
         };
         let (block, words) = (chunk * chunk_blocks, blob.kind.sum_words(1) as usize);
@@ -155,7 +162,7 @@ impl Inner {
     }
 
     /// Loads a blob's checksums from the `csum` family.
-    pub(super) fn load_sums(&self, blob: &Blob) -> Result<Sums> {
+    pub(super) fn load_sums(&self, blob: &Blob) -> Result<Checksums> {
         let id = blob.id;
         let value = self.db.get(Family::Csum, &keys::id(id))?;
         let sums = value.as_deref().and_then(|value| decode_sums(value, blob.kind, blob.run.blocks));

@@ -12,14 +12,14 @@
 
 mod compare;
 mod parallel;
+mod record_decoder;
 mod simple;
-mod wire;
 
 use super::alloc::Allocator;
 use super::allocation::{SpaceAccounting, bits};
 use super::db::Family;
 use super::label::FIRST_DATA_BLOCK;
-use super::mount::Opened;
+use super::mount::OpenedStore;
 use super::onode::{BLOCK_BYTES, Run};
 use super::state::MAX_ID;
 use crate::error::{Result, StoreError};
@@ -27,10 +27,10 @@ use crate::{ScanProgress, StoreEvents};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-pub use compare::Recovery;
+pub use compare::RecoveredAllocation;
 
 /// Interval between progress reports of a scan.
-const TELL_INTERVAL: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of findings that are reported as text.
 const MAX_TEXTS: usize = 16;
 /// Maximum number of disputed runs that are tracked. If there are more, all free space is withheld.
@@ -73,14 +73,14 @@ impl ScanStats {
 
 /// The inconsistencies that a scan found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Findings {
+pub(super) struct ScanFindings {
     /// Blocks that several records own, or that a record claims without owning them. Within the store, sorted and disjoint after
-    /// [`Findings::settle`].
+    /// [`ScanFindings::settle`].
     pub(super) disputed: Vec<Run>,
     /// Number of records that can't be decoded, because of which all free space is withheld.
     pub(super) undecodable: u64,
     /// Keys of undecodable shared blobs' records that no object needs. They may be deleted.
-    pub(super) needless: Vec<Vec<u8>>,
+    pub(super) unreferenced: Vec<Vec<u8>>,
     /// Keys of undecodable shared blobs' records.
     unreadable: Vec<Vec<u8>>,
     /// Shared blobs that objects refer to and that have no matching record.
@@ -90,7 +90,7 @@ pub(super) struct Findings {
     texts: Vec<String>,
 }
 
-impl Findings {
+impl ScanFindings {
     pub(super) fn is_empty(&self) -> bool {
         self.disputed.is_empty() && self.undecodable == 0 && self.texts.is_empty() && self.dropped == 0
     }
@@ -119,7 +119,7 @@ impl Findings {
         for key in &needless {
             tracing::warn!(?key, "bluestore: a shared blob's record that can't be decoded is not referenced");
         }
-        self.needless = needless;
+        self.unreferenced = needless;
     }
 
     fn dispute(&mut self, run: Run, limit: u64) {
@@ -134,7 +134,7 @@ impl Findings {
         }
     }
 
-    fn add(&mut self, other: Findings) {
+    fn add(&mut self, other: ScanFindings) {
         self.disputed.extend(other.disputed);
         self.undecodable += other.undecodable;
         self.unreadable.extend(other.unreadable);
@@ -205,12 +205,12 @@ impl Findings {
 
 /// The highest number in use, and the end of the last run of blocks on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Highest {
+struct MaxInUse {
     id: u64,
     end: u64,
 }
 
-impl Highest {
+impl MaxInUse {
     fn see_id(&mut self, id: u64) {
         if id < MAX_ID {
             self.id = self.id.max(id);
@@ -225,7 +225,7 @@ impl Highest {
         }
     }
 
-    fn add(&mut self, other: Highest) {
+    fn add(&mut self, other: MaxInUse) {
         self.id = self.id.max(other.id);
         self.end = self.end.max(other.end);
     }
@@ -233,18 +233,18 @@ impl Highest {
 
 /// The result of a traversal of all records. Runs are valid up to the end of the device.
 #[derive(Debug)]
-struct Traversed {
+struct Traversal {
     accounting: SpaceAccounting,
-    findings: Findings,
+    findings: ScanFindings,
     stats: ScanStats,
-    highest: Highest,
+    highest: MaxInUse,
 }
 
 /// The result of a scan.
 #[derive(Debug)]
-pub(super) struct Scanned {
+pub(super) struct ScanResult {
     pub(super) accounting: SpaceAccounting,
-    pub(super) findings: Findings,
+    pub(super) findings: ScanFindings,
     pub(super) stats: ScanStats,
     /// The database's limits, or higher ones if records contain higher values.
     pub(super) id_max: u64,
@@ -252,7 +252,7 @@ pub(super) struct Scanned {
 }
 
 /// Scans with `threads` threads. 0 selects the simple scan.
-pub(super) fn scan(opened: &Opened, threads: usize, events: &dyn StoreEvents) -> Result<Scanned> {
+pub(super) fn scan(opened: &OpenedStore, threads: usize, events: &dyn StoreEvents) -> Result<ScanResult> {
     let begun = Instant::now();
     let progress = Progress::new(opened, events);
     let traversed = match threads {
@@ -260,7 +260,7 @@ pub(super) fn scan(opened: &Opened, threads: usize, events: &dyn StoreEvents) ->
         threads => parallel::scan(opened, threads, progress),
     };
     events.scanning(None);
-    let Traversed { mut accounting, mut findings, stats, mut highest } = traversed?;
+    let Traversal { mut accounting, mut findings, stats, mut highest } = traversed?;
     // Omaps and checksums of objects whose records are lost or can't be decoded may remain. A new object must not get their ids.
     for family in [Family::Omap, Family::Csum, Family::Shared] {
         let id = |key: &[u8]| key.first_chunk::<8>().map(|id| u64::from_be_bytes(*id));
@@ -275,7 +275,7 @@ pub(super) fn scan(opened: &Opened, threads: usize, events: &dyn StoreEvents) ->
     findings.judge_unreadable();
     let ScanStats { onode_count, extent_count, .. } = stats;
     tracing::info!(threads, onode_count, extent_count, took = ?begun.elapsed(), "bluestore: scanned all objects");
-    Ok(Scanned { accounting, findings, stats, id_max, frontier })
+    Ok(ScanResult { accounting, findings, stats, id_max, frontier })
 }
 
 /// Reports the progress of a scan, and checks whether it must end.
@@ -287,14 +287,14 @@ struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    fn new(opened: &Opened, events: &'a dyn StoreEvents) -> Progress<'a> {
+    fn new(opened: &OpenedStore, events: &'a dyn StoreEvents) -> Progress<'a> {
         let now = Instant::now();
         Progress { events, expected: opened.db.estimated_keys(Family::Onodes), begun: now, told: now }
     }
 
     /// Reports once a second that `onodes` are scanned. Must be called often. Fails if the scan must end.
     fn at(&mut self, onodes: u64) -> Result<()> {
-        if self.told.elapsed() >= TELL_INTERVAL {
+        if self.told.elapsed() >= REPORT_INTERVAL {
             self.told = Instant::now();
             let progress =
                 ScanProgress { onodes, expected: self.expected.max(onodes), elapsed: self.begun.elapsed() };

@@ -4,9 +4,9 @@
 use super::BlueStoreConfig;
 use super::allocation::delta;
 use super::db::{Family, RawBatch};
-use super::fsck::{self, Finding, FsckReport};
+use super::fsck::{self, FsckFinding, FsckReport};
 use super::keys;
-use super::mount::{self, Opened};
+use super::mount::{self, OpenedStore};
 use super::onode::SharedBlob;
 use super::state;
 use crate::error::Result;
@@ -16,7 +16,7 @@ use std::path::Path;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairReport {
     /// The repaired findings.
-    pub repaired: Vec<Finding>,
+    pub repaired: Vec<FsckFinding>,
     /// What is still wrong.
     pub remaining: FsckReport,
 }
@@ -31,15 +31,14 @@ pub(super) fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> 
     let mut batch = RawBatch::default();
     let mut repaired = Vec::new();
     // Records that seem unreferenced may belong to an object that can't be read, or to a blob that was not counted.
-    let unread = found
-        .findings
-        .iter()
-        .any(|finding| matches!(finding, Finding::Undecodable("onodes", _) | Finding::OutOfBounds(..)));
+    let unread = found.findings.iter().any(|finding| {
+        matches!(finding, FsckFinding::Undecodable("onodes", _) | FsckFinding::OutOfBounds(..))
+    });
     let mut id_max = opened.state.id_max;
     for finding in &found.findings {
         let needs_all = matches!(
             finding,
-            Finding::StrayChecksums(_) | Finding::StrayOmap(_) | Finding::WrongReferences(..)
+            FsckFinding::StrayChecksums(_) | FsckFinding::StrayOmap(_) | FsckFinding::WrongReferences(..)
         );
         if !(unread && needs_all) && mend(&opened, finding, &mut id_max, &mut batch)? {
             repaired.push(finding.clone());
@@ -64,39 +63,39 @@ pub(super) fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> 
 }
 
 /// Adds the repair of a finding to `batch`, or raises `id_max`. Returns whether the finding can be repaired.
-fn mend(opened: &Opened, finding: &Finding, id_max: &mut u64, batch: &mut RawBatch) -> Result<bool> {
+fn mend(opened: &OpenedStore, finding: &FsckFinding, id_max: &mut u64, batch: &mut RawBatch) -> Result<bool> {
     let ids = opened.db.ids();
     match finding {
-        Finding::StrayChecksums(blob) => batch.delete(ids, Family::Csum, &keys::id(*blob)),
-        Finding::StrayOmap(omap) => {
+        FsckFinding::StrayChecksums(blob) => batch.delete(ids, Family::Csum, &keys::id(*blob)),
+        FsckFinding::StrayOmap(omap) => {
             let Some(next) = omap.checked_add(1) else { return Ok(false) };
             batch.delete_range(ids, Family::Omap, &keys::id(*omap), &keys::id(next));
         }
-        Finding::WrongReferences(blob, _, 0) => batch.delete(ids, Family::Shared, &keys::id(*blob)),
-        Finding::WrongReferences(blob, _, holders) => {
+        FsckFinding::WrongReferences(blob, _, 0) => batch.delete(ids, Family::Shared, &keys::id(*blob)),
+        FsckFinding::WrongReferences(blob, _, holders) => {
             let record = opened.db.get(Family::Shared, &keys::id(*blob))?;
             let Some(record) = record.and_then(|value| SharedBlob::decode(&value)) else { return Ok(false) };
             let record = SharedBlob { refs: *holders, ..record };
             batch.put(ids, Family::Shared, &keys::id(*blob), &record.encode());
         }
-        Finding::NumberTooHigh(number) => {
+        FsckFinding::NumberTooHigh(number) => {
             if *number >= state::MAX_ID {
                 return Ok(false);
             }
             *id_max = (number + 1).max(*id_max);
         }
         // Recomputed by the scan of the next start.
-        Finding::WrongUsage(..) | Finding::WrongObjects(..) | Finding::WrongAllocation(..) => {}
-        Finding::Loss(_)
-        | Finding::Undecodable(..)
-        | Finding::OutOfBounds(..)
-        | Finding::OwnedTwice(_)
-        | Finding::NoSharedRecord(..)
-        | Finding::NoChecksums(..)
-        | Finding::BadData(..)
-        | Finding::Unreadable(..)
-        | Finding::OmapOwnedTwice(_)
-        | Finding::NoCollection(..) => return Ok(false),
+        FsckFinding::WrongUsage(..) | FsckFinding::WrongObjects(..) | FsckFinding::WrongAllocation(..) => {}
+        FsckFinding::Loss(_)
+        | FsckFinding::Undecodable(..)
+        | FsckFinding::OutOfBounds(..)
+        | FsckFinding::OwnedTwice(_)
+        | FsckFinding::NoSharedRecord(..)
+        | FsckFinding::NoChecksums(..)
+        | FsckFinding::BadData(..)
+        | FsckFinding::Unreadable(..)
+        | FsckFinding::OmapOwnedTwice(_)
+        | FsckFinding::NoCollection(..) => return Ok(false),
     }
     Ok(true)
 }

@@ -37,7 +37,7 @@ pub(super) const MAX_UNIT_BYTES: u64 = FIRST_DATA_BLOCK * BLOCK_BYTES;
 
 /// The store's state at mount.
 #[derive(Clone, Debug)]
-pub(super) struct State {
+pub(super) struct SuperMeta {
     pub(super) uuid: Uuid,
     pub(super) incarnation: Incarnation,
     pub(super) clean: bool,
@@ -49,8 +49,8 @@ pub(super) struct State {
     pub(super) unit_blocks: u64,
 }
 
-impl State {
-    pub(super) fn read(db: &Db, path: &str) -> Result<State> {
+impl SuperMeta {
+    pub(super) fn read(db: &Db, path: &str) -> Result<SuperMeta> {
         let get = |key: &[u8]| -> Result<Vec<u8>> {
             let value = db.get(Family::Super, key)?.ok_or_else(|| {
                 let name = String::from_utf8_lossy(key);
@@ -81,7 +81,7 @@ impl State {
         if !unit.is_power_of_two() || !(BLOCK_BYTES..=MAX_UNIT_BYTES).contains(&unit) {
             return Err(StoreError::corrupt("m/min_alloc_size in the database", "no such unit"));
         }
-        Ok(State {
+        Ok(SuperMeta {
             unit_blocks: unit / BLOCK_BYTES,
             uuid: uuid(UUID)?,
             incarnation: Incarnation(uuid(INCARNATION)?),

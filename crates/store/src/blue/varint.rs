@@ -16,9 +16,9 @@ pub(super) fn put_signed(out: &mut Vec<u8>, value: i64) {
 
 /// Reads fields from the start of a record. `None` if it ends early or a number is malformed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+pub(super) struct FieldReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> FieldReader<'a> {
     pub(super) fn number(&mut self) -> Option<u64> {
         let mut value = 0_u64;
         for (at, byte) in self.0.iter().enumerate().take(10) {
@@ -62,12 +62,12 @@ mod tests {
             let mut out = Vec::new();
             put(&mut out, value);
             put_signed(&mut out, value as i64);
-            let mut fields = Fields(&out);
+            let mut fields = FieldReader(&out);
             assert_eq!((fields.number(), fields.signed()), (Some(value), Some(value as i64)));
             assert!(fields.0.is_empty());
         }
-        assert_eq!(Fields(&[0x80]).number(), None);
-        assert_eq!(Fields(&[0xff; 11]).number(), None);
-        assert_eq!(Fields(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]).number(), None);
+        assert_eq!(FieldReader(&[0x80]).number(), None);
+        assert_eq!(FieldReader(&[0xff; 11]).number(), None);
+        assert_eq!(FieldReader(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]).number(), None);
     }
 }

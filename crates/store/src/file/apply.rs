@@ -8,9 +8,9 @@
 //! database are skipped up to its position.
 
 use super::backend::Backend;
-use super::db::{DbState, Position, attr_key};
-use super::queue::{Queued, Work};
-use super::step::{Family, FileIndex, Record, Step};
+use super::db::{DbState, SequencerPosition, attr_key};
+use super::queue::{ApplyWork, QueuedTxn};
+use super::step::{Family, FileIndex, JournalRecord, Step};
 use super::{ATTR_PREFIX, Inner, sys};
 use crate::PoolUsage;
 use crate::blue::keys;
@@ -34,7 +34,7 @@ const MAX_BATCH_BYTES: usize = 4 << 20;
 /// Executes records.
 pub(super) struct Applier {
     batch: WriteBatch,
-    position: Position,
+    position: SequencerPosition,
     next_number: u64,
     usage: BTreeMap<PoolId, PoolUsage>,
     changed_pools: BTreeSet<PoolId>,
@@ -60,7 +60,7 @@ impl Applier {
     }
 
     /// Records the names of files, before anything is replayed.
-    pub(super) fn note(&mut self, record: &Record) {
+    pub(super) fn register_names(&mut self, record: &JournalRecord) {
         fail::fail_point!("filestore::forget_names", |_| ());
         for (oid, number) in &record.files {
             let names = self.aliases.entry(*number).or_default();
@@ -71,7 +71,7 @@ impl Applier {
     }
 
     /// Ends recovery. The names of files are no longer needed.
-    pub(super) fn forget_aliases(&mut self) {
+    pub(super) fn clear_aliases(&mut self) {
         self.aliases = HashMap::new();
         self.moved = BTreeSet::new();
     }
@@ -81,9 +81,9 @@ impl Applier {
     }
 
     /// Executes a record. The database contains it after [`Applier::finish`].
-    pub(super) fn record(&mut self, backend: &Backend, seq: u64, record: &Record) -> Result<()> {
+    pub(super) fn record(&mut self, backend: &Backend, seq: u64, record: &JournalRecord) -> Result<()> {
         for (at, step) in record.steps.iter().enumerate() {
-            let here = Position { seq, step: at as u32 };
+            let here = SequencerPosition { seq, step: at as u32 };
             self.file_step(backend, record, step, here)?;
             if here >= self.position {
                 self.database_step(backend, step, here)?;
@@ -95,14 +95,14 @@ impl Applier {
         if self.position.seq <= seq {
             record.usage.apply_to(self.usage.entry(record.coll.pool).or_default());
             self.changed_pools.insert(record.coll.pool);
-            self.position = Position { seq: seq + 1, step: 0 };
+            self.position = SequencerPosition { seq: seq + 1, step: 0 };
         }
         Ok(())
     }
 
     /// Skips lost records: the next record has the number `seq`.
     pub(super) fn skip_to(&mut self, seq: u64) {
-        self.position = self.position.max(Position { seq, step: 0 });
+        self.position = self.position.max(SequencerPosition { seq, step: 0 });
     }
 
     /// Writes the collected batch, with the usage of all records that were executed.
@@ -115,7 +115,7 @@ impl Applier {
     }
 
     /// The open file of a record's entry. It is created if it does not exist.
-    fn file(&self, backend: &Backend, record: &Record, index: FileIndex) -> Result<Arc<File>> {
+    fn file(&self, backend: &Backend, record: &JournalRecord, index: FileIndex) -> Result<Arc<File>> {
         let (oid, number) = &record.files[index as usize];
         let mut names = vec![oid];
         names.extend(self.aliases.get(number).into_iter().flatten().filter(|name| *name != oid));
@@ -125,7 +125,13 @@ impl Applier {
         }
     }
 
-    fn file_step(&mut self, backend: &Backend, record: &Record, step: &Step, here: Position) -> Result<()> {
+    fn file_step(
+        &mut self,
+        backend: &Backend,
+        record: &JournalRecord,
+        step: &Step,
+        here: SequencerPosition,
+    ) -> Result<()> {
         fail::fail_point!("filestore::apply", |_| Err(StoreError::Io {
             what: "apply (failpoint)".into(),
             code: libc::EIO
@@ -191,7 +197,7 @@ impl Applier {
             }
             Step::Unlink(index) => {
                 let (oid, number) = &record.files[*index as usize];
-                backend.forget(*number);
+                backend.evict_file(*number);
                 backend.dirs.unlink(coll, oid, *number)?;
                 for name in self.aliases.get(number).into_iter().flatten() {
                     backend.dirs.unlink(coll, name, *number)?;
@@ -205,7 +211,7 @@ impl Applier {
         }
     }
 
-    fn database_step(&mut self, backend: &Backend, step: &Step, here: Position) -> Result<()> {
+    fn database_step(&mut self, backend: &Backend, step: &Step, here: SequencerPosition) -> Result<()> {
         match step {
             Step::Put { family, key, value } => backend.db.put(&mut self.batch, *family, key, value),
             Step::Delete { family, key } => backend.db.delete(&mut self.batch, *family, key),
@@ -239,7 +245,7 @@ impl Applier {
     }
 
     /// Copies an omap as of this step. All earlier steps must be in the database first.
-    fn copy_omap(&mut self, backend: &Backend, from: u64, to: u64, here: Position) -> Result<()> {
+    fn copy_omap(&mut self, backend: &Backend, from: u64, to: u64, here: SequencerPosition) -> Result<()> {
         self.position = here;
         self.finish(backend)?;
         let (first, end) = (keys::id(from), keys::id(from + 1));
@@ -312,19 +318,19 @@ pub(super) fn run(inner: &Inner, mut applier: Applier) {
             }
         });
         let done = match inner.queue.take_for_apply(sync_at) {
-            Work::Apply(batch) => {
+            ApplyWork::Apply(batch) => {
                 let result = apply_batch(inner, &mut applier, batch, &mut last);
                 unsynced_since = unsynced_since.or_else(|| Some(Instant::now()));
                 result.map(|()| false)
             }
-            Work::Sync => {
+            ApplyWork::Sync => {
                 unsynced_since = None;
                 let result = sync(inner, last);
                 synced_at = Instant::now();
                 result.map(|()| false)
             }
-            Work::Finish => sync(inner, last).map(|()| true),
-            Work::Abandon => return,
+            ApplyWork::Finish => sync(inner, last).map(|()| true),
+            ApplyWork::Abandon => return,
         };
         match done {
             Ok(false) => {}
@@ -338,7 +344,7 @@ pub(super) fn run(inner: &Inner, mut applier: Applier) {
     }
 }
 
-fn apply_batch(inner: &Inner, applier: &mut Applier, batch: Vec<Queued>, last: &mut u64) -> Result<()> {
+fn apply_batch(inner: &Inner, applier: &mut Applier, batch: Vec<QueuedTxn>, last: &mut u64) -> Result<()> {
     inner.check()?;
     for queued in &batch {
         applier.record(&inner.backend, queued.seq, &queued.record)?;
@@ -346,7 +352,7 @@ fn apply_batch(inner: &Inner, applier: &mut Applier, batch: Vec<Queued>, last: &
     applier.finish(&inner.backend)?;
     *last = batch.last().map_or(*last, |queued| queued.seq);
     let bytes = batch.iter().map(|queued| queued.bytes).sum();
-    inner.queue.applied_to(*last, bytes, batch.len());
+    inner.queue.mark_applied(*last, bytes, batch.len());
     for queued in &batch {
         queued.collection.lock().settle(queued.touched.iter(), *last);
     }
@@ -364,7 +370,7 @@ fn sync(inner: &Inner, last: u64) -> Result<()> {
     if let Some(position) = position {
         inner.journal.trim(position)?;
     }
-    inner.queue.trimmed();
+    inner.queue.notify_trimmed();
     let took = begun.elapsed();
     if took > Duration::from_secs(10) {
         tracing::warn!(?took, "filestore: syncing the file system takes long");
@@ -388,8 +394,8 @@ mod tests {
     }
 
     /// A record with steps on a single object and file.
-    fn record(steps: Vec<Step>) -> Record {
-        Record {
+    fn record(steps: Vec<Step>) -> JournalRecord {
+        JournalRecord {
             coll: PgId::new(PoolId(3), 0),
             files: vec![(ObjectId::new(PoolId(3), "", "", "object"), 7)],
             steps,
@@ -424,7 +430,7 @@ mod tests {
     fn attributes_that_a_file_takes_no_more_when_they_are_replayed_go_to_the_database() {
         let (_directory, backend) = backend();
         // The database contains everything that the journal contains.
-        let state = DbState { position: Position { seq: 9, step: 0 }, ..DbState::default() };
+        let state = DbState { position: SequencerPosition { seq: 9, step: 0 }, ..DbState::default() };
         let mut applier = Applier::new(&state);
         // No file accepts such names, which simulates a file system that is now full.
         let names = ["kept\0", "removed\0", "replaced\0"];

@@ -2,7 +2,7 @@
 
 use super::FileStoreConfig;
 use super::db::Db;
-use super::dirs::{self, Dirs};
+use super::hash_index::{self, HashIndex};
 use super::names;
 use super::sys;
 use crate::error::{Result, StoreError};
@@ -28,7 +28,7 @@ pub(super) struct XattrLimits {
 /// Files, database and open descriptors.
 pub(super) struct Backend {
     pub(super) db: Db,
-    pub(super) dirs: Dirs,
+    pub(super) dirs: HashIndex,
     current: PathBuf,
     current_file: File,
     open_files: Mutex<OpenFiles>,
@@ -64,7 +64,7 @@ impl Backend {
         let merge_below = u64::try_from(config.merge_threshold).unwrap_or(0);
         Ok(Backend {
             db,
-            dirs: Dirs::new(current.to_owned(), split_above, merge_below),
+            dirs: HashIndex::new(current.to_owned(), split_above, merge_below),
             current: current.to_owned(),
             current_file,
             open_files: Mutex::new(OpenFiles {
@@ -103,7 +103,7 @@ impl Backend {
     pub(super) fn clear_clones(&self) -> Result<()> {
         let directory = self.current.join(CLONES);
         let mut left = Vec::new();
-        dirs::for_each_entry(&directory, |name, _| left.push(directory.join(name)))?;
+        hash_index::for_each_entry(&directory, |name, _| left.push(directory.join(name)))?;
         left.iter().try_for_each(|path| remove(path))
     }
 
@@ -124,7 +124,7 @@ impl Backend {
     }
 
     /// Caches a descriptor.
-    pub(super) fn keep(&self, number: u64, file: File) -> Arc<File> {
+    pub(super) fn cache_file(&self, number: u64, file: File) -> Arc<File> {
         let file = Arc::new(file);
         let mut open = self.open_files.lock();
         if open.files.len() >= open.limit
@@ -140,7 +140,7 @@ impl Backend {
     }
 
     /// Removes a descriptor from the cache.
-    pub(super) fn forget(&self, number: u64) {
+    pub(super) fn evict_file(&self, number: u64) {
         self.open_files.lock().files.remove(&number);
     }
 
@@ -159,11 +159,11 @@ impl Backend {
         for _ in 0..2 {
             for oid in names {
                 if let Some(file) = self.dirs.open(coll, oid, number)? {
-                    return Ok(Some(self.keep(number, file)));
+                    return Ok(Some(self.cache_file(number, file)));
                 }
             }
-            if let Ok(file) = dirs::open(&self.clone_path(number)) {
-                return Ok(Some(self.keep(number, file)));
+            if let Ok(file) = hash_index::open(&self.clone_path(number)) {
+                return Ok(Some(self.cache_file(number, file)));
             }
         }
         Ok(None)
@@ -174,12 +174,12 @@ impl Backend {
         let file = self.dirs.create(coll, oid, number)?;
         if names::file_name(oid, number).1 {
             // For people who look at the files. The database also has the name.
-            let full = names::full(oid, number);
+            let full = names::full_name(oid, number);
             if let Err(error) = sys::set_xattr(&file, names::LONG_NAME_XATTR, full.as_bytes()) {
                 tracing::debug!(%oid, %error, "filestore: can't keep the whole name with the file");
             }
         }
-        Ok(self.keep(number, file))
+        Ok(self.cache_file(number, file))
     }
 
     /// Makes everything written so far durable.

@@ -8,28 +8,28 @@ use std::collections::BTreeMap;
 
 /// A change to a file that may not have been applied yet.
 #[derive(Clone, Debug)]
-pub(super) enum Pending {
+pub(super) enum PendingChange {
     /// The file is new: earlier contents do not count.
     Fresh,
     /// The file is a prepared clone.
     Adopted,
     /// The file may still have the name of this object.
-    Was(ObjectId),
+    RenamedFrom(ObjectId),
     Write(u64, Bytes),
     Zero(u64, u64),
     SetLen(u64),
 }
 
 /// A pending change of a transaction that has no number yet.
-pub(super) const UNNUMBERED: u64 = u64::MAX;
+pub(super) const NO_SEQ: u64 = u64::MAX;
 
 /// The cached state of an object.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct ObjectEntry {
     /// The object as of the last queued transaction, or `None` if it does not exist.
     pub(super) object: Option<Object>,
     /// Pending changes with the number of their transaction, in order.
-    pub(super) pending: Vec<(u64, Pending)>,
+    pub(super) pending: Vec<(u64, PendingChange)>,
     /// The last transaction that changed the object.
     pub(super) last_seq: u64,
     /// The last transaction that changed its omap.
@@ -41,7 +41,7 @@ pub(super) struct Entry {
 pub(super) struct Collection {
     pub(super) id: PgId,
     pub(super) exists: bool,
-    pub(super) entries: BTreeMap<ObjectId, Entry>,
+    pub(super) entries: BTreeMap<ObjectId, ObjectEntry>,
     /// The last transaction that changed log, values or existence of the collection.
     pub(super) meta_seq: u64,
 }

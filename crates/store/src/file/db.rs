@@ -2,7 +2,7 @@
 //!
 //! Only the applying thread writes. RocksDB runs without its own log, because the store's journal takes that role. The
 //! memtables of all families are flushed together, by the store's sync or when one is full. After a crash the database is
-//! therefore in the state of a single moment, which is identified by its [`Position`], a part of every batch.
+//! therefore in the state of a single moment, which is identified by its [`SequencerPosition`], a part of every batch.
 
 use super::step::Family;
 use crate::PoolUsage;
@@ -39,7 +39,7 @@ const USAGE_PREFIX: &[u8] = b"p/";
 
 /// The first step that is not in the database: the sequence number of its record, and its index in the record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Position {
+pub(super) struct SequencerPosition {
     pub(super) seq: u64,
     pub(super) step: u32,
 }
@@ -52,7 +52,7 @@ pub(super) struct Db {
 /// The store's state as recorded in the database.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DbState {
-    pub(super) position: Position,
+    pub(super) position: SequencerPosition,
     pub(super) next_number: u64,
     pub(super) usage: BTreeMap<PoolId, PoolUsage>,
 }
@@ -145,7 +145,7 @@ impl Db {
     }
 
     /// Writes a batch that brings the database to `position`. Not yet durable on return.
-    pub(super) fn write(&self, mut batch: WriteBatch, position: Position) -> Result<()> {
+    pub(super) fn write(&self, mut batch: WriteBatch, position: SequencerPosition) -> Result<()> {
         fail::fail_point!("filestore::db_write", |_| Err(StoreError::Database {
             what: "write the metadata database",
             detail: "failpoint".into()
@@ -191,7 +191,11 @@ impl Db {
     pub(super) fn set_uuid(&self, uuid: uuid::Uuid) -> Result<()> {
         let mut batch = WriteBatch::default();
         batch.put_cf(self.family(Family::Super), UUID, uuid.as_bytes());
-        batch.put_cf(self.family(Family::Super), POSITION, encode_position(Position { seq: 1, step: 0 }));
+        batch.put_cf(
+            self.family(Family::Super),
+            POSITION,
+            encode_position(SequencerPosition { seq: 1, step: 0 }),
+        );
         self.write_without_log(batch)?;
         self.sync()
     }
@@ -246,16 +250,16 @@ impl Db {
     }
 }
 
-fn encode_position(position: Position) -> [u8; 12] {
+fn encode_position(position: SequencerPosition) -> [u8; 12] {
     let mut out = [0; 12];
     out[..8].copy_from_slice(&position.seq.to_le_bytes());
     out[8..].copy_from_slice(&position.step.to_le_bytes());
     out
 }
 
-fn decode_position(value: &[u8]) -> Option<Position> {
+fn decode_position(value: &[u8]) -> Option<SequencerPosition> {
     let (seq, step) = value.split_first_chunk::<8>()?;
-    Some(Position { seq: u64::from_le_bytes(*seq), step: u32::from_le_bytes(step.try_into().ok()?) })
+    Some(SequencerPosition { seq: u64::from_le_bytes(*seq), step: u32::from_le_bytes(step.try_into().ok()?) })
 }
 
 fn family_options(family: Family, write_buffer_bytes: usize, cache: &Cache) -> Options {
@@ -301,14 +305,14 @@ pub(super) fn omap_key(number: u64, key: &[u8]) -> Vec<u8> {
 }
 
 /// Appends a checksum to a record.
-pub(super) fn seal(mut record: Vec<u8>) -> Bytes {
+pub(super) fn append_checksum(mut record: Vec<u8>) -> Bytes {
     let crc = crc32c(&record);
     record.extend_from_slice(&crc.to_le_bytes());
     record.into()
 }
 
 /// A record without its checksum, or `None` if the checksum does not match.
-pub(super) fn unseal(sealed: &[u8]) -> Option<&[u8]> {
+pub(super) fn verify_checksum(sealed: &[u8]) -> Option<&[u8]> {
     let (record, crc) = sealed.split_last_chunk::<4>()?;
     (u32::from_le_bytes(*crc) == crc32c(record)).then_some(record)
 }

@@ -2,7 +2,7 @@
 //! stray files or records.
 
 use super::backend::Backend;
-use super::db::unseal;
+use super::db::verify_checksum;
 use super::inner::load_attrs;
 use super::mount::Opened;
 use super::names;
@@ -222,7 +222,7 @@ impl Check<'_> {
             };
             if !wanted {
                 stray.insert(number);
-            } else if family == Family::Sums && unseal(value).is_none() {
+            } else if family == Family::Sums && verify_checksum(value).is_none() {
                 self.add(FileFinding::Undecodable(name, key.to_vec()));
             }
             Ok(true)

@@ -1,12 +1,12 @@
 //! The mounted store: its parts, free space, and the cached state of collections and objects.
 
 use super::backend::Backend;
-use super::collection::{Collection, Entry};
+use super::collection::{Collection, ObjectEntry};
 use super::db::{attr_key, omap_key};
 use super::journal::Journal;
 use super::mount::Label;
 use super::object::{Attr, Object};
-use super::queue::Queue;
+use super::queue::TxnQueue;
 use super::step::Family;
 use super::{ATTR_PREFIX, Counters, FileStoreConfig, sys};
 use crate::blue::keys;
@@ -38,7 +38,7 @@ pub(super) struct Inner {
     pub(super) label: Label,
     pub(super) backend: Backend,
     pub(super) journal: Journal,
-    pub(super) queue: Queue,
+    pub(super) queue: TxnQueue,
     pub(super) counters: Counters,
     pub(super) next_number: AtomicU64,
     /// Removed collections stay in the map and are marked as removed.
@@ -214,10 +214,12 @@ impl Inner {
         &self,
         collection: &'a mut Collection,
         oid: &ObjectId,
-    ) -> Result<Option<&'a mut Entry>> {
+    ) -> Result<Option<&'a mut ObjectEntry>> {
         if !collection.entries.contains_key(oid) {
             let Some(object) = self.load(collection.id, oid)? else { return Ok(None) };
-            collection.entries.insert(oid.clone(), Entry { object: Some(object), ..Entry::default() });
+            collection
+                .entries
+                .insert(oid.clone(), ObjectEntry { object: Some(object), ..ObjectEntry::default() });
         }
         Ok(collection.entries.get_mut(oid))
     }
@@ -226,7 +228,7 @@ impl Inner {
         &self,
         collection: &'a mut Collection,
         oid: &ObjectId,
-    ) -> Result<&'a mut Entry> {
+    ) -> Result<&'a mut ObjectEntry> {
         let entry = self.entry(collection, oid)?.filter(|entry| entry.object.is_some());
         entry.ok_or_else(|| StoreError::NotFound(oid.clone()))
     }
@@ -255,7 +257,7 @@ impl Inner {
             return Ok(Page { entries: Vec::new(), more: false });
         }
         let known = || {
-            let below_end = |(oid, _): &(&ObjectId, &Entry)| to.is_none_or(|to| *oid < to);
+            let below_end = |(oid, _): &(&ObjectId, &ObjectEntry)| to.is_none_or(|to| *oid < to);
             collection.entries.range(from.clone()..).take_while(below_end)
         };
         let gone = known().filter(|(_, entry)| entry.object.is_none()).count();

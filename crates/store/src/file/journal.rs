@@ -4,7 +4,7 @@
 //! only the last entry can be torn. Two header blocks, written in turn, record where the ring begins and up to which record it
 //! was durable. A ring that ends before that record is damaged, not torn.
 
-use super::step::{self, Record};
+use super::step::{self, JournalRecord};
 use super::sys;
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
@@ -143,7 +143,7 @@ pub(super) struct Journal {
 
 /// The result of reading a journal.
 #[derive(Debug)]
-pub(super) struct End {
+pub(super) struct ReplayEnd {
     /// Number of the last record read, 0 if there was none.
     pub(super) last_seq: u64,
     /// Every record up to this number was durable, in the journal or meanwhile in the files.
@@ -235,9 +235,12 @@ impl Journal {
     }
 
     /// Calls `each` with the records of every entry, starting at the first one that is needed. May be called again.
-    pub(super) fn replay(&self, mut each: impl FnMut(u64, Vec<Record>) -> Result<()>) -> Result<End> {
+    pub(super) fn replay(
+        &self,
+        mut each: impl FnMut(u64, Vec<JournalRecord>) -> Result<()>,
+    ) -> Result<ReplayEnd> {
         let watermark = self.header.lock().watermark;
-        let mut end = End { last_seq: 0, watermark, loss: None };
+        let mut end = ReplayEnd { last_seq: 0, watermark, loss: None };
         let start = self.tail.load(Ordering::Acquire);
         self.head.store(start, Ordering::Release);
         let mut next_seq = None;
@@ -321,7 +324,7 @@ impl Journal {
 
     /// Appends an entry of `records`, the first of which has the number `first_seq`. Durable after [`Journal::sync`]. The
     /// caller ensures that there is room.
-    pub(super) fn append(&self, first_seq: u64, records: &[&Record]) -> Result<()> {
+    pub(super) fn append(&self, first_seq: u64, records: &[&JournalRecord]) -> Result<()> {
         fail::fail_point!("filestore::journal_write", |_| Err(StoreError::Io {
             what: "write the journal (failpoint)".into(),
             code: libc::EIO
@@ -459,10 +462,10 @@ mod tests {
     use nacre_types::ids::{PgId, PoolId};
     use nacre_types::object::ObjectId;
 
-    fn record(seq: u64, len: usize) -> Record {
+    fn record(seq: u64, len: usize) -> JournalRecord {
         let oid = ObjectId::new(PoolId(3), "", "", &format!("object {seq}"));
         let data = Bytes::from(vec![seq as u8; len]);
-        Record {
+        JournalRecord {
             coll: PgId::new(PoolId(3), 0),
             files: vec![(oid, seq)],
             steps: vec![Step::Write { file: 0, offset: 0, data: data.into() }],
@@ -507,7 +510,7 @@ mod tests {
         for _ in 0..60 {
             let records: Vec<_> =
                 (seq..seq + 3).map(|seq| record(seq, 20_000 + 1000 * (seq % 30) as usize)).collect();
-            assert!(journal.has_room(records.iter().map(Record::bytes).sum()));
+            assert!(journal.has_room(records.iter().map(JournalRecord::bytes).sum()));
             journal.append(seq, &records.iter().collect::<Vec<_>>()).unwrap();
             journal.sync().unwrap();
             assert_eq!(read(&path, uuid), ((seq..seq + 3).collect(), None));

@@ -124,7 +124,7 @@ pub(super) fn open(directory: &Path, config: &FileStoreConfig) -> Result<Opened>
     let mut replayed = 0;
     // In two passes: later names of files must be known before the first record is executed.
     let end = journal.replay(|_, records| {
-        records.iter().for_each(|record| applier.note(record));
+        records.iter().for_each(|record| applier.register_names(record));
         Ok(())
     })?;
     let is_new = |seq: u64| committed.is_none_or(|committed| seq > committed);
@@ -142,7 +142,7 @@ pub(super) fn open(directory: &Path, config: &FileStoreConfig) -> Result<Opened>
         }
         applier.finish(&backend)
     })?;
-    applier.forget_aliases();
+    applier.clear_aliases();
     let in_database = state.position.seq - 1;
     let reached = end.last_seq.max(committed.unwrap_or(in_database));
     let loss = end.loss.or_else(|| {

@@ -30,7 +30,7 @@ fn escape(out: &mut String, text: &str) {
 }
 
 /// The full escaped name of the file for an object's incarnation.
-pub(super) fn full(oid: &ObjectId, number: u64) -> String {
+pub(super) fn full_name(oid: &ObjectId, number: u64) -> String {
     let mut out = String::with_capacity(oid.name().len() + 48);
     let mut name = oid.name();
     // A leading dot would hide the file, and `DIR_` would look like a hash directory.
@@ -58,7 +58,7 @@ pub(super) fn full(oid: &ObjectId, number: u64) -> String {
 
 /// The file's name on disk, and whether it is shortened.
 pub(super) fn file_name(oid: &ObjectId, number: u64) -> (String, bool) {
-    let full = full(oid, number);
+    let full = full_name(oid, number);
     if full.len() <= MAX_FILE_NAME_BYTES {
         return (full, false);
     }
@@ -103,10 +103,10 @@ mod tests {
 
     #[test]
     fn names_are_those_of_ceph_with_a_number() {
-        assert_eq!(full(&named("plain"), 0x1f), "plain__head_A1B2C3D4__3_1f_ff");
+        assert_eq!(full_name(&named("plain"), 0x1f), "plain__head_A1B2C3D4__3_1f_ff");
         let odd = ObjectId::with_hash(PoolId(3), "n_s", "k/y", ".a_b/c\\d\0", 4, 1);
-        assert_eq!(full(&odd, 2), "\\.a\\ub\\sc\\\\d\\n_k\\sy_4_00000001_n\\us_3_2_ff");
-        assert_eq!(full(&named("DIR_A"), 1), "\\dA__head_A1B2C3D4__3_1_ff");
+        assert_eq!(full_name(&odd, 2), "\\.a\\ub\\sc\\\\d\\n_k\\sy_4_00000001_n\\us_3_2_ff");
+        assert_eq!(full_name(&named("DIR_A"), 1), "\\dA__head_A1B2C3D4__3_1_ff");
         assert_eq!(number_of("plain__head_A1B2C3D4__3_1f_ff"), Some(0x1f));
         assert_eq!(hash_of("plain__head_A1B2C3D4__3_1f_ff"), Some(0xa1b2_c3d4));
         assert_eq!((number_of("DIR_A"), number_of("notes.txt")), (None, None));

@@ -3,7 +3,7 @@
 //! Checksums are CRC-32C over [`BLOCK_BYTES`] of data, padded with zeros after the object's end, and are stored in chunks of
 //! [`CHUNK_BLOCKS`]. A block without a checksum was never written and reads as zeros (docs/format/filestore.md).
 
-use super::db::{Db, seal, sums_key, unseal};
+use super::db::{Db, append_checksum, sums_key, verify_checksum};
 use super::step::Family;
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
@@ -32,11 +32,11 @@ impl Chunk {
         for at in (0..CHUNK_BLOCKS as usize).filter(|at| self.present >> at & 1 == 1) {
             out.extend_from_slice(&self.sums[at].to_le_bytes());
         }
-        seal(out)
+        append_checksum(out)
     }
 
     fn decode(sealed: &[u8]) -> Option<Chunk> {
-        let (present, sums) = unseal(sealed)?.split_first_chunk::<8>()?;
+        let (present, sums) = verify_checksum(sealed)?.split_first_chunk::<8>()?;
         let mut chunk = Chunk { present: u64::from_le_bytes(*present), sums: [0; CHUNK_BLOCKS as usize] };
         let (sums, rest) = sums.as_chunks::<4>();
         if !rest.is_empty() || sums.len() != chunk.present.count_ones() as usize {
@@ -119,13 +119,13 @@ impl Object {
             attrs: self.attrs.iter().map(|attr| (&*attr.name, attr.crc, attr.inline)).collect(),
         };
         let record = postcard::to_extend(&saved, Vec::with_capacity(96));
-        seal(record.expect("invariant: records hold no unsized sequences"))
+        append_checksum(record.expect("invariant: records hold no unsized sequences"))
     }
 
     /// Decodes a record. The values of attributes are not included.
     pub(super) fn decode(oid: &ObjectId, sealed: &[u8]) -> Result<Object> {
         let damaged = |detail: &str| StoreError::corrupt(format!("record of {oid}"), detail);
-        let record = unseal(sealed).ok_or_else(|| damaged("checksum mismatch"))?;
+        let record = verify_checksum(sealed).ok_or_else(|| damaged("checksum mismatch"))?;
         let saved: Saved<'_> = postcard::from_bytes(record).map_err(|error| damaged(&error.to_string()))?;
         if saved.size > crate::MAX_OBJECT_BYTES {
             return Err(damaged("impossible size"));

@@ -3,11 +3,11 @@
 
 mod copy;
 
-use super::collection::{Collection, Entry, Pending, UNNUMBERED};
+use super::collection::{Collection, NO_SEQ, ObjectEntry, PendingChange};
 use super::db::{attr_key, omap_header_key, omap_key, sums_key};
 use super::object::{Attr, BLOCK_BYTES, Object};
-use super::queue::Queued;
-use super::step::{Family, FileIndex, Record, Step, UsageChange};
+use super::queue::QueuedTxn;
+use super::step::{Family, FileIndex, JournalRecord, Step, UsageChange};
 use super::{ATTR_PREFIX, Inner, sys};
 use crate::Completion;
 use crate::blue::keys;
@@ -30,7 +30,7 @@ const MANY_CHUNKS: usize = 64;
 
 /// An object with the changes of the transaction so far.
 struct Draft {
-    entry: Entry,
+    entry: ObjectEntry,
     /// Stored and allocated bytes before the transaction, or `None` if the object did not exist.
     before: Option<(u64, u64)>,
     changed: bool,
@@ -40,13 +40,13 @@ struct Draft {
 }
 
 impl Draft {
-    fn add(&mut self, change: Pending) {
-        self.entry.pending.push((UNNUMBERED, change));
+    fn add(&mut self, change: PendingChange) {
+        self.entry.pending.push((NO_SEQ, change));
     }
 }
 
 /// A transaction being resolved.
-pub(super) struct Plan<'a> {
+pub(super) struct TxnPlanner<'a> {
     inner: &'a Inner,
     collection: &'a mut Collection,
     id: PgId,
@@ -58,10 +58,10 @@ pub(super) struct Plan<'a> {
     clones: Vec<(u64, File)>,
 }
 
-impl<'a> Plan<'a> {
-    pub(super) fn new(inner: &'a Inner, collection: &'a mut Collection) -> Plan<'a> {
+impl<'a> TxnPlanner<'a> {
+    pub(super) fn new(inner: &'a Inner, collection: &'a mut Collection) -> TxnPlanner<'a> {
         let (id, exists) = (collection.id, collection.exists);
-        Plan {
+        TxnPlanner {
             inner,
             collection,
             id,
@@ -258,7 +258,8 @@ impl<'a> Plan<'a> {
     fn remove_collection(&mut self) -> Result<()> {
         let drafted = self.drafts.values().any(|draft| draft.entry.object.is_some());
         let gone = |oid: &ObjectId| self.drafts.get(oid).is_some_and(|draft| draft.entry.object.is_none());
-        let mut others = self.inner.list(self.collection, &lowest(), None, self.drafts.len() + 1)?.entries;
+        let mut others =
+            self.inner.list(self.collection, &min_object_id(), None, self.drafts.len() + 1)?.entries;
         others.retain(|oid| !gone(oid));
         if drafted || !others.is_empty() {
             return Err(StoreError::NotEmpty(self.id));
@@ -310,7 +311,7 @@ impl<'a> Plan<'a> {
         let draft = self.known(oid);
         draft.entry.object = Some(Object::new(number));
         draft.entry.pending.clear();
-        draft.add(Pending::Fresh);
+        draft.add(PendingChange::Fresh);
         draft.chunks.clear();
         let file = self.file(oid, number);
         self.steps.push(Step::Create(file));
@@ -396,7 +397,7 @@ impl<'a> Plan<'a> {
         object.set_size(object.size.max(end));
         let file = self.own_file(oid);
         self.steps.push(Step::Write { file, offset, data: data.clone() });
-        self.known(oid).add(Pending::Write(offset, data.bytes().clone()));
+        self.known(oid).add(PendingChange::Write(offset, data.bytes().clone()));
         Ok(())
     }
 
@@ -412,11 +413,11 @@ impl<'a> Plan<'a> {
         if offset < size {
             let len = end.min(size) - offset;
             self.steps.push(Step::Zero { file, offset, len });
-            self.known(oid).add(Pending::Zero(offset, len));
+            self.known(oid).add(PendingChange::Zero(offset, len));
         }
         if end > size {
             self.steps.push(Step::SetLen { file, size: end });
-            self.known(oid).add(Pending::SetLen(end));
+            self.known(oid).add(PendingChange::SetLen(end));
         }
         self.object(oid).set_size(size.max(end));
         Ok(())
@@ -431,7 +432,7 @@ impl<'a> Plan<'a> {
         self.object(oid).set_size(size);
         let file = self.own_file(oid);
         self.steps.push(Step::SetLen { file, size });
-        self.known(oid).add(Pending::SetLen(size));
+        self.known(oid).add(PendingChange::SetLen(size));
         Ok(())
     }
 
@@ -461,7 +462,7 @@ impl<'a> Plan<'a> {
         let draft = match self.draft(oid) {
             Err(error) if error.is_damage() => {
                 // It is unknown what belongs to the object. A check finds the file.
-                let (entry, before) = (Entry::default(), Some((0, 0)));
+                let (entry, before) = (ObjectEntry::default(), Some((0, 0)));
                 let draft =
                     Draft { entry, before, changed: true, omap_changed: true, chunks: BTreeSet::new() };
                 self.drafts.insert(oid.clone(), draft);
@@ -564,7 +565,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Builds the record of the transaction. Fails if it can't be journalled.
-    fn record(&mut self) -> Result<Record> {
+    fn record(&mut self) -> Result<JournalRecord> {
         let mut usage = UsageChange::default();
         let mut puts = Vec::new();
         for (oid, draft) in self.drafts.iter().filter(|(_, draft)| draft.changed) {
@@ -592,7 +593,7 @@ impl<'a> Plan<'a> {
             }
         }
         self.steps.extend(puts);
-        let record = Record {
+        let record = JournalRecord {
             coll: self.id,
             files: std::mem::take(&mut self.files),
             steps: std::mem::take(&mut self.steps),
@@ -609,13 +610,13 @@ impl<'a> Plan<'a> {
 
     fn queue(
         mut self,
-        record: Record,
+        record: JournalRecord,
         shared: Arc<Mutex<Collection>>,
         on_commit: Option<Completion>,
     ) -> Result<()> {
         let changed = |(oid, draft): (&ObjectId, &Draft)| draft.changed.then(|| oid.clone());
         let usage = record.usage;
-        let queued = Queued {
+        let queued = QueuedTxn {
             seq: 0,
             bytes: record.bytes(),
             record,
@@ -650,6 +651,6 @@ impl<'a> Plan<'a> {
 }
 
 /// A lower bound of all object ids.
-pub(super) fn lowest() -> ObjectId {
+pub(super) fn min_object_id() -> ObjectId {
     ObjectId::min_at_hash(nacre_types::ids::PoolId(i64::MIN), 0)
 }

@@ -5,7 +5,7 @@
 
 use super::Inner;
 use super::collection::Collection;
-use super::step::{Record, UsageChange};
+use super::step::{JournalRecord, UsageChange};
 use crate::error::{Result, StoreError};
 use crate::{CommitSink, Completion, PoolUsage};
 use nacre_types::ids::PoolId;
@@ -25,9 +25,9 @@ const MAX_ENTRY_BYTES: u64 = 8 << 20;
 const WATERMARK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A resolved transaction.
-pub(super) struct Queued {
+pub(super) struct QueuedTxn {
     pub(super) seq: u64,
-    pub(super) record: Record,
+    pub(super) record: JournalRecord,
     pub(super) bytes: u64,
     pub(super) collection: Arc<Mutex<Collection>>,
     /// Objects whose pending changes it contains.
@@ -39,7 +39,7 @@ pub(super) struct Queued {
 
 /// How the threads end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum StopMode {
     Not,
     /// After everything is in the files.
     Drained,
@@ -48,7 +48,7 @@ pub(super) enum End {
 }
 
 /// The transactions in flight.
-pub(super) struct Queue {
+pub(super) struct TxnQueue {
     state: Mutex<State>,
     /// The journal thread waits here for transactions and for room.
     journal: Condvar,
@@ -62,8 +62,8 @@ pub(super) struct Queue {
 }
 
 struct State {
-    waiting: VecDeque<Queued>,
-    journalled: VecDeque<Queued>,
+    waiting: VecDeque<QueuedTxn>,
+    journalled: VecDeque<QueuedTxn>,
     bytes: u64,
     ops: usize,
     last_seq: u64,
@@ -71,14 +71,14 @@ struct State {
     durable: u64,
     sync_wanted: bool,
     journal_done: bool,
-    end: End,
+    end: StopMode,
     usage: BTreeMap<PoolId, PoolUsage>,
     failed: Option<StoreError>,
 }
 
 /// Work for the applying thread.
-pub(super) enum Work {
-    Apply(Vec<Queued>),
+pub(super) enum ApplyWork {
+    Apply(Vec<QueuedTxn>),
     /// Make everything that was applied durable and trim the journal.
     Sync,
     /// Like `Sync`, then end.
@@ -87,13 +87,13 @@ pub(super) enum Work {
     Abandon,
 }
 
-impl Queue {
+impl TxnQueue {
     pub(super) fn new(
         limit_bytes: u64,
         limit_ops: usize,
         last_seq: u64,
         usage: BTreeMap<PoolId, PoolUsage>,
-    ) -> Queue {
+    ) -> TxnQueue {
         let state = State {
             waiting: VecDeque::new(),
             journalled: VecDeque::new(),
@@ -103,11 +103,11 @@ impl Queue {
             durable: last_seq,
             sync_wanted: false,
             journal_done: false,
-            end: End::Not,
+            end: StopMode::Not,
             usage,
             failed: None,
         };
-        Queue {
+        TxnQueue {
             state: Mutex::new(state),
             journal: Condvar::new(),
             apply: Condvar::new(),
@@ -124,7 +124,7 @@ impl Queue {
     }
 
     /// Adds a transaction and returns its number. Fails only if the store has stopped.
-    pub(super) fn push(&self, mut queued: Queued, pool: PoolId, usage: UsageChange) -> Result<u64> {
+    pub(super) fn push(&self, mut queued: QueuedTxn, pool: PoolId, usage: UsageChange) -> Result<u64> {
         let mut state = self.state.lock();
         if let Some(error) = &state.failed {
             return Err(error.clone());
@@ -188,7 +188,7 @@ impl Queue {
     }
 
     /// Tells the threads to end.
-    pub(super) fn end(&self, end: End) {
+    pub(super) fn end(&self, end: StopMode) {
         let mut state = self.state.lock();
         state.end = end;
         drop(state);
@@ -216,10 +216,10 @@ impl Queue {
     }
 
     /// Takes waiting transactions of up to `limit` bytes in total, or a single larger one. `None` if the thread must end.
-    fn take_for_journal(&self, limit: u64) -> Option<Vec<Queued>> {
+    fn take_for_journal(&self, limit: u64) -> Option<Vec<QueuedTxn>> {
         let mut state = self.state.lock();
         loop {
-            if state.end == End::Abandoned || state.failed.is_some() {
+            if state.end == StopMode::Abandoned || state.failed.is_some() {
                 return None;
             }
             if !state.waiting.is_empty() {
@@ -234,7 +234,7 @@ impl Queue {
                 }
                 return Some(state.waiting.drain(..count).collect());
             }
-            if state.end == End::Drained {
+            if state.end == StopMode::Drained {
                 return None;
             }
             self.journal.wait(&mut state);
@@ -246,7 +246,7 @@ impl Queue {
         let mut state = self.state.lock();
         while !inner.journal.has_room(bytes) {
             inner.check()?;
-            if state.end == End::Abandoned {
+            if state.end == StopMode::Abandoned {
                 return Err(StoreError::NotMounted);
             }
             state.sync_wanted = true;
@@ -256,7 +256,7 @@ impl Queue {
         Ok(())
     }
 
-    fn journalled(&self, batch: Vec<Queued>) {
+    fn journalled(&self, batch: Vec<QueuedTxn>) {
         let mut state = self.state.lock();
         state.durable = batch.last().map_or(state.durable, |queued| queued.seq);
         state.journalled.extend(batch);
@@ -270,25 +270,25 @@ impl Queue {
     }
 
     /// The next work of the applying thread; `sync_at` is when the next sync is due, if anything is to be synced.
-    pub(super) fn take_for_apply(&self, sync_at: Option<Instant>) -> Work {
+    pub(super) fn take_for_apply(&self, sync_at: Option<Instant>) -> ApplyWork {
         let mut state = self.state.lock();
         loop {
-            if state.end == End::Abandoned || state.failed.is_some() {
-                return Work::Abandon;
+            if state.end == StopMode::Abandoned || state.failed.is_some() {
+                return ApplyWork::Abandon;
             }
             if sync_at.is_some_and(|at| Instant::now() >= at) {
-                return Work::Sync;
+                return ApplyWork::Sync;
             }
             if !state.journalled.is_empty() {
                 let count = state.journalled.len().min(64);
-                return Work::Apply(state.journalled.drain(..count).collect());
+                return ApplyWork::Apply(state.journalled.drain(..count).collect());
             }
             // A sync is only useful now: records that are not applied keep their space in the journal.
             if std::mem::take(&mut state.sync_wanted) {
-                return Work::Sync;
+                return ApplyWork::Sync;
             }
-            if state.end == End::Drained && state.journal_done {
-                return Work::Finish;
+            if state.end == StopMode::Drained && state.journal_done {
+                return ApplyWork::Finish;
             }
             match sync_at {
                 None => self.apply.wait(&mut state),
@@ -298,7 +298,7 @@ impl Queue {
     }
 
     /// Records that the transactions up to `seq` are in the files and the database.
-    pub(super) fn applied_to(&self, seq: u64, bytes: u64, ops: usize) {
+    pub(super) fn mark_applied(&self, seq: u64, bytes: u64, ops: usize) {
         let mut state = self.state.lock();
         self.applied.store(seq, Ordering::Release);
         state.bytes = state.bytes.saturating_sub(bytes);
@@ -307,7 +307,7 @@ impl Queue {
     }
 
     /// Notifies waiters that the journal has room again.
-    pub(super) fn trimmed(&self) {
+    pub(super) fn notify_trimmed(&self) {
         self.wake_all();
     }
 }
@@ -346,7 +346,7 @@ pub(super) fn run_journal(inner: &Inner) {
     inner.queue.journal_done();
 }
 
-fn write_entry(inner: &Inner, batch: &[Queued], watermark: Option<u64>) -> Result<()> {
+fn write_entry(inner: &Inner, batch: &[QueuedTxn], watermark: Option<u64>) -> Result<()> {
     inner.check()?;
     let mut clones = batch.iter().flat_map(|queued| &queued.clones).peekable();
     if clones.peek().is_some() && clone_sync_is_on() {
@@ -357,7 +357,7 @@ fn write_entry(inner: &Inner, batch: &[Queued], watermark: Option<u64>) -> Resul
         inner.backend.sync_clones()?;
     }
     inner.queue.wait_for_journal_room(inner, batch.iter().map(|queued| queued.bytes).sum())?;
-    let records: Vec<&Record> = batch.iter().map(|queued| &queued.record).collect();
+    let records: Vec<&JournalRecord> = batch.iter().map(|queued| &queued.record).collect();
     let first = batch.first().map_or(0, |queued| queued.seq);
     inner.journal.append(first, &records)?;
     if let Some(seq) = watermark {
@@ -373,7 +373,7 @@ fn clone_sync_is_on() -> bool {
 }
 
 /// Completes transactions, which have failed if `error` is set.
-fn complete(batch: Vec<Queued>, error: Option<&StoreError>) {
+fn complete(batch: Vec<QueuedTxn>, error: Option<&StoreError>) {
     tell(batch.into_iter().map(|queued| queued.on_commit).collect(), error);
 }
 

@@ -1,7 +1,7 @@
 //! Reading an object's data: the file, the changes pending over it, and verification of the checksums.
 
 use super::Inner;
-use super::collection::{Entry, Pending};
+use super::collection::{ObjectEntry, PendingChange};
 use super::object::{BLOCK_BYTES, Object};
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
@@ -32,7 +32,7 @@ impl Inner {
         &self,
         coll: PgId,
         oid: &ObjectId,
-        entry: &mut Entry,
+        entry: &mut ObjectEntry,
         offset: u64,
         len: u64,
     ) -> Result<Bytes> {
@@ -55,7 +55,7 @@ impl Inner {
         coll: PgId,
         oid: &ObjectId,
         object: &Object,
-        pending: &[(u64, Pending)],
+        pending: &[(u64, PendingChange)],
         first: u64,
         end: u64,
     ) -> Result<Vec<u8>> {
@@ -64,11 +64,11 @@ impl Inner {
         if object.extents(first, end).is_empty() {
             return Ok(data);
         }
-        let fresh = pending.iter().rposition(|(_, change)| matches!(change, Pending::Fresh));
+        let fresh = pending.iter().rposition(|(_, change)| matches!(change, PendingChange::Fresh));
         if fresh.is_none() {
             let mut names = vec![oid];
             names.extend(pending.iter().rev().filter_map(|(_, change)| match change {
-                Pending::Was(name) => Some(name),
+                PendingChange::RenamedFrom(name) => Some(name),
                 _ => None,
             }));
             let damaged = |detail: &str| self.damaged(oid, StoreError::corrupt(oid.to_string(), detail));
@@ -80,16 +80,16 @@ impl Inner {
         for (_, change) in &pending[fresh.map_or(0, |at| at + 1)..] {
             let place = |at: u64| (at.clamp(first, end) - first) as usize;
             match change {
-                Pending::Write(at, bytes) => {
+                PendingChange::Write(at, bytes) => {
                     let (from, to) = (place(*at), place(at + bytes.len() as u64));
                     if from < to {
                         let skip = (first + from as u64 - at) as usize;
                         data[from..to].copy_from_slice(&bytes[skip..skip + to - from]);
                     }
                 }
-                Pending::Zero(at, len) => data[place(*at)..place(at + len)].fill(0),
-                Pending::SetLen(size) => data[place(*size)..].fill(0),
-                Pending::Fresh | Pending::Adopted | Pending::Was(_) => {}
+                PendingChange::Zero(at, len) => data[place(*at)..place(at + len)].fill(0),
+                PendingChange::SetLen(size) => data[place(*size)..].fill(0),
+                PendingChange::Fresh | PendingChange::Adopted | PendingChange::RenamedFrom(_) => {}
             }
         }
         for (at, block) in data.chunks_mut(BLOCK_BYTES as usize).enumerate() {

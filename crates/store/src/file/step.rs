@@ -31,7 +31,7 @@ pub(super) enum Family {
     Super,
 }
 
-/// A file, as index in [`Record::files`].
+/// A file, as index in [`JournalRecord::files`].
 pub(super) type FileIndex = u32;
 
 /// One step.
@@ -88,7 +88,7 @@ impl UsageChange {
 
 /// A transaction in the form in which it is journalled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct JournalRecord {
     pub(super) coll: PgId,
     /// Files that steps refer to: the object and the number of its incarnation.
     pub(super) files: Vec<(ObjectId, u64)>,
@@ -98,7 +98,7 @@ pub(super) struct Record {
     pub(super) next_number: u64,
 }
 
-impl Record {
+impl JournalRecord {
     /// Approximate number of bytes that the record takes in memory and in the journal.
     pub(super) fn bytes(&self) -> u64 {
         let step = |step: &Step| match step {
@@ -117,14 +117,14 @@ impl Record {
 }
 
 /// Encodes records as a journal entry's description and data.
-pub(super) fn encode(records: &[&Record]) -> payload::Split {
+pub(super) fn encode(records: &[&JournalRecord]) -> payload::Split {
     payload::encode(&records)
 }
 
 /// Decodes a journal entry and checks that all references in it are valid.
-pub(super) fn decode(meta: &[u8], data: Bytes) -> Result<Vec<Record>, DecodeError> {
+pub(super) fn decode(meta: &[u8], data: Bytes) -> Result<Vec<JournalRecord>, DecodeError> {
     const WHAT: &str = "journal entry";
-    let records: Vec<Record> = payload::decode(WHAT, meta, data)?;
+    let records: Vec<JournalRecord> = payload::decode(WHAT, meta, data)?;
     for record in &records {
         let known = |file: &FileIndex| (*file as usize) < record.files.len();
         let sound = record.steps.iter().all(|step| match step {
@@ -157,7 +157,7 @@ mod tests {
     use nacre_types::ids::PoolId;
     use std::path::Path;
 
-    fn records() -> Vec<Record> {
+    fn records() -> Vec<JournalRecord> {
         let oid = ObjectId::new(PoolId(3), "", "", "object");
         let bytes = Bytes::from_static;
         let steps = vec![
@@ -179,13 +179,13 @@ mod tests {
         ];
         let usage = UsageChange { stored: 9, allocated: 4096, objects: 1 };
         let files = vec![(oid.clone(), 7), (oid.with_snap(4), 7)];
-        let one = Record { coll: PgId::new(PoolId(3), 1), files, steps, usage, next_number: 8 };
-        let two = Record { steps: vec![Step::Create(1)], ..one.clone() };
+        let one = JournalRecord { coll: PgId::new(PoolId(3), 1), files, steps, usage, next_number: 8 };
+        let two = JournalRecord { steps: vec![Step::Create(1)], ..one.clone() };
         vec![one, two]
     }
 
     /// The length of the description, the description and the data.
-    fn frame(records: &[Record]) -> Vec<u8> {
+    fn frame(records: &[JournalRecord]) -> Vec<u8> {
         let split = encode(&records.iter().collect::<Vec<_>>());
         let length = split.meta.len() as u32;
         [
@@ -200,7 +200,7 @@ mod tests {
     fn records_are_no_longer_in_the_journal_than_they_are_taken_for() {
         let long = |byte: &str| byte.repeat(20_000);
         let oid = ObjectId::new(PoolId(i64::MAX), &long("n"), &long("l"), &long("o"));
-        let record = Record {
+        let record = JournalRecord {
             files: vec![(oid.with_snap(u64::MAX - 1), u64::MAX)],
             steps: vec![Step::RemoveXattr { file: 0, name: long("a") }],
             ..records().swap_remove(1)

@@ -1,4 +1,4 @@
-//! The C library's calls that change files, defined anew: each makes the system call and tells the recorder. The fsyncs
+//! The C library's calls that change files, redefined: each makes the system call and tells the recorder. The fsyncs
 //! themselves are left out: what they would make durable is worked out from the recording.
 #![allow(unsafe_code)]
 

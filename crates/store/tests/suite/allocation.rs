@@ -4,8 +4,8 @@
 use crate::flips::copy;
 use crate::stores::{blue_config, oid, pattern, pg, txn, write};
 use nacre_store::{
-    AllocationSource, BlueStore, BlueStoreConfig, FillPlan, Finding, IgnoreEvents, MountReport, ObjectStore,
-    ReadStore, ScanProgress, StoreError, StoreEvents,
+    AllocationSource, BlueStore, BlueStoreConfig, FillPlan, FsckFinding, IgnoreEvents, MountReport,
+    ObjectStore, ReadStore, ScanProgress, StoreError, StoreEvents,
 };
 use nacre_types::txn::TxnOp;
 use parking_lot::Mutex;
@@ -335,7 +335,7 @@ fn all_ways_to_find_out_agree() {
         assert!(parallel.same_allocator(&simple) && parallel.same_usage(&simple));
         assert_eq!(parallel.free_space(usize::MAX), simple.free_space(usize::MAX));
     }
-    let noted = BlueStore::noted_allocation(directory.path(), &config).unwrap().unwrap();
+    let noted = BlueStore::saved_allocation(directory.path(), &config).unwrap().unwrap();
     assert!(noted.same_allocator(&simple) && noted.same_usage(&simple));
     assert_eq!(noted.differences(&simple), (0, 0));
     sound(directory.path());
@@ -429,7 +429,8 @@ fn removing_an_unreadable_object_leaks_until_the_next_scan() {
     }
     drop(store);
     let findings = BlueStore::fsck(directory.path(), &blue_config(), true).unwrap().findings;
-    let leaks = |finding: &Finding| matches!(finding, Finding::WrongAllocation(leaked, 0) if *leaked > 0);
+    let leaks =
+        |finding: &FsckFinding| matches!(finding, FsckFinding::WrongAllocation(leaked, 0) if *leaked > 0);
     assert!(findings.iter().any(leaks), "{findings:?}");
     std::fs::remove_dir_all(directory.path().join(FOLDER)).unwrap();
     let (store, report) = mount(directory.path());

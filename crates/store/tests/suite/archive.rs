@@ -2,7 +2,7 @@
 
 use crate::stores::{Fixture, kinds, oid, pattern, pg, txn, version, write};
 use bytes::Bytes;
-use nacre_store::archive::{Archived, Selection, export, import};
+use nacre_store::archive::{ArchiveStats, ExportSelection, export, import};
 use nacre_store::{ObjectStore, StoreError};
 use nacre_types::txn::TxnOp;
 
@@ -55,7 +55,7 @@ fn assert_same(a: &dyn ObjectStore, b: &dyn ObjectStore) {
     }
 }
 
-fn archive(store: &dyn ObjectStore, selection: &Selection) -> (Vec<u8>, Archived) {
+fn archive(store: &dyn ObjectStore, selection: &ExportSelection) -> (Vec<u8>, ArchiveStats) {
     let mut file = Vec::new();
     let done = export(store, selection, &mut file).unwrap();
     (file, done)
@@ -66,7 +66,7 @@ fn whole_stores_go_from_any_kind_to_any() {
     for from in kinds(64 << 20) {
         let source = Fixture::new(from);
         fill(&*source);
-        let (file, exported) = archive(&*source, &Selection::default());
+        let (file, exported) = archive(&*source, &ExportSelection::default());
         assert_eq!((exported.collections, exported.objects), (2, 64));
         for to in kinds(64 << 20) {
             let target = Fixture::new(to);
@@ -85,7 +85,7 @@ fn single_objects_replace_only_when_told() {
         let store = Fixture::new(kind);
         fill(&*store);
         let objects = vec!["object 3".to_owned(), "large".to_owned()];
-        let selection = Selection { pgs: vec![pg(0)], objects };
+        let selection = ExportSelection { pgs: vec![pg(0)], objects };
         let (file, exported) = archive(&*store, &selection);
         assert_eq!((exported.collections, exported.objects), (0, 2));
         store
@@ -97,7 +97,7 @@ fn single_objects_replace_only_when_told() {
         assert!(store.read(pg(0), &oid("large"), 0, u64::MAX).unwrap() == pattern(9, 3_000_000));
         assert!(store.exists(pg(0), &oid("object 3")).unwrap());
         // An object of one PG can be taken to a store that has no other.
-        let only = Selection { pgs: Vec::new(), objects: vec!["only".into()] };
+        let only = ExportSelection { pgs: Vec::new(), objects: vec!["only".into()] };
         store.commit(&txn(pg(1), vec![write("only", 0, "here")])).unwrap();
         let (file, _) = archive(&*store, &only);
         store.commit(&txn(pg(2), vec![TxnOp::CreateCollection])).unwrap();
@@ -108,9 +108,9 @@ fn single_objects_replace_only_when_told() {
         store.commit(&txn(pg(1), vec![TxnOp::Remove(oid("only"))])).unwrap();
         import(&*store, || Ok(&file[..]), false).unwrap();
         assert_eq!(store.read(pg(1), &oid("only"), 0, 10).unwrap(), "here");
-        let unknown = Selection { pgs: Vec::new(), objects: vec!["nonesuch".into()] };
+        let unknown = ExportSelection { pgs: Vec::new(), objects: vec!["nonesuch".into()] };
         assert!(export(&*store, &unknown, &mut Vec::new()).is_err());
-        let unknown = Selection { pgs: vec![pg(77)], objects: Vec::new() };
+        let unknown = ExportSelection { pgs: vec![pg(77)], objects: Vec::new() };
         assert!(matches!(export(&*store, &unknown, &mut Vec::new()), Err(StoreError::NoCollection(_))));
     }
 }
@@ -119,7 +119,7 @@ fn single_objects_replace_only_when_told() {
 fn damaged_files_change_nothing() {
     let source = Fixture::new(kinds(64 << 20).swap_remove(0));
     fill(&*source);
-    let (file, _) = archive(&*source, &Selection::default());
+    let (file, _) = archive(&*source, &ExportSelection::default());
     let target = Fixture::new(kinds(64 << 20).swap_remove(0));
     let refused = |bytes: &[u8]| {
         let error = import(&*target, || Ok(bytes), false).unwrap_err();

@@ -465,7 +465,7 @@ fn collections_come_and_go_with_all_they_hold() {
         store.queue_transaction(&txn(pg(3), ops), None).unwrap();
         assert!(!store.collection_exists(pg(3)).unwrap());
         assert_eq!(store.collection_meta(pg(3)).unwrap_err(), StoreError::NoCollection(pg(3)));
-        // Made anew it must be empty.
+        // A new one must be empty.
         store.queue_transaction(&txn(pg(3), vec![create()]), None).unwrap();
         for _ in 0..2 {
             assert!(store.collection_meta(pg(3)).unwrap().is_empty());

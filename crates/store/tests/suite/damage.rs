@@ -4,7 +4,7 @@ use crate::flips::copy;
 use crate::stores::{Collect, blue_config, oid, pattern, pg, txn, version, write};
 use bytes::Bytes;
 use nacre_store::{
-    AllocationSource, BlueStore, BlueStoreConfig, Completion, Finding, IgnoreEvents, MountReport,
+    AllocationSource, BlueStore, BlueStoreConfig, Completion, FsckFinding, IgnoreEvents, MountReport,
     ObjectStore, ReadStore, StoreError, StoreEvents,
 };
 use nacre_types::errno::Errno;
@@ -29,7 +29,7 @@ fn mount(directory: &Path) -> (BlueStore, MountReport) {
     BlueStore::mount(directory, blue_config(), Arc::new(IgnoreEvents)).unwrap()
 }
 
-fn fsck(directory: &Path) -> Vec<Finding> {
+fn fsck(directory: &Path) -> Vec<FsckFinding> {
     BlueStore::fsck(directory, &blue_config(), true).unwrap().findings
 }
 
@@ -59,7 +59,10 @@ fn flipped_bit_is_an_io_error_and_spares_the_rest() {
     store.umount().unwrap();
     flip_on_device(directory.path(), &data[8192..8192 + 64]);
     let findings = fsck(directory.path());
-    assert!(matches!(&findings[..], [Finding::BadData(object, _)] if *object == oid("a")), "{findings:?}");
+    assert!(
+        matches!(&findings[..], [FsckFinding::BadData(object, _)] if *object == oid("a")),
+        "{findings:?}"
+    );
     let (store, _) = mount(directory.path());
     for _ in 0..2 {
         let error = store.read(pg(0), &oid("a"), 8000, 1000).unwrap_err();
@@ -194,7 +197,7 @@ fn garbage_record_withholds_free_space_and_can_be_removed() {
         contains(key, b"garbage").then(|| (key.to_vec(), value))
     });
     assert_eq!(changed, 1);
-    assert!(matches!(fsck(directory.path())[..], [Finding::Undecodable("onodes", _), ..]));
+    assert!(matches!(fsck(directory.path())[..], [FsckFinding::Undecodable("onodes", _), ..]));
     // By its notes a store knows the record's blocks without it.
     let (store, report) = mount(directory.path());
     assert_eq!((report.allocation, report.quarantined_bytes), (Some(AllocationSource::File), 0));
@@ -219,7 +222,7 @@ fn garbage_record_withholds_free_space_and_can_be_removed() {
     assert!(device.chunks(4096).any(|block| block == &pattern(2, 100_000)[..4096]));
     // With the record gone nothing is withheld any more; the usage it took was lost with it.
     let findings = fsck(directory.path());
-    assert!(matches!(findings[..], [] | [Finding::WrongUsage(..)]), "{findings:?}");
+    assert!(matches!(findings[..], [] | [FsckFinding::WrongUsage(..)]), "{findings:?}");
     let (store, report) = mount(directory.path());
     assert_eq!(report.quarantined_bytes, 0);
     assert!(matches!(report.allocation, Some(AllocationSource::Scan { .. })), "{report:?}");
@@ -246,7 +249,7 @@ fn two_owners_of_a_block_are_both_quarantined() {
         Some((key, value.to_vec()))
     });
     assert_eq!(changed, 1);
-    assert!(fsck(directory.path()).iter().any(|finding| matches!(finding, Finding::OwnedTwice(_))));
+    assert!(fsck(directory.path()).iter().any(|finding| matches!(finding, FsckFinding::OwnedTwice(_))));
     forget_allocation(directory.path());
     let (store, report) = mount(directory.path());
     assert!(report.quarantined_bytes >= 50_000, "{report:?}");

@@ -285,7 +285,7 @@ fn missing_cut_and_stray_files_are_noticed() {
         assert!(sound || read.unwrap_err().errno() == Errno::EIO);
     }
     assert!(matches!(store.get_attr(pg(0), &oid("gone"), "_"), Err(StoreError::Corrupt { .. })));
-    // What is repaired from elsewhere is removed and written anew.
+    // What is repaired from elsewhere is removed and written again.
     let ops = ["gone", "cut"].map(|name| [TxnOp::Remove(oid(name)), write(name, 0, "repaired")]).concat();
     store.commit(&txn(pg(0), ops)).unwrap();
     assert_eq!(store.read(pg(0), &oid("gone"), 0, 99).unwrap(), "repaired");

@@ -2,7 +2,8 @@
 
 use crate::stores::{blue_config, oid, pattern, pg, txn, write};
 use nacre_store::{
-    BlueStore, BlueStoreConfig, Finding, IgnoreEvents, KvKind, KvStore, ObjectStore, ReadStore, RepairReport,
+    BlueStore, BlueStoreConfig, FsckFinding, IgnoreEvents, KvKind, KvStore, ObjectStore, ReadStore,
+    RepairReport,
 };
 use nacre_types::txn::TxnOp;
 use std::ops::ControlFlow;
@@ -77,10 +78,10 @@ fn what_belongs_to_nothing_goes_and_counts_are_counted_again() {
     store.rm("onodes", &clone).unwrap();
     drop(store);
     let report = repair(directory.path());
-    let has = |kind: fn(&Finding) -> bool| report.repaired.iter().any(kind);
-    assert!(has(|finding| matches!(finding, Finding::StrayChecksums(0xffff_ffff))), "{report:?}");
-    assert!(has(|finding| matches!(finding, Finding::StrayOmap(0xffff_ffff))), "{report:?}");
-    assert!(has(|finding| matches!(finding, Finding::WrongReferences(_, 2, 1))), "{report:?}");
+    let has = |kind: fn(&FsckFinding) -> bool| report.repaired.iter().any(kind);
+    assert!(has(|finding| matches!(finding, FsckFinding::StrayChecksums(0xffff_ffff))), "{report:?}");
+    assert!(has(|finding| matches!(finding, FsckFinding::StrayOmap(0xffff_ffff))), "{report:?}");
+    assert!(has(|finding| matches!(finding, FsckFinding::WrongReferences(_, 2, 1))), "{report:?}");
     assert_eq!(report.remaining.findings, []);
     assert!(report.repaired.iter().all(|finding| !finding.to_string().is_empty()));
     assert_whole(directory.path(), 0..8);
@@ -100,7 +101,7 @@ fn what_an_unreadable_object_may_own_stays() {
     let before = (entries(&store, "csum"), entries(&store, "omap"));
     drop(store);
     let report = repair(directory.path());
-    let unread = |finding: &Finding| matches!(finding, Finding::Undecodable("onodes", _));
+    let unread = |finding: &FsckFinding| matches!(finding, FsckFinding::Undecodable("onodes", _));
     assert!(report.remaining.findings.iter().any(unread), "{report:?}");
     let store = KvStore::open(KvKind::BlueStoreKv, directory.path()).unwrap();
     assert!((entries(&store, "csum"), entries(&store, "omap")) == before);
@@ -118,7 +119,7 @@ fn of_several_numbers_that_are_too_high_the_highest_counts() {
     let directory = filled();
     set_back(directory.path(), "m/id_max", 1);
     let report = repair(directory.path());
-    let too_high = report.repaired.iter().filter(|finding| matches!(finding, Finding::NumberTooHigh(_)));
+    let too_high = report.repaired.iter().filter(|finding| matches!(finding, FsckFinding::NumberTooHigh(_)));
     assert!(too_high.count() > 8, "{report:?}");
     assert_eq!(report.remaining.findings, []);
     assert_whole(directory.path(), 0..8);
@@ -136,7 +137,7 @@ fn checksums_of_blobs_beyond_the_known_blocks_stay() {
     set_back(directory.path(), "m/frontier", 16);
     let report = repair(directory.path());
     assert!(
-        report.remaining.findings.iter().any(|finding| matches!(finding, Finding::OutOfBounds(..))),
+        report.remaining.findings.iter().any(|finding| matches!(finding, FsckFinding::OutOfBounds(..))),
         "{report:?}"
     );
     assert!(everything(directory.path()) == before, "{report:?}");
@@ -184,7 +185,7 @@ fn a_start_with_old_numbers_gives_nothing_out_twice() {
         // All that is left of the lost object.
         let findings = repair(path).repaired;
         assert!(
-            findings.iter().all(|f| matches!(f, Finding::StrayOmap(_) | Finding::StrayChecksums(_))),
+            findings.iter().all(|f| matches!(f, FsckFinding::StrayOmap(_) | FsckFinding::StrayChecksums(_))),
             "{findings:?}"
         );
         assert_whole(path, (0..7).chain(8..40));

@@ -20,7 +20,7 @@ const fn nacre(name: &'static str, default: &'static str) -> AttributeInfo {
 }
 
 /// All attributes. docs/notifications.md has a row for each; a test compares them.
-pub const TABLE: &[AttributeInfo] = &[
+pub const ATTRIBUTE_TABLE: &[AttributeInfo] = &[
     ceph("push-endpoint", ""),
     ceph("persistent", "false"),
     ceph("OpaqueData", ""),

@@ -32,7 +32,7 @@ fn other_value(name: &str) -> &'static str {
 
 #[test]
 fn every_attribute_can_be_set_alone_and_reset() {
-    for info in TABLE {
+    for info in ATTRIBUTE_TABLE {
         let mut attributes = Attributes::default();
         attributes.set(info.name, other_value(info.name)).unwrap();
         assert_ne!(attributes, Attributes::default(), "{}", info.name);
@@ -46,7 +46,7 @@ fn every_attribute_can_be_set_alone_and_reset() {
 #[test]
 fn the_documentation_has_every_attribute_with_its_default() {
     let text = include_str!("../../../../docs/notifications.md");
-    for info in TABLE {
+    for info in ATTRIBUTE_TABLE {
         let default = if info.default.is_empty() { String::new() } else { format!("`{}`", info.default) };
         let row = format!("| `{}` | {default} |", info.name).replace("|  |", "| |");
         assert!(text.contains(&row), "docs/notifications.md has no row that begins with {row}");
@@ -133,7 +133,8 @@ fn policies_of_the_ceph_documentation_are_kept_verbatim() {
 #[test]
 fn endpoint_args_list_what_was_set_in_order_and_no_credentials() {
     assert_eq!(attributes(&[]).endpoint_args(), "");
-    let all: Vec<(&str, &str)> = TABLE.iter().map(|info| (info.name, other_value(info.name))).collect();
+    let all: Vec<(&str, &str)> =
+        ATTRIBUTE_TABLE.iter().map(|info| (info.name, other_value(info.name))).collect();
     assert_eq!(
         attributes(&all).endpoint_args(),
         "amqp-ack-level=none&amqp-exchange=ex1&batch-size=7&ca-location=/etc/nacre/ca/kafka.pem&cloudevents=true\

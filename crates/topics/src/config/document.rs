@@ -57,9 +57,9 @@ impl NotificationConfig {
         let shown =
             self.configurations.iter().filter(|configuration| id.is_none_or(|id| configuration.id == id));
         let mut document = Writer::new();
-        document.part_in(ROOT, NAMESPACE, |root| {
+        document.element_in_namespace(ROOT, NAMESPACE, |root| {
             for configuration in shown {
-                root.part("TopicConfiguration", |part| write(part, configuration));
+                root.element("TopicConfiguration", |part| write(part, configuration));
             }
         });
         document.finish()
@@ -74,7 +74,7 @@ fn write(part: &mut Writer, configuration: &Configuration) {
         let key_rules = key_rules.into_iter().filter(|(_, value)| !value.is_empty());
         let metadata =
             attributes.metadata.iter().map(|(name, value)| (format!("{METADATA_PREFIX}{name}"), value));
-        part.part("Filter", |filter| {
+        part.element("Filter", |filter| {
             rules(filter, "S3Key", key_rules.map(|(name, value)| (name.to_owned(), value)));
             rules(filter, "S3Metadata", metadata);
             rules(filter, "S3Tags", attributes.tags.iter().map(|(name, value)| (name.clone(), value)));
@@ -90,9 +90,9 @@ fn rules<'a>(filter: &mut Writer, name: &str, rules: impl Iterator<Item = (Strin
     if rules.peek().is_none() {
         return;
     }
-    filter.part(name, |part| {
+    filter.element(name, |part| {
         for (name, value) in rules {
-            part.part("FilterRule", |rule| _ = rule.text("Name", &name).text("Value", value));
+            part.element("FilterRule", |rule| _ = rule.text("Name", &name).text("Value", value));
         }
     });
 }

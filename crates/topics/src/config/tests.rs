@@ -95,8 +95,8 @@ fn configurations_are_shown_and_removed_by_id() {
     assert!(
         NotificationConfig::from_xml(config.to_xml(Some("no")).as_bytes()).unwrap().configurations.is_empty()
     );
-    assert!(config.names_topic(&"arn:aws:sns:default::t".parse().unwrap()));
-    assert!(!config.names_topic(&"arn:aws:sns:default::u".parse().unwrap()));
+    assert!(config.references_topic(&"arn:aws:sns:default::t".parse().unwrap()));
+    assert!(!config.references_topic(&"arn:aws:sns:default::u".parse().unwrap()));
     assert!(!config.remove(Some("no")));
     assert!(config.remove(Some("one")));
     assert_eq!(config.configurations.len(), 1);
@@ -216,11 +216,11 @@ fn metadata_and_tags_must_have_all_pairs_and_may_have_others() {
         AttributeFilter { metadata: pairs(&[("colour", "green")]), tags: pairs(&[("a", "1"), ("b", "2")]) };
     let (metadata, tags) =
         (pairs(&[("x", "y"), ("colour", "green")]), pairs(&[("b", "2"), ("c", "3"), ("a", "1")]));
-    assert!(filter.selects(&metadata, &tags));
-    assert!(!filter.selects(&[], &tags) && !filter.selects(&metadata, &[]));
-    assert!(!filter.selects(&pairs(&[("colour", "Green")]), &tags));
-    assert!(!filter.selects(&metadata, &tags[..2]));
-    assert!(AttributeFilter::default().selects(&[], &[]) && AttributeFilter::default().is_empty());
+    assert!(filter.matches(&metadata, &tags));
+    assert!(!filter.matches(&[], &tags) && !filter.matches(&metadata, &[]));
+    assert!(!filter.matches(&pairs(&[("colour", "Green")]), &tags));
+    assert!(!filter.matches(&metadata, &tags[..2]));
+    assert!(AttributeFilter::default().matches(&[], &[]) && AttributeFilter::default().is_empty());
     assert!(!filter.is_empty());
 }
 

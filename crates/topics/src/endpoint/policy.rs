@@ -18,7 +18,7 @@ pub const CA_FOLDER_OPTION: &str = "rgw_notification_ca_folder";
 
 /// Addresses at which clouds provide credentials to their hosts, in addition to link-local addresses: those of Amazon and
 /// Google for IPv6, and those of Alibaba, Azure and Oracle.
-const METADATA: [IpAddr; 5] = [
+const METADATA_SERVICE_ADDRESSES: [IpAddr; 5] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
@@ -105,7 +105,7 @@ impl EndpointPolicy {
         if is_link_local {
             return forbidden("which is link-local");
         }
-        if METADATA.contains(&address) {
+        if METADATA_SERVICE_ADDRESSES.contains(&address) {
             return forbidden("at which a cloud tells its hosts credentials");
         }
         if self.own_addresses.iter().any(|own| embedded(*own) == address) {

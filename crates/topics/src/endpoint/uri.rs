@@ -192,7 +192,8 @@ impl Uri<'_> {
 fn credentials(userinfo: &str) -> Result<Credentials> {
     let malformed = || wrong("what is before '@' is not USER:PASSWORD");
     let (user, password) = userinfo.split_once(':').ok_or_else(malformed)?;
-    let (user, password) = (decoded(user).ok_or_else(malformed)?, decoded(password).ok_or_else(malformed)?);
+    let (user, password) =
+        (percent_decode(user).ok_or_else(malformed)?, percent_decode(password).ok_or_else(malformed)?);
     if user.is_empty() || password.is_empty() {
         return Err(malformed());
     }
@@ -200,7 +201,7 @@ fn credentials(userinfo: &str) -> Result<Credentials> {
 }
 
 /// Decodes a part of a URI; `None` if the result is not UTF-8 or has control characters.
-pub(super) fn decoded(text: &str) -> Option<String> {
+pub(super) fn percent_decode(text: &str) -> Option<String> {
     let decoded = urlencoding::decode(text).ok()?.into_owned();
     decoded.chars().all(|letter| !letter.is_control()).then_some(decoded)
 }

@@ -50,7 +50,7 @@ impl Topic {
         // Ceph's format for booleans in XML.
         let boolean = |value| if value { "True" } else { "False" };
         xml.text("User", &self.owner).text("Name", &self.arn.name);
-        xml.part("EndPoint", |part| {
+        xml.element("EndPoint", |part| {
             part.text("EndpointAddress", &address(attributes))
                 .text("EndpointArgs", &attributes.endpoint_args())
                 .text("EndpointTopic", &self.arn.name)

@@ -43,15 +43,15 @@ pub(super) struct Block {
 
 /// The error for a damaged catalog: the contents of the volume are not known.
 #[derive(Debug)]
-pub(super) struct Damaged(String);
+pub(super) struct CatalogCorrupt(String);
 
-impl std::fmt::Display for Damaged {
+impl std::fmt::Display for CatalogCorrupt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Damaged {}
+impl std::error::Error for CatalogCorrupt {}
 
 /// The contents of a volume.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -130,7 +130,9 @@ impl Catalog {
             }
         }
         let catalog = Catalog::decode(&entries, &segments);
-        Ok(Some(catalog.map_err(|why| Damaged(format!("the catalog of {volume} is damaged: {why:#}")))?))
+        Ok(Some(
+            catalog.map_err(|why| CatalogCorrupt(format!("the catalog of {volume} is damaged: {why:#}")))?,
+        ))
     }
 
     /// Whether there is a catalog, even a damaged one.
@@ -160,7 +162,7 @@ impl Catalog {
                 bail!("segment {n} does not begin where the one before ends");
             }
             let last = n + 1 == self.segments.len();
-            let blocks = self.blocks_of(n);
+            let blocks = self.segment_blocks(n);
             let bytes: u64 = blocks.iter().map(|block| u64::from(block.len)).sum();
             if segment.complete && segment.bytes != bytes {
                 bail!("segment {n} has {bytes} bytes of {}", segment.bytes);
@@ -183,7 +185,7 @@ impl Catalog {
     }
 
     /// The blocks of a segment.
-    pub(super) fn blocks_of(&self, segment: usize) -> &[Block] {
+    pub(super) fn segment_blocks(&self, segment: usize) -> &[Block] {
         let first = self.segments[segment].first_block as usize;
         let end = match self.segments.get(segment + 1) {
             Some(next) => next.first_block as usize,
@@ -193,11 +195,11 @@ impl Catalog {
     }
 
     /// The range of a segment's bytes in the volume.
-    pub(super) fn range(&self, segment: usize) -> Range<u64> {
+    pub(super) fn segment_byte_range(&self, segment: usize) -> Range<u64> {
         let bytes = |blocks: &[Block]| blocks.iter().map(|block| u64::from(block.len)).sum::<u64>();
         let first = (self.segments[segment].first_block as usize).min(self.blocks.len());
         let begin = bytes(&self.blocks[..first]);
-        begin..begin + bytes(self.blocks_of(segment))
+        begin..begin + bytes(self.segment_blocks(segment))
     }
 
     /// Total number of bytes.
@@ -239,7 +241,7 @@ pub(super) fn create(pool: &IoCtx, volume: &str, segment: &Segment) -> Result<()
 }
 
 /// Adds a segment. Fails if another process adds one at the same time.
-pub(super) fn begin(pool: &IoCtx, volume: &str, n: usize, segment: &Segment) -> Result<()> {
+pub(super) fn append_segment(pool: &IoCtx, volume: &str, n: usize, segment: &Segment) -> Result<()> {
     let mut op = WriteOp::new();
     op.assert_exists().omap_cmp(vec![(key(n), nacre_types::op::CmpOp::Eq, Bytes::new())]);
     set_segment(&mut op, n, segment)?;
@@ -278,7 +280,10 @@ mod tests {
             blocks: vec![block(10), block(5), block(10)],
         };
         catalog.check().unwrap();
-        assert_eq!((catalog.range(0), catalog.range(1), catalog.range(2)), (0..15, 15..15, 15..25));
+        assert_eq!(
+            (catalog.segment_byte_range(0), catalog.segment_byte_range(1), catalog.segment_byte_range(2)),
+            (0..15, 15..15, 15..25)
+        );
         assert_eq!((catalog.open_segment(), catalog.state(), catalog.bytes()), (Some(2), "broken-off", 25));
         catalog.segments[2].first_block = 1;
         assert!(catalog.check().is_err());
@@ -318,7 +323,7 @@ mod tests {
         let seeds = vec![written(&Catalog::default()), written(&catalog)];
         let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
         let words = ["\"first_block\":", "\"complete\":true", "18446744073709551615", "-1", "1e999", "\n"];
-        let target = Target { words: &words, ..Target::new("backup-catalog", corpus, seeds) };
+        let target = Target { dictionary: &words, ..Target::new("backup-catalog", corpus, seeds) };
         target.run(|input| {
             let (length, rest) = input.split_first_chunk::<4>()?;
             let (entries, segments) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
@@ -327,7 +332,7 @@ mod tests {
             let catalog = Catalog::decode(entries, &segments).ok()?;
             // Invariants of every catalog that is accepted.
             for n in 0..catalog.segments.len().min(16) {
-                assert!(catalog.range(n).end <= catalog.bytes());
+                assert!(catalog.segment_byte_range(n).end <= catalog.bytes());
             }
             let _ = (catalog.state(), catalog.open_segment());
             Some(written(&catalog))

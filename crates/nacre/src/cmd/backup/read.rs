@@ -71,8 +71,8 @@ fn copy(
     let mut digests = Vec::new();
     for n in segments {
         let mut digest = Sha256::new();
-        let mut offset = catalog.range(n).start;
-        let mut left = catalog.blocks_of(n).iter();
+        let mut offset = catalog.segment_byte_range(n).start;
+        let mut left = catalog.segment_blocks(n).iter();
         let mut in_flight = VecDeque::new();
         loop {
             while in_flight.len() < args.depth

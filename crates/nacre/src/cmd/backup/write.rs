@@ -31,7 +31,7 @@ pub(super) fn store(pool: &IoCtx, args: &Args) -> Result<()> {
         depth: args.depth,
         n,
         segment: catalog.segments[n].clone(),
-        offset: catalog.range(n).start,
+        offset: catalog.segment_byte_range(n).start,
         block: catalog.segments[n].first_block,
         digest: Sha256::new(),
         bytes: 0,
@@ -41,7 +41,7 @@ pub(super) fn store(pool: &IoCtx, args: &Args) -> Result<()> {
         listing: None,
     };
     let mut progress = Transfer::new(volume, total);
-    let ended = stream.compare(&mut input, catalog.blocks_of(n), &mut progress)?;
+    let ended = stream.compare(&mut input, catalog.segment_blocks(n), &mut progress)?;
     if !ended {
         stream.write(&mut input, &mut progress)?;
     }
@@ -104,7 +104,7 @@ fn prepare(pool: &IoCtx, striper: &Striper, args: &Args) -> Result<(Catalog, usi
             None => {
                 let n = catalog.segments.len();
                 segment.first_block = catalog.blocks.len() as u64;
-                catalog::begin(pool, volume, n, &segment)
+                catalog::append_segment(pool, volume, n, &segment)
                     .with_context(|| format!("can't append to {volume} (does somebody else?)"))?;
                 catalog.segments.push(segment);
                 Ok((catalog, n))

@@ -1,8 +1,8 @@
 //! The load: connections with one request in flight each, and the figures that they collect.
 
-use crate::cmd::s3_client::{Ask, Connection, MAX_TEXT, Payload, Target};
+use crate::cmd::s3_client::{Connection, MAX_KEPT_BODY, Payload, S3Endpoint, S3Request};
 use crate::cmd::steady::WarmUp;
-use crate::cmd::times::Times;
+use crate::cmd::times::LatencyHistogram;
 use anyhow::{Context, Result, bail};
 use http::{Method, StatusCode};
 use rand::Rng;
@@ -28,7 +28,7 @@ pub(super) enum Mode {
 
 impl Mode {
     /// The mode with this name.
-    pub(super) fn of(name: &str) -> Option<Mode> {
+    pub(super) fn from_name(name: &str) -> Option<Mode> {
         Some(match name.to_ascii_lowercase().as_str() {
             "put" | "p" => Mode::Put,
             "list" | "l" => Mode::List,
@@ -50,8 +50,8 @@ impl Mode {
 }
 
 /// The parameters of a run.
-pub(super) struct Plan {
-    pub(super) target: Target,
+pub(super) struct S3BenchPlan {
+    pub(super) target: S3Endpoint,
     pub(super) bucket: String,
     /// Prefix of the keys.
     pub(super) prefix: String,
@@ -68,7 +68,7 @@ pub(super) struct Plan {
 
 /// The figures of a period.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct OpStats {
     pub(super) ops: u64,
     pub(super) bytes: u64,
     /// Requests that the server asked to retry.
@@ -77,10 +77,10 @@ pub(super) struct Figures {
     pub(super) min: Option<Duration>,
     pub(super) max: Duration,
     pub(super) sum: Duration,
-    pub(super) times: Times,
+    pub(super) times: LatencyHistogram,
 }
 
-impl Figures {
+impl OpStats {
     fn add(&mut self, took: Duration, bytes: u64) {
         self.ops += 1;
         self.bytes += bytes;
@@ -93,7 +93,7 @@ impl Figures {
 
 /// The state that all connections of a mode share.
 struct Run {
-    plan: Arc<Plan>,
+    plan: Arc<S3BenchPlan>,
     mode: Mode,
     /// Number of existing objects. Not used by [`Mode::Put`].
     objects: u64,
@@ -101,13 +101,13 @@ struct Run {
     /// The next object's number.
     next: AtomicU64,
     /// Figures of the current interval, and in total.
-    figures: Mutex<(Figures, Figures)>,
+    figures: Mutex<(OpStats, OpStats)>,
     first_error: Mutex<Option<String>>,
 }
 
 /// The outcome of a mode.
-pub(super) struct Outcome {
-    pub(super) total: Figures,
+pub(super) struct ModeResult {
+    pub(super) total: OpStats,
     pub(super) took: Duration,
     /// How long the warm-up was, and whether the rate was steady at its end.
     pub(super) warm_up: Option<(Duration, bool)>,
@@ -121,7 +121,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-impl Plan {
+impl S3BenchPlan {
     fn path_of(&self, number: u64) -> String {
         let key = format!("{}{number:012}", self.prefix);
         // Slashes are not encoded, as in signatures.
@@ -147,8 +147,8 @@ impl Plan {
     /// Removes the bucket if it is empty.
     pub(super) async fn remove_bucket(&self) -> Result<()> {
         let path = self.bucket_path();
-        let ask = Ask { method: &Method::DELETE, path: &path, query: "", keep: 0 };
-        let removed = Connection::new(&self.target).ask(ask, &Payload::empty()).await?;
+        let ask = S3Request { method: &Method::DELETE, path: &path, query: "", keep: 0 };
+        let removed = Connection::new(&self.target).send(ask, &Payload::empty()).await?;
         if !removed.status.is_success() && !removed.text().contains("BucketNotEmpty") {
             bail!("can't remove bucket {}: {}", self.bucket, removed.failure());
         }
@@ -162,8 +162,8 @@ impl Plan {
         let mut last = String::new();
         loop {
             let query = self.listing(&last);
-            let ask = Ask { method: &Method::GET, path: &path, query: &query, keep: MAX_TEXT };
-            let page = connection.ask(ask, &Payload::empty()).await?;
+            let ask = S3Request { method: &Method::GET, path: &path, query: &query, keep: MAX_KEPT_BODY };
+            let page = connection.send(ask, &Payload::empty()).await?;
             if !page.status.is_success() {
                 bail!("can't list bucket {}: {}", self.bucket, page.failure());
             }
@@ -192,11 +192,11 @@ impl Plan {
 /// Runs one mode until its time is over or no work is left. `each` receives the figures of every second, and whether they belong
 /// to the warm-up.
 pub(super) async fn run(
-    plan: &Arc<Plan>,
+    plan: &Arc<S3BenchPlan>,
     mode: Mode,
     objects: u64,
-    mut each: impl FnMut(Figures, Duration, bool),
-) -> Outcome {
+    mut each: impl FnMut(OpStats, Duration, bool),
+) -> ModeResult {
     let began = Instant::now();
     let limit = if mode == Mode::Del { Duration::ZERO } else { plan.warm_up };
     let mut warming = (limit > Duration::ZERO).then(|| WarmUp::new(limit));
@@ -236,7 +236,7 @@ pub(super) async fn run(
                 warm_up = Some((now - began, state.is_steady()));
                 (measured, warming) = (now, None);
                 *lock(&run.end) = now + plan.duration;
-                *lock(&run.figures) = <(Figures, Figures)>::default();
+                *lock(&run.figures) = <(OpStats, OpStats)>::default();
             }
         }
     }
@@ -247,7 +247,7 @@ pub(super) async fn run(
         Mode::List | Mode::Get | Mode::Del => given.min(objects),
     };
     let first_error = lock(&run.first_error).take();
-    Outcome { total, took: measured.elapsed(), warm_up, numbers, first_error }
+    ModeResult { total, took: measured.elapsed(), warm_up, numbers, first_error }
 }
 
 async fn work(run: Arc<Run>) {
@@ -269,7 +269,7 @@ async fn work(run: Arc<Run>) {
         };
         let path = plan.path_of(number);
         let query;
-        let ask = |method, path, query| Ask { method, path, query, keep: 0 };
+        let ask = |method, path, query| S3Request { method, path, query, keep: 0 };
         let (ask, payload) = match run.mode {
             Mode::Put => (ask(&Method::PUT, &path, ""), &plan.payload),
             Mode::Get => (ask(&Method::GET, &path, ""), &empty),
@@ -282,7 +282,7 @@ async fn work(run: Arc<Run>) {
         // An operation on an assigned object is retried until it succeeds.
         loop {
             let began = Instant::now();
-            let answered = connection.ask(ask, payload).await;
+            let answered = connection.send(ask, payload).await;
             let took = began.elapsed();
             match answered {
                 Ok(answer) if answer.status.is_success() => {

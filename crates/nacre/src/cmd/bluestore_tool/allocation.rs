@@ -1,10 +1,12 @@
 //! The verbs about allocation: `recovery-compare`, `allocmap`, `free-dump`, `free-score`.
 
-use super::Place;
+use super::ToolContext;
 use crate::cmd::output::Format;
 use anyhow::{Context, Result};
 use clap::Args;
-use nacre_store::{AllocationSource, BlueStore, IgnoreEvents, PoolUsage, Recovery, ScanStats, StoreError};
+use nacre_store::{
+    AllocationSource, BlueStore, IgnoreEvents, PoolUsage, RecoveredAllocation, ScanStats, StoreError,
+};
 use nacre_types::PoolId;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
@@ -47,7 +49,7 @@ impl Which {
 }
 
 /// `recovery-compare`, with Ceph's output.
-pub(super) fn recovery_compare(place: &Place<'_>, args: &CompareArgs) -> Result<ExitCode> {
+pub(super) fn recovery_compare(place: &ToolContext<'_>, args: &CompareArgs) -> Result<ExitCode> {
     let mut out = place.text();
     let threads = place.config.recovery_threads;
     writeln!(out, "recovery-compare bluestore compare new and legacy onode recovery")?;
@@ -63,7 +65,7 @@ pub(super) fn recovery_compare(place: &Place<'_>, args: &CompareArgs) -> Result<
     let (mut times, mut scans) = (Vec::new(), Vec::new());
     for order in orders {
         if args.cold {
-            BlueStore::evict(place.path)?;
+            BlueStore::drop_page_cache(place.path)?;
         }
         let mut results = Vec::new();
         for (at, which) in order.into_iter().enumerate() {
@@ -96,7 +98,7 @@ pub(super) fn recovery_compare(place: &Place<'_>, args: &CompareArgs) -> Result<
     Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn scan(place: &Place<'_>, which: Which, out: &mut impl Write) -> Result<Recovery> {
+fn scan(place: &ToolContext<'_>, which: Which, out: &mut impl Write) -> Result<RecoveredAllocation> {
     let name = which.name();
     writeln!(out, "{name} recovery start")?;
     out.flush()?;
@@ -140,7 +142,7 @@ fn counts(stats: &ScanStats) -> [(&'static str, u64); 8] {
 }
 
 /// The results of a scan for scripts: counts, also by pool, and findings.
-fn described(recovery: &Recovery) -> Value {
+fn described(recovery: &RecoveredAllocation) -> Value {
     let stats = counts(&recovery.stats).map(|(name, count)| (name.to_owned(), Value::from(count)));
     let stats: Map<String, Value> = stats.into_iter().collect();
     let pool = |(pool, usage): (&PoolId, &PoolUsage)| {
@@ -176,7 +178,7 @@ fn statfs(usage: &PoolUsage) -> String {
     )
 }
 
-fn compare(one: &Recovery, other: &Recovery, out: &mut impl Write) -> io::Result<bool> {
+fn compare(one: &RecoveredAllocation, other: &RecoveredAllocation, out: &mut impl Write) -> io::Result<bool> {
     let (usage, allocator) = (one.same_usage(other), one.same_allocator(other));
     writeln!(out, "FSstats {}", if usage { "the same." } else { "differ!" })?;
     if allocator {
@@ -188,7 +190,7 @@ fn compare(one: &Recovery, other: &Recovery, out: &mut impl Write) -> io::Result
     Ok(usage && allocator)
 }
 
-fn source(recovery: &Recovery) -> String {
+fn source(recovery: &RecoveredAllocation) -> String {
     match &recovery.source {
         AllocationSource::File => "the allocation file".into(),
         AllocationSource::Checkpoint { deltas } => format!("a checkpoint and {deltas} deltas"),
@@ -198,7 +200,7 @@ fn source(recovery: &Recovery) -> String {
 }
 
 /// `allocmap`: compares the allocations of all objects with the store's records.
-pub(super) fn allocmap(place: &Place<'_>, verb: &str) -> Result<ExitCode> {
+pub(super) fn allocmap(place: &ToolContext<'_>, verb: &str) -> Result<ExitCode> {
     let mut out = place.text();
     let config = &place.config;
     let scanned = BlueStore::scan(place.path, config, config.recovery_threads, &IgnoreEvents)?;
@@ -214,7 +216,7 @@ pub(super) fn allocmap(place: &Place<'_>, verb: &str) -> Result<ExitCode> {
     for (code, text) in &scanned.health {
         writeln!(out, "{verb}: {code}: {text}")?;
     }
-    let noted = match BlueStore::noted_allocation(place.path, config)? {
+    let noted = match BlueStore::saved_allocation(place.path, config)? {
         Ok(noted) => noted,
         Err(reason) => {
             place.answer(&json!({ "success": true, "scan": described(&scanned), "reason": reason }))?;
@@ -238,29 +240,29 @@ pub(super) fn allocmap(place: &Place<'_>, verb: &str) -> Result<ExitCode> {
 }
 
 /// The free space, from the store's records or otherwise from a scan.
-fn known(place: &Place<'_>) -> Result<Recovery> {
+fn known(place: &ToolContext<'_>) -> Result<RecoveredAllocation> {
     let config = &place.config;
-    match BlueStore::noted_allocation(place.path, config)? {
+    match BlueStore::saved_allocation(place.path, config)? {
         Ok(noted) => Ok(noted),
         Err(_) => Ok(BlueStore::scan(place.path, config, config.recovery_threads, &IgnoreEvents)?),
     }
 }
 
 /// `free-dump`.
-pub(super) fn free_dump(place: &Place<'_>, _args: &FreeArgs) -> Result<ExitCode> {
+pub(super) fn free_dump(place: &ToolContext<'_>, _args: &FreeArgs) -> Result<ExitCode> {
     let space = known(place)?.free_space(usize::MAX);
     let dump = nacre_osd::dump_free_space(&space);
     let mut out = io::BufWriter::new(io::stdout().lock());
     match place.format {
         Format::Plain => writeln!(out, "block:\n{dump:#}")?,
-        format => format.answer(&mut out, &json!({ "block": dump }))?,
+        format => format.write_json(&mut out, &json!({ "block": dump }))?,
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// `free-score`.
-pub(super) fn free_score(place: &Place<'_>, _args: &FreeArgs) -> Result<ExitCode> {
+pub(super) fn free_score(place: &ToolContext<'_>, _args: &FreeArgs) -> Result<ExitCode> {
     let space = known(place)?.free_space(usize::MAX);
     let lengths = space.extents.iter().map(|(_, len)| *len);
     let rating = fragmentation_score(lengths, space.unit_bytes);

@@ -1,10 +1,10 @@
 //! `export` and `import`: copies collections or single objects of the store to and from a file.
 
-use super::Place;
+use super::ToolContext;
 use crate::progress::{Progress, Unit};
 use anyhow::{Context, Result};
 use clap::Args;
-use nacre_store::archive::{self, Archived, Selection};
+use nacre_store::archive::{self, ArchiveStats, ExportSelection};
 use nacre_store::{BlueStore, IgnoreEvents, ObjectStore};
 use nacre_types::PgId;
 use serde_json::json;
@@ -37,7 +37,7 @@ pub(super) struct ImportArgs {
     force: bool,
 }
 
-fn mount(place: &Place<'_>) -> Result<BlueStore> {
+fn mount(place: &ToolContext<'_>) -> Result<BlueStore> {
     let (store, report) = BlueStore::mount(place.path, place.config.clone(), Arc::new(IgnoreEvents))?;
     if let Some(loss) = report.loss {
         eprintln!("warning: {loss}");
@@ -45,19 +45,19 @@ fn mount(place: &Place<'_>) -> Result<BlueStore> {
     Ok(store)
 }
 
-fn tell(place: &Place<'_>, verb: &str, done: &Archived) -> Result<()> {
-    let Archived { collections, objects, data_bytes } = done;
+fn tell(place: &ToolContext<'_>, verb: &str, done: &ArchiveStats) -> Result<()> {
+    let ArchiveStats { collections, objects, data_bytes } = done;
     place.answer(&json!({ "pgs": collections, "objects": objects, "data_bytes": data_bytes }))?;
     let mut out = place.text();
     Ok(writeln!(out, "{verb} {collections} PGs, {objects} objects, {data_bytes} bytes of data")?)
 }
 
-pub(super) fn export(place: &Place<'_>, args: &ExportArgs) -> Result<ExitCode> {
+pub(super) fn export(place: &ToolContext<'_>, args: &ExportArgs) -> Result<ExitCode> {
     let name = || args.dest_file.display().to_string();
     let store = mount(place)?;
     let file = File::options().write(true).create_new(true).open(&args.dest_file).with_context(name)?;
     let mut out = BufWriter::new(file);
-    let selection = Selection { pgs: args.pgid.clone(), objects: args.object.clone() };
+    let selection = ExportSelection { pgs: args.pgid.clone(), objects: args.object.clone() };
     let progress = Progress::start("export", Unit::Time, None);
     let outcome =
         archive::export(&store, &selection, &mut out).map_err(anyhow::Error::from).and_then(|done| {
@@ -77,7 +77,7 @@ pub(super) fn export(place: &Place<'_>, args: &ExportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn import(place: &Place<'_>, args: &ImportArgs) -> Result<ExitCode> {
+pub(super) fn import(place: &ToolContext<'_>, args: &ImportArgs) -> Result<ExitCode> {
     let store = mount(place)?;
     let open = || File::open(&args.input_file).map(BufReader::new);
     let progress = Progress::start("import", Unit::Time, None);

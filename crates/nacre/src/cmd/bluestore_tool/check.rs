@@ -1,6 +1,6 @@
 //! The verbs that check and describe a store: `fsck`, `repair`, `show-label`, `bluefs-stats`.
 
-use super::Place;
+use super::ToolContext;
 use crate::cmd::output::Format;
 use crate::progress::{Progress, Unit};
 use anyhow::Result;
@@ -20,7 +20,7 @@ pub(super) struct FsckArgs {
 }
 
 /// `fsck`: prints the findings, one per line. The exit code is 1 if there are any.
-pub(super) fn fsck(place: &Place<'_>, args: &FsckArgs) -> Result<ExitCode> {
+pub(super) fn fsck(place: &ToolContext<'_>, args: &FsckArgs) -> Result<ExitCode> {
     let progress = Progress::start("fsck", Unit::Time, None);
     let report = BlueStore::fsck(place.path, &place.config, args.deep)?;
     drop(progress);
@@ -28,7 +28,7 @@ pub(super) fn fsck(place: &Place<'_>, args: &FsckArgs) -> Result<ExitCode> {
 }
 
 /// `repair`: like `fsck`, and repairs what can be repaired.
-pub(super) fn repair(place: &Place<'_>, args: &FsckArgs) -> Result<ExitCode> {
+pub(super) fn repair(place: &ToolContext<'_>, args: &FsckArgs) -> Result<ExitCode> {
     let progress = Progress::start("repair", Unit::Time, None);
     let report = BlueStore::repair(place.path, &place.config, args.deep)?;
     drop(progress);
@@ -37,7 +37,7 @@ pub(super) fn repair(place: &Place<'_>, args: &FsckArgs) -> Result<ExitCode> {
 }
 
 fn conclude(
-    place: &Place<'_>,
+    place: &ToolContext<'_>,
     verb: &str,
     report: &FsckReport,
     repaired: &[String],
@@ -77,7 +77,7 @@ fn described(verb: &str, report: &FsckReport, repaired: &[String], deep: bool) -
 }
 
 /// `show-label`: JSON by the device's path, as in Ceph. Works on a store in use, too.
-pub(super) fn show_label(place: &Place<'_>) -> Result<ExitCode> {
+pub(super) fn show_label(place: &ToolContext<'_>) -> Result<ExitCode> {
     let label = BlueStore::label(place.path)?;
     let block = place.path.join("block");
     let whoami = std::fs::read_to_string(place.path.join("whoami")).unwrap_or_default();
@@ -88,7 +88,7 @@ pub(super) fn show_label(place: &Place<'_>) -> Result<ExitCode> {
         "block_size": label.block_bytes,
         "device": std::fs::canonicalize(&block).unwrap_or_else(|_| block.clone()),
     });
-    if let Some(made) = label.made_ns {
+    if let Some(made) = label.created_ns {
         fields["btime"] = stamp(made).into();
     }
     if !whoami.trim().is_empty() {
@@ -97,12 +97,12 @@ pub(super) fn show_label(place: &Place<'_>) -> Result<ExitCode> {
     let shown = json!({ block.display().to_string(): fields });
     // Ceph's tool has no other format for it.
     let format = if place.format == Format::Json { Format::Json } else { Format::JsonPretty };
-    format.answer(&mut io::stdout().lock(), &shown)?;
+    format.write_json(&mut io::stdout().lock(), &shown)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// `bluefs-bdev-expand`: extends the store to the size of its device.
-pub(super) fn expand(place: &Place<'_>) -> Result<ExitCode> {
+pub(super) fn expand(place: &ToolContext<'_>) -> Result<ExitCode> {
     let (before, after) = BlueStore::expand(place.path, &place.config)?;
     place.answer(&json!({ "before_bytes": before, "after_bytes": after }))?;
     let mut out = place.text();
@@ -116,7 +116,7 @@ pub(super) fn expand(place: &Place<'_>) -> Result<ExitCode> {
 }
 
 /// `bluefs-stats`: the space of the database besides the device, in total and by column family.
-pub(super) fn bluefs_stats(place: &Place<'_>) -> Result<ExitCode> {
+pub(super) fn bluefs_stats(place: &ToolContext<'_>) -> Result<ExitCode> {
     let label = BlueStore::label(place.path)?;
     let store = KvStore::open(KvKind::BlueStoreKv, place.path)?;
     let (size, usage) = (store.size()?, store.usage()?);

@@ -1,6 +1,6 @@
 //! The verb `fill`: fills a store with generated objects, for benchmarks of starts and scans.
 
-use super::Place;
+use super::ToolContext;
 use anyhow::Result;
 use clap::Args;
 use nacre_common::options;
@@ -36,7 +36,7 @@ pub(super) struct FillArgs {
 }
 
 /// Fills the store.
-pub(super) fn fill(place: &Place<'_>, args: &FillArgs) -> Result<ExitCode> {
+pub(super) fn fill(place: &ToolContext<'_>, args: &FillArgs) -> Result<ExitCode> {
     if let Some(size) = &args.mkfs {
         let size = options::validate("bluestore_block_size", size)?.parse()?;
         BlueStore::mkfs(place.path, size, &place.config)?;

@@ -1,6 +1,6 @@
 //! The verb `bench-start`: measures the time that a store takes to its first read, after a clean stop or a crash.
 
-use super::Place;
+use super::ToolContext;
 use anyhow::Result;
 use bytes::Bytes;
 use clap::Args;
@@ -29,7 +29,7 @@ pub(super) struct StartArgs {
 }
 
 /// Opens the store, reads an object, writes.
-pub(super) fn bench_start(place: &Place<'_>, args: &StartArgs) -> Result<ExitCode> {
+pub(super) fn bench_start(place: &ToolContext<'_>, args: &StartArgs) -> Result<ExitCode> {
     let mut out = place.text();
     let started = Instant::now();
     let (store, report) = BlueStore::mount(place.path, place.config.clone(), Arc::new(IgnoreEvents))?;

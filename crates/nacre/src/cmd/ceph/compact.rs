@@ -37,15 +37,15 @@ pub(super) fn run(invocation: &Invocation, compact: &Compact, format: Format) ->
                     let elapsed = answer["elapsed_time"].as_f64().unwrap_or_default();
                     told.answers.push(compacted(osd, Ok(elapsed)));
                     // An error of the output must not stop the commands to the other OSDs.
-                    progress.aside(|| {
+                    progress.suspend(|| {
                         let text = format!("[{done}/{count}] {name}compacted in {elapsed:.1} s");
-                        let _ = writeln!(format.text(), "{text}");
+                        let _ = writeln!(format.text_writer(), "{text}");
                     });
                 }
                 Err(error) => {
                     let Failure { text, code } = command_failed(&error);
                     told.answers.push(compacted(osd, Err(&text)));
-                    progress.aside(|| eprintln!("[{done}/{count}] {name}{text}"));
+                    progress.suspend(|| eprintln!("[{done}/{count}] {name}{text}"));
                     told.failure = Some(code);
                 }
             }

@@ -31,7 +31,7 @@ pub(super) enum Action {
     },
     /// Send a command to the daemon behind an admin socket.
     Daemon {
-        socket: Socket,
+        socket: AdminSocketRef,
         command: String,
     },
     /// Compact the databases of OSDs.
@@ -58,15 +58,15 @@ pub(super) struct Compact {
 
 /// The selection of an admin socket.
 #[derive(Debug, PartialEq)]
-pub(super) enum Socket {
+pub(super) enum AdminSocketRef {
     Path(PathBuf),
     /// The socket in this daemon's configuration.
-    Of(EntityName),
+    OfDaemon(EntityName),
 }
 
 /// A parsed command line.
 #[derive(Debug, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct ParsedCommand {
     pub(super) action: Action,
     /// `-f`, except `plain`.
     pub(super) format: Option<String>,
@@ -80,7 +80,7 @@ pub(super) struct Plan {
 
 /// Why a command line is rejected.
 #[derive(Debug, PartialEq)]
-pub(super) enum Problem {
+pub(super) enum ParseError {
     /// The program's own options are invalid.
     Usage(String),
     /// The words are not a command.
@@ -89,8 +89,8 @@ pub(super) enum Problem {
     Refused(String),
 }
 
-impl Plan {
-    pub(super) fn parse(args: &[String]) -> Result<Plan, Problem> {
+impl ParsedCommand {
+    pub(super) fn parse(args: &[String]) -> Result<ParsedCommand, ParseError> {
         let mut words: Vec<String> = Vec::new();
         let (mut format, mut input, mut output, mut connect_timeout) = (None, None, None, None);
         let (mut help, mut version, mut status) = (false, false, false);
@@ -108,7 +108,7 @@ impl Plan {
             };
             let mut value = || {
                 let value = inline.or_else(|| args.next().map(String::as_str));
-                value.ok_or_else(|| Problem::Usage(format!("argument {flag}: expected one argument")))
+                value.ok_or_else(|| ParseError::Usage(format!("argument {flag}: expected one argument")))
             };
             match flag {
                 "-f" | "--format" => format = Some(read_format(value()?)?),
@@ -118,7 +118,7 @@ impl Plan {
                     let text = value()?;
                     let seconds = text.parse().ok().filter(|seconds| *seconds > 0);
                     let wrong =
-                        || Problem::Usage(format!("argument --connect-timeout: invalid value: '{text}'"));
+                        || ParseError::Usage(format!("argument --connect-timeout: invalid value: '{text}'"));
                     connect_timeout = Some(seconds.ok_or_else(wrong)?);
                 }
                 "-s" | "--status" => status = true,
@@ -146,12 +146,12 @@ impl Plan {
         } else if help || words.is_empty() {
             Action::Help(help_for(&words))
         } else if let Some(path) = admin_daemon {
-            daemon(Socket::Path(path), &words, format.as_deref())?
+            daemon(AdminSocketRef::Path(path), &words, format.as_deref())?
         } else if words[0] == "daemon" {
             let target = words.get(1).ok_or_else(|| needs_target("daemon"))?;
             let socket = match target.parse::<EntityName>() {
-                _ if target.contains('/') => Socket::Path(PathBuf::from(target)),
-                Ok(entity) => Socket::Of(entity),
+                _ if target.contains('/') => AdminSocketRef::Path(PathBuf::from(target)),
+                Ok(entity) => AdminSocketRef::OfDaemon(entity),
                 Err(_) => return Err(no_target(target)),
             };
             daemon(socket, &words[2..], format.as_deref())?
@@ -164,41 +164,41 @@ impl Plan {
         } else {
             command(&words, format.as_deref())?
         };
-        Ok(Plan { action, format, input, output, connect_timeout })
+        Ok(ParsedCommand { action, format, input, output, connect_timeout })
     }
 }
 
-fn read_format(text: &str) -> Result<String, Problem> {
+fn read_format(text: &str) -> Result<String, ParseError> {
     if FORMATS.contains(&text) {
         return Ok(text.to_owned());
     }
     let choices = FORMATS.map(|format| format!("'{format}'")).join(", ");
-    Err(Problem::Usage(format!("argument -f/--format: invalid choice: '{text}' (choose from {choices})")))
+    Err(ParseError::Usage(format!("argument -f/--format: invalid choice: '{text}' (choose from {choices})")))
 }
 
-fn read_channel(text: &str) -> Result<String, Problem> {
+fn read_channel(text: &str) -> Result<String, ParseError> {
     const CHANNELS: [&str; 4] = ["cluster", "audit", "cephadm", "*"];
     if CHANNELS.contains(&text) {
         return Ok(text.to_owned());
     }
     let choices = CHANNELS.map(|channel| format!("'{channel}'")).join(", ");
-    Err(Problem::Usage(format!(
+    Err(ParseError::Usage(format!(
         "argument -W/--watch-channel: invalid choice: '{text}' (choose from {choices})"
     )))
 }
 
-fn needs_target(word: &str) -> Problem {
-    Problem::Command(format!("Invalid command: {word} needs a target such as osd.0"))
+fn needs_target(word: &str) -> ParseError {
+    ParseError::Command(format!("Invalid command: {word} needs a target such as osd.0"))
 }
 
 /// A command for the daemon behind a socket: an OSD's or the map authority's own.
-fn daemon(socket: Socket, words: &[String], format: Option<&str>) -> Result<Action, Problem> {
+fn daemon(socket: AdminSocketRef, words: &[String], format: Option<&str>) -> Result<Action, ParseError> {
     let tables = match &socket {
-        Socket::Of(entity) if entity.kind == EntityKind::Mon => {
+        AdminSocketRef::OfDaemon(entity) if entity.kind == EntityKind::Mon => {
             [mon_daemon_commands(), mon_daemon_commands()]
         }
-        Socket::Of(_) => [osd_commands(), osd_commands()],
-        Socket::Path(_) => [osd_commands(), mon_daemon_commands()],
+        AdminSocketRef::OfDaemon(_) => [osd_commands(), osd_commands()],
+        AdminSocketRef::Path(_) => [osd_commands(), mon_daemon_commands()],
     };
     let parsed =
         tables[0].parse_words(words).or_else(|error| tables[1].parse_words(words).map_err(|_| error));
@@ -209,8 +209,8 @@ fn daemon(socket: Socket, words: &[String], format: Option<&str>) -> Result<Acti
     Ok(Action::Daemon { socket, command: Value::Object(fields).to_string() })
 }
 
-fn compact(words: &[String]) -> Result<Compact, Problem> {
-    let wrong = |detail: &str| Problem::Command(format!("Invalid command: {detail}\n{COMPACT_USAGE}"));
+fn compact(words: &[String]) -> Result<Compact, ParseError> {
+    let wrong = |detail: &str| ParseError::Command(format!("Invalid command: {detail}\n{COMPACT_USAGE}"));
     let (mut all, mut osds, mut parallel) = (false, Vec::new(), 1);
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -238,18 +238,18 @@ fn compact(words: &[String]) -> Result<Compact, Problem> {
 }
 
 /// The pool, which is the command's only argument.
-fn only_pool(words: &[String], usage: &str) -> Result<String, Problem> {
+fn only_pool(words: &[String], usage: &str) -> Result<String, ParseError> {
     match words {
         [pool] if !pool.is_empty() => Ok(pool.clone()),
-        [] => Err(Problem::Command(format!("Invalid command: which pool?\n{usage}"))),
+        [] => Err(ParseError::Command(format!("Invalid command: which pool?\n{usage}"))),
         [_, unused, ..] => {
-            Err(Problem::Command(format!("Invalid command: unused arguments: ['{unused}']\n{usage}")))
+            Err(ParseError::Command(format!("Invalid command: unused arguments: ['{unused}']\n{usage}")))
         }
-        [_] => Err(Problem::Command(format!("Invalid command: an empty name\n{usage}"))),
+        [_] => Err(ParseError::Command(format!("Invalid command: an empty name\n{usage}"))),
     }
 }
 
-fn command(words: &[String], format: Option<&str>) -> Result<Action, Problem> {
+fn command(words: &[String], format: Option<&str>) -> Result<Action, ParseError> {
     let word = |at: usize| words.get(at).map(String::as_str);
     let (destination, table, words) = match (word(0), word(1)) {
         (Some("tell"), Some(target)) => {
@@ -287,29 +287,29 @@ fn to_pg(pg: PgId, verb: &[String]) -> (Destination, &'static Table, Vec<String>
     (Destination::Pg(pg), osd_commands(), words)
 }
 
-fn osd_id(text: &str) -> Result<OsdId, Problem> {
+fn osd_id(text: &str) -> Result<OsdId, ParseError> {
     text.parse().map_err(|_| no_target(text))
 }
 
-fn no_target(text: &str) -> Problem {
-    Problem::Command(format!(
+fn no_target(text: &str) -> ParseError {
+    ParseError::Command(format!(
         "Invalid command: '{text}' is none of mon, osd.N, osd.* or a placement group such as 2.1f"
     ))
 }
 
 /// The error and the usage of the command, with the texts of the `ceph` program.
-fn problem(error: &CommandError) -> Problem {
+fn problem(error: &CommandError) -> ParseError {
     match error {
         CommandError::Invalid { detail, usage, .. } => {
-            Problem::Command(format!("Invalid command: {detail}\n{usage}"))
+            ParseError::Command(format!("Invalid command: {detail}\n{usage}"))
         }
-        CommandError::Refused { .. } => Problem::Refused(error.to_string()),
-        other => Problem::Command(other.to_string()),
+        CommandError::Refused { .. } => ParseError::Refused(error.to_string()),
+        other => ParseError::Command(other.to_string()),
     }
 }
 
 /// Commands that this program composes of several commands of daemons.
-pub(in crate::cmd) const COMPOSED: [&str; 3] = [COMPACT, ADVISE, DIRTY];
+pub(in crate::cmd) const CLIENT_SIDE_COMMANDS: [&str; 3] = [COMPACT, ADVISE, DIRTY];
 const COMPACT: &str = "osd compact";
 const ADVISE: &str = "tier advise";
 const ADVISE_USAGE: &str = "tier advise <pool>";
@@ -370,8 +370,8 @@ Monitor commands:
 mod tests {
     use super::*;
 
-    fn plan(text: &str) -> Result<Plan, Problem> {
-        Plan::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn plan(text: &str) -> Result<ParsedCommand, ParseError> {
+        ParsedCommand::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     fn sent(text: &str) -> (Destination, String) {
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(of("osd compact osd.1 4 --parallel=2"), Compact { osds: two, parallel: 2 });
         for wrong in ["", "--all osd.1", "--all --parallel 0", "--parallel 2", "osd.x", "--all --parallel"] {
             let parsed = plan(&format!("osd compact {wrong}"));
-            assert!(matches!(parsed, Err(Problem::Command(_))), "{wrong}: {parsed:?}");
+            assert!(matches!(parsed, Err(ParseError::Command(_))), "{wrong}: {parsed:?}");
         }
     }
 
@@ -423,7 +423,7 @@ mod tests {
     fn advice_is_of_a_pool() {
         assert_eq!(plan("tier advise cache").unwrap().action, Action::Advise("cache".into()));
         for wrong in ["tier advise", "tier advise cache more"] {
-            assert!(matches!(plan(wrong), Err(Problem::Command(_))), "{wrong}");
+            assert!(matches!(plan(wrong), Err(ParseError::Command(_))), "{wrong}");
         }
         assert!(help_for(&["tier".into()]).starts_with(ADVISE_USAGE));
     }
@@ -432,7 +432,7 @@ mod tests {
     fn dirty_objects_are_of_a_pool() {
         assert_eq!(plan("tier dirty cache").unwrap().action, Action::Dirty("cache".into()));
         for wrong in ["tier dirty", "tier dirty cache more"] {
-            assert!(matches!(plan(wrong), Err(Problem::Command(_))), "{wrong}");
+            assert!(matches!(plan(wrong), Err(ParseError::Command(_))), "{wrong}");
         }
         assert!(help_for(&["tier".into(), "dirty".into()]).starts_with(DIRTY_USAGE));
     }
@@ -443,15 +443,15 @@ mod tests {
             Action::Daemon { socket, command } => (socket, command),
             other => panic!("{other:?}"),
         };
-        let of = |name: &str| Socket::Of(name.parse().unwrap());
+        let of = |name: &str| AdminSocketRef::OfDaemon(name.parse().unwrap());
         assert_eq!(asked("daemon osd.3 perf dump osd").0, of("osd.3"));
         assert_eq!(asked("daemon osd.3 perf dump osd").1, r#"{"prefix":"perf dump","logger":"osd"}"#);
         assert_eq!(asked("daemon mon.a mon_status -f json").1, r#"{"prefix":"mon_status","format":"json"}"#);
-        let path = Socket::Path("/run/x.asok".into());
+        let path = AdminSocketRef::Path("/run/x.asok".into());
         assert_eq!(asked("daemon /run/x.asok mon_status"), (path, r#"{"prefix":"mon_status"}"#.into()));
         assert_eq!(asked("--admin-daemon /run/x.asok status").1, r#"{"prefix":"status"}"#);
-        assert!(matches!(plan("daemon osd.3 nonesuch"), Err(Problem::Command(_))));
-        assert!(matches!(plan("daemon"), Err(Problem::Command(_))));
+        assert!(matches!(plan("daemon osd.3 nonesuch"), Err(ParseError::Command(_))));
+        assert!(matches!(plan("daemon"), Err(ParseError::Command(_))));
     }
 
     #[test]
@@ -461,7 +461,7 @@ mod tests {
             |level: &str, channel: &str| Action::Watch { level: level.into(), channel: channel.into() };
         assert_eq!(watch("-w"), expected("info", "cluster"));
         assert_eq!(watch("--watch-warn -W audit"), expected("warn", "audit"));
-        assert!(matches!(plan("-w -W x"), Err(Problem::Usage(_))));
+        assert!(matches!(plan("-w -W x"), Err(ParseError::Usage(_))));
     }
 
     #[test]
@@ -473,19 +473,19 @@ mod tests {
 
     #[test]
     fn errors_are_worded_as_cephs() {
-        let Err(Problem::Command(text)) = plan("osd pool create") else { panic!() };
+        let Err(ParseError::Command(text)) = plan("osd pool create") else { panic!() };
         assert!(text.starts_with(
             "Invalid command: missing required parameter pool(<pool>)\nosd pool create <pool> [<pg_num:int>]"
         ));
-        let Err(Problem::Command(text)) = plan("osd frob") else { panic!() };
+        let Err(ParseError::Command(text)) = plan("osd frob") else { panic!() };
         assert!(text.starts_with("no valid command found; 10 closest matches:\nosd stat\n"));
         let refused = "command 'osd pool mksnap' is not supported: there are no snapshots";
-        assert_eq!(plan("osd pool mksnap p s"), Err(Problem::Refused(refused.into())));
+        assert_eq!(plan("osd pool mksnap p s"), Err(ParseError::Refused(refused.into())));
         assert!(
-            matches!(plan("status -f xml"), Err(Problem::Usage(text)) if text.contains("invalid choice: 'xml'"))
+            matches!(plan("status -f xml"), Err(ParseError::Usage(text)) if text.contains("invalid choice: 'xml'"))
         );
-        assert!(matches!(plan("tell"), Err(Problem::Command(_))));
-        assert!(matches!(plan("tell osd.x version"), Err(Problem::Command(_))));
+        assert!(matches!(plan("tell"), Err(ParseError::Command(_))));
+        assert!(matches!(plan("tell osd.x version"), Err(ParseError::Command(_))));
     }
 
     #[test]

@@ -338,8 +338,8 @@ impl Args {
     }
 
     /// Checks that the words are consistent. Warnings are written to `err`.
-    pub(super) fn check(&self, err: &mut dyn Write) -> Result<(), super::Stop> {
-        let fail = |message: &str| Err(super::Stop::failed(message));
+    pub(super) fn check(&self, err: &mut dyn Write) -> Result<(), super::ExitError> {
+        let fail = |message: &str| Err(super::ExitError::failed(message));
         if self.nothing_given {
             return fail("crushtool: -h or --help for usage");
         }
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn every_option_of_the_table_is_understood_or_refused() {
-        for (name, support) in crate::cmd::tool_options::rows(OPTIONS) {
+        for (name, support) in crate::cmd::tool_options::support_rows(OPTIONS) {
             let words = vec!["1".to_owned(); 4].into_iter().peekable();
             let mut words = Words { words, attached: None, option: name.to_owned() };
             let taken = Args::default().option(&name.replace('_', "-"), &mut words);

@@ -1,6 +1,6 @@
 //! `--build`: builds a map in layers, each with buckets of equal size over the layer below.
 
-use super::Stop;
+use super::ExitError;
 use nacre_types::crush::{BucketAlg, CrushError, CrushMap, MAX_DEVICES, RuleType, WEIGHT_ONE};
 use std::io::Write;
 
@@ -11,33 +11,33 @@ struct Layer<'a> {
     size: usize,
 }
 
-pub(super) fn build(num_osds: i64, words: &[String], err: &mut dyn Write) -> Result<CrushMap, Stop> {
+pub(super) fn build(num_osds: i64, words: &[String], err: &mut dyn Write) -> Result<CrushMap, ExitError> {
     let mut layers = Vec::new();
     let (triples, incomplete) = words.as_chunks::<3>();
     if !incomplete.is_empty() {
-        return Err(Stop::failed(format!(
+        return Err(ExitError::failed(format!(
             "remaining args: [{}]\nlayers must be specified with 3-tuples of (name, buckettype, size)",
             incomplete.join(",")
         )));
     }
     for [name, alg_name, size] in triples {
         let Some(alg) = BucketAlg::from_name(alg_name) else {
-            return Err(Stop::failed(format!("unknown bucket type '{alg_name}'")));
+            return Err(ExitError::failed(format!("unknown bucket type '{alg_name}'")));
         };
         let digits: String = size.chars().take_while(char::is_ascii_digit).collect();
         layers.push(Layer { name, alg, size: digits.parse().unwrap_or(0) });
     }
     if layers.is_empty() {
-        return Err(Stop::failed("must specify at least one layer"));
+        return Err(ExitError::failed("must specify at least one layer"));
     }
     if num_osds <= 0 || num_osds > i64::from(MAX_DEVICES) {
-        return Err(Stop::failed("must specify --num_osds"));
+        return Err(ExitError::failed("must specify --num_osds"));
     }
     fill(num_osds as i32, &layers, err)
 }
 
-fn fill(num_osds: i32, layers: &[Layer<'_>], err: &mut dyn Write) -> Result<CrushMap, Stop> {
-    let edit = |error: CrushError| Stop::failed(error.to_string());
+fn fill(num_osds: i32, layers: &[Layer<'_>], err: &mut dyn Write) -> Result<CrushMap, ExitError> {
+    let edit = |error: CrushError| ExitError::failed(error.to_string());
     let mut map = CrushMap::empty();
     map.set_type_name(0, "osd").map_err(edit)?;
     let mut lower: Vec<(i32, u32)> = Vec::new();

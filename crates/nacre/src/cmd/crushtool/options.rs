@@ -1,6 +1,6 @@
 //! The options of `crushtool`: the source for `--help`, the manual page and docs/compatibility.md.
 
-use crate::cmd::tool_options::{Section, ToolOption, differences, listing};
+use crate::cmd::tool_options::{Section, ToolOption, differences, options_help};
 
 const fn full(usage: &'static str, help: &'static str) -> ToolOption {
     ToolOption::full(usage, help)
@@ -206,7 +206,7 @@ pub(in crate::cmd) fn usage() -> String {
     format!(
         "usage: crushtool ...\n\nDisplay, modify and test a crush map\n\nThere are five stages, running one after the \
          other:\n\n - input/build\n - tunables adjustments\n - modifications\n - display/test\n - output\n{}{}",
-        listing(OPTIONS),
+        options_help(OPTIONS),
         differences(OPTIONS)
     )
 }

@@ -4,14 +4,14 @@ pub(super) mod csv;
 mod random;
 
 use super::args::TestArgs;
-use csv::Figures;
+use csv::PlacementTables;
 use nacre_types::crush::{Bucket, CrushMap, ITEM_NONE, Rule, Step, StepOp, WEIGHT_ONE, Workspace, hash32_2};
 use random::Rand48;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// A number as C++ streams print it: six significant digits, no trailing zeros.
-pub(in crate::cmd) fn general(number: f64) -> String {
+pub(in crate::cmd) fn format_g(number: f64) -> String {
     if number == 0.0 {
         return "0".to_owned();
     }
@@ -191,7 +191,7 @@ fn test_size(
     let mut placements = Vec::new();
     for (at, x) in plan.inputs.clone().enumerate() {
         if args.simulate {
-            run.random.place(map, rule, size, &plan.weights, &mut mapped);
+            run.random.random_placement(map, rule, size, &plan.weights, &mut mapped);
         } else {
             let (seed, size) = (plan.seed(x), size.max(0) as usize);
             map.do_rule_with(&mut run.work, rule, seed, size, &plan.weights, choose_args, &mut mapped);
@@ -224,7 +224,7 @@ fn test_size(
         }
     }
     if args.csv {
-        let figures = Figures {
+        let figures = PlacementTables {
             weights: &plan.weights,
             shares: &shares,
             stored: &stored,
@@ -245,7 +245,7 @@ fn test_size(
     for (device, (stored, expected)) in stored.iter().zip(&expected).enumerate() {
         let shown = if args.utilization { *expected > 0.0 && *stored > 0 } else { args.utilization_all };
         if shown {
-            let expected = general(f64::from(*expected));
+            let expected = format_g(f64::from(*expected));
             writeln!(out, "  device {device}:\t\t stored : {stored}\t expected : {expected}")?;
         }
     }
@@ -310,7 +310,7 @@ pub(super) fn compare(
             }
         }
         same &= bad == 0;
-        let ratio = general(bad as f64 / all as f64);
+        let ratio = format_g(bad as f64 / all as f64);
         writeln!(out, "rule {id} had {bad}/{all} mismatched mappings ({ratio})")?;
     }
     if same {

@@ -34,7 +34,7 @@ pub(super) struct Device {
 }
 
 #[derive(Default)]
-struct Given {
+struct DeviceOptions {
     device: Option<Device>,
     stripe_unit: Option<u64>,
     stripe_count: Option<u64>,
@@ -56,7 +56,7 @@ impl Device {
 
     /// A device from its options in the environment. Missing options have Bareos' defaults.
     pub(super) fn from_environment(option: impl Fn(&str) -> Option<String>) -> Result<Device> {
-        let mut given = Given::default();
+        let mut given = DeviceOptions::default();
         if let Some(text) = option("device_options").filter(|text| !text.is_empty()) {
             given.take_string(&text)?;
         }
@@ -72,7 +72,7 @@ impl Device {
     /// `conffile=/etc/ceph/ceph.conf,poolname=backup,striped,stripe_unit=4194304,stripe_count=2,object_size=33554432`.
     #[cfg(test)]
     fn from_device_options(text: &str) -> Result<Device> {
-        let mut given = Given::default();
+        let mut given = DeviceOptions::default();
         given.take_string(text)?;
         given.finish()
     }
@@ -86,7 +86,7 @@ impl Device {
     }
 }
 
-impl Given {
+impl DeviceOptions {
     /// Parses options separated by commas. Spaces are part of them.
     fn take_string(&mut self, text: &str) -> Result<()> {
         for option in text.split(',') {
@@ -209,8 +209,10 @@ mod tests {
         let seeds = texts.map(|text| written(&Device::from_device_options(text).unwrap())).to_vec();
         let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
         let words = [",striped,", "stripe_unit=", "99999999999999999999", "=", ",", "4G", "64k"];
-        let target =
-            nacre_fuzz::Target { words: &words, ..nacre_fuzz::Target::new("device-options", corpus, seeds) };
+        let target = nacre_fuzz::Target {
+            dictionary: &words,
+            ..nacre_fuzz::Target::new("device-options", corpus, seeds)
+        };
         target.run(|input| {
             let device = Device::from_device_options(std::str::from_utf8(input).ok()?).ok()?;
             // On a client's command line, each flag has a value.

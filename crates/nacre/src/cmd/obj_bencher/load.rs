@@ -1,7 +1,7 @@
 //! The load: slots that each keep one operation in flight, and the figures that they collect.
 
-use super::{Failed, Store};
-use crate::cmd::times::Times;
+use super::{BackendError, BenchBackend};
+use crate::cmd::times::LatencyHistogram;
 use bytes::{Bytes, BytesMut};
 use nacre_types::errno::Errno;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 /// The kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cmd) enum Kind {
+pub(in crate::cmd) enum BenchKind {
     Write,
     Sequential,
     Random,
 }
 
 /// The parameters of the load.
-pub(in crate::cmd) struct Plan {
-    pub(in crate::cmd) kind: Kind,
+pub(in crate::cmd) struct BenchPlan {
+    pub(in crate::cmd) kind: BenchKind,
     pub(in crate::cmd) prefix: String,
     pub(in crate::cmd) op_size: u64,
     pub(in crate::cmd) ops_per_object: u64,
@@ -47,28 +47,28 @@ pub(super) struct Sample {
 
 /// Figures of a slice.
 #[derive(Debug, Default)]
-pub(super) struct Slice {
+pub(super) struct IntervalStats {
     pub(super) finished: u64,
-    pub(super) latency: Spread,
-    pub(super) times: Times,
+    pub(super) latency: RunningStats,
+    pub(super) times: LatencyHistogram,
 }
 
 /// Figures of the measurement, which starts after the warm-up.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(super) struct BenchResult {
     pub(super) finished: u64,
     /// Number of operations in the warm-up.
     pub(super) warmed_up: u64,
     pub(super) bytes: u64,
     pub(super) last_completion: Instant,
-    pub(super) latency: Spread,
-    pub(super) times: Times,
+    pub(super) latency: RunningStats,
+    pub(super) times: LatencyHistogram,
     pub(super) failure: Option<(String, Errno)>,
 }
 
 /// Mean, deviation and extremes of the added values (Welford's method).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spread {
+pub(super) struct RunningStats {
     pub(super) count: u64,
     pub(super) mean: f64,
     squares: f64,
@@ -76,13 +76,13 @@ pub(super) struct Spread {
     pub(super) max: f64,
 }
 
-impl Default for Spread {
-    fn default() -> Spread {
-        Spread { count: 0, mean: 0.0, squares: 0.0, min: f64::MAX, max: 0.0 }
+impl Default for RunningStats {
+    fn default() -> RunningStats {
+        RunningStats { count: 0, mean: 0.0, squares: 0.0, min: f64::MAX, max: 0.0 }
     }
 }
 
-impl Spread {
+impl RunningStats {
     pub(super) fn add(&mut self, value: f64) {
         self.count += 1;
         let delta = value - self.mean;
@@ -98,7 +98,7 @@ impl Spread {
     }
 }
 
-struct Figures {
+struct LoadCounters {
     end: Instant,
     started: u64,
     finished: u64,
@@ -107,18 +107,18 @@ struct Figures {
     bytes: u64,
     last_latency: f64,
     last_completion: Instant,
-    latency: Spread,
-    times: Times,
-    slice: Slice,
+    latency: RunningStats,
+    times: LatencyHistogram,
+    slice: IntervalStats,
     random: u64,
     failure: Option<(String, Errno)>,
     stopped: bool,
 }
 
 struct Inner {
-    plan: Plan,
+    plan: BenchPlan,
     filling: Bytes,
-    figures: Mutex<Figures>,
+    figures: Mutex<LoadCounters>,
     idle: Condvar,
 }
 
@@ -186,9 +186,9 @@ fn matches(data: &[u8], number: u64, op_size: u64, filling: &[u8]) -> bool {
 
 impl Load {
     /// Starts as many operations as the plan keeps in flight, on each of `ways`.
-    pub(super) fn start<S: Store>(ways: &[S], plan: Plan, end: Instant) -> Load {
+    pub(super) fn start<S: BenchBackend>(ways: &[S], plan: BenchPlan, end: Instant) -> Load {
         let concurrent = plan.concurrent;
-        let figures = Figures {
+        let figures = LoadCounters {
             end,
             started: 0,
             finished: 0,
@@ -196,9 +196,9 @@ impl Load {
             bytes: 0,
             last_latency: 0.0,
             last_completion: Instant::now(),
-            latency: Spread::default(),
-            times: Times::default(),
-            slice: Slice::default(),
+            latency: RunningStats::default(),
+            times: LatencyHistogram::default(),
+            slice: IntervalStats::default(),
             // All runs with the same seed read in the same random order.
             random: random_state(plan.seed.unwrap_or(0)),
             failure: None,
@@ -224,7 +224,7 @@ impl Load {
     }
 
     /// The figures since the last call.
-    pub(super) fn take_slice(&self) -> Slice {
+    pub(super) fn take_slice(&self) -> IntervalStats {
         std::mem::take(&mut self.0.lock().slice)
     }
 
@@ -233,8 +233,9 @@ impl Load {
         let mut figures = self.0.lock();
         figures.end = end;
         figures.warmed_up = figures.finished;
-        (figures.bytes, figures.latency, figures.times) = (0, Spread::default(), Times::default());
-        figures.slice = Slice::default();
+        (figures.bytes, figures.latency, figures.times) =
+            (0, RunningStats::default(), LatencyHistogram::default());
+        figures.slice = IntervalStats::default();
     }
 
     /// Waits for `until` or for the end of the work. Returns whether the work ended first.
@@ -254,12 +255,12 @@ impl Load {
     }
 
     /// Stops starting operations and waits for those in flight.
-    pub(super) fn finish(self) -> Outcome {
+    pub(super) fn finish(self) -> BenchResult {
         self.0.lock().stopped = true;
         let far = Instant::now() + Duration::from_secs(u64::from(u32::MAX));
         self.wait_idle_until(far);
         let mut figures = self.0.lock();
-        Outcome {
+        BenchResult {
             finished: figures.finished - figures.warmed_up,
             warmed_up: figures.warmed_up,
             bytes: figures.bytes,
@@ -272,7 +273,7 @@ impl Load {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Figures> {
+    fn lock(&self) -> MutexGuard<'_, LoadCounters> {
         self.figures.lock().expect("invariant: no holder of the lock panics")
     }
 
@@ -285,11 +286,11 @@ impl Inner {
         let over = figures.stopped
             || started_at >= figures.end
             || match plan.kind {
-                Kind::Write => {
+                BenchKind::Write => {
                     plan.max_objects > 0 && figures.started >= plan.max_objects * plan.ops_per_object
                 }
-                Kind::Sequential => figures.started >= total,
-                Kind::Random => total == 0,
+                BenchKind::Sequential => figures.started >= total,
+                BenchKind::Random => total == 0,
             };
         if over {
             figures.stopped = true;
@@ -297,21 +298,21 @@ impl Inner {
             return None;
         }
         let number = match plan.kind {
-            Kind::Write | Kind::Sequential => figures.started,
-            Kind::Random => random(&mut figures.random) % total,
+            BenchKind::Write | BenchKind::Sequential => figures.started,
+            BenchKind::Random => random(&mut figures.random) % total,
         };
         figures.started += 1;
         Some(Step { number, started_at })
     }
 
     /// Starts an operation on `way`. Reuses the buffer of the slot's last write.
-    fn next<S: Store>(self: Arc<Self>, way: S, buffer: Bytes) {
+    fn next<S: BenchBackend>(self: Arc<Self>, way: S, buffer: Bytes) {
         let Some(step) = self.take_step() else { return };
         let plan = &self.plan;
         let name = object_name(&plan.prefix, step.number / plan.ops_per_object);
         let offset = step.number % plan.ops_per_object * plan.op_size;
         let (inner, next) = (self.clone(), way.clone());
-        if plan.kind == Kind::Write {
+        if plan.kind == BenchKind::Write {
             let data = stamped(buffer, step.number, plan.op_size, &self.filling);
             let kept = data.clone();
             way.write(plan, &name, offset, data, Box::new(move |done| inner.written(step, next, kept, done)));
@@ -320,19 +321,25 @@ impl Inner {
         }
     }
 
-    fn written<S: Store>(self: Arc<Self>, step: Step, way: S, data: Bytes, done: Result<(), Failed>) {
+    fn written<S: BenchBackend>(
+        self: Arc<Self>,
+        step: Step,
+        way: S,
+        data: Bytes,
+        done: Result<(), BackendError>,
+    ) {
         match done {
             Ok(()) => {
                 self.account(step, self.plan.op_size);
                 self.next(way, data);
             }
-            Err(Failed { text, errno }) => {
+            Err(BackendError { text, errno }) => {
                 self.fail(step, format!("write {} failed: {text}", step.number), errno);
             }
         }
     }
 
-    fn read<S: Store>(self: Arc<Self>, step: Step, way: S, done: Result<Bytes, Failed>) {
+    fn read<S: BenchBackend>(self: Arc<Self>, step: Step, way: S, done: Result<Bytes, BackendError>) {
         let plan = &self.plan;
         match done {
             Ok(data) if plan.verify && !matches(&data, step.number, plan.op_size, &self.filling) => {
@@ -344,7 +351,7 @@ impl Inner {
                 self.account(step, data.len() as u64);
                 self.next(way, Bytes::new());
             }
-            Err(Failed { text, errno }) => {
+            Err(BackendError { text, errno }) => {
                 self.fail(step, format!("read {} failed: {text}", step.number), errno);
             }
         }
@@ -418,7 +425,7 @@ mod tests {
 
     #[test]
     fn spread_is_that_of_the_textbook() {
-        let mut spread = Spread::default();
+        let mut spread = RunningStats::default();
         assert_eq!((spread.mean, spread.deviation()), (0.0, 0.0));
         [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0].into_iter().for_each(|v| spread.add(v));
         assert!((spread.mean - 5.0).abs() < 1e-12);

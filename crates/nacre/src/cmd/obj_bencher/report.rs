@@ -1,8 +1,8 @@
 //! The output of a benchmark, with the lines of Ceph's program.
 
-use super::load::{Kind, Outcome, Plan, Sample, Slice, Spread};
+use super::load::{BenchKind, BenchPlan, BenchResult, IntervalStats, RunningStats, Sample};
 use crate::cmd::output::Format;
-use crate::cmd::rados::{Failure, out, print};
+use crate::cmd::rados::{RadosFailure, out, print};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,7 +12,7 @@ const MIB: f64 = 1_048_576.0;
 const HEADING_EVERY: u64 = 20;
 
 pub(super) struct Report {
-    kind: Kind,
+    kind: BenchKind,
     concurrent: u32,
     op_size: u64,
     object_size: u64,
@@ -23,15 +23,21 @@ pub(super) struct Report {
     show_time: bool,
     lines: u64,
     before: (u64, Duration),
-    bandwidth: Spread,
-    iops: Spread,
+    bandwidth: RunningStats,
+    iops: RunningStats,
     json: Map<String, Value>,
     datas: Vec<Value>,
     slices: Vec<Value>,
 }
 
 impl Report {
-    pub(super) fn new(plan: &Plan, clients: u32, seconds: u64, format: Format, show_time: bool) -> Report {
+    pub(super) fn new(
+        plan: &BenchPlan,
+        clients: u32,
+        seconds: u64,
+        format: Format,
+        show_time: bool,
+    ) -> Report {
         Report {
             kind: plan.kind,
             concurrent: plan.concurrent * clients,
@@ -44,8 +50,8 @@ impl Report {
             show_time,
             lines: 0,
             before: (0, Duration::ZERO),
-            bandwidth: Spread::default(),
-            iops: Spread::default(),
+            bandwidth: RunningStats::default(),
+            iops: RunningStats::default(),
             json: Map::new(),
             datas: Vec::new(),
             slices: Vec::new(),
@@ -56,14 +62,14 @@ impl Report {
         self.format == Format::Plain
     }
 
-    fn say(&self, line: &str) -> Result<(), Failure> {
+    fn say(&self, line: &str) -> Result<(), RadosFailure> {
         let time = if self.show_time { print::time(print::now_ns()) + " " } else { String::new() };
         out(format!("{time}{line}\n"))
     }
 
     /// Announces the benchmark. Ceph's program does so only for writes.
-    pub(super) fn head(&mut self) -> Result<(), Failure> {
-        if self.kind != Kind::Write {
+    pub(super) fn head(&mut self) -> Result<(), RadosFailure> {
+        if self.kind != BenchKind::Write {
             return Ok(());
         }
         if self.is_plain() {
@@ -86,7 +92,7 @@ impl Report {
     }
 
     /// The line of one second.
-    pub(super) fn line(&mut self, sample: &Sample, elapsed: Duration) -> Result<(), Failure> {
+    pub(super) fn line(&mut self, sample: &Sample, elapsed: Duration) -> Result<(), RadosFailure> {
         let second = self.lines;
         let (finished_before, time_before) = self.before;
         let since = (elapsed - time_before).as_secs_f64();
@@ -123,7 +129,7 @@ impl Report {
     }
 
     /// A slice of the warm-up or of the measurement that ended at `elapsed`.
-    pub(super) fn slice(&mut self, slice: &Slice, took: Duration, elapsed: Duration, warm_up: bool) {
+    pub(super) fn slice(&mut self, slice: &IntervalStats, took: Duration, elapsed: Duration, warm_up: bool) {
         let ms = |seconds: f64| (seconds * 1e6).round() / 1e3;
         let quantile = |share| ms(slice.times.quantile(share).min(slice.latency.max));
         self.slices.push(json!({
@@ -140,8 +146,8 @@ impl Report {
     }
 
     /// The end of the warm-up. Earlier operations do not count.
-    pub(super) fn warmed_up(&mut self, elapsed: Duration, steady: bool) -> Result<(), Failure> {
-        (self.bandwidth, self.iops) = (Spread::default(), Spread::default());
+    pub(super) fn warmed_up(&mut self, elapsed: Duration, steady: bool) -> Result<(), RadosFailure> {
+        (self.bandwidth, self.iops) = (RunningStats::default(), RunningStats::default());
         if self.is_plain() {
             let state = if steady { "steady" } else { "not steady" };
             return self.say(&format!("Warmed up for {:.0} seconds, {state}", elapsed.as_secs_f64()));
@@ -154,17 +160,17 @@ impl Report {
     /// The figures of the whole measurement.
     pub(super) fn totals(
         &mut self,
-        outcome: &Outcome,
+        outcome: &BenchResult,
         elapsed: Duration,
         cpu_us_per_op: f64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RadosFailure> {
         let seconds = elapsed.as_secs_f64();
         let rate = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
         let bandwidth = rate(outcome.bytes as f64 / MIB);
         let iops = rate(outcome.finished as f64) as u64;
         let lines = self.total_lines(outcome, seconds, bandwidth, iops, cpu_us_per_op);
         if self.is_plain() {
-            let width = if self.kind == Kind::Write { 24 } else { 22 };
+            let width = if self.kind == BenchKind::Write { 24 } else { 22 };
             let mut text = String::new();
             for (at, (label, _, plain, _)) in lines.iter().enumerate() {
                 let line = format!("{:<width$} {plain}", format!("{label}:"), width = width - 1);
@@ -186,15 +192,15 @@ impl Report {
     /// Label, JSON key, plain value, JSON value.
     fn total_lines(
         &self,
-        outcome: &Outcome,
+        outcome: &BenchResult,
         seconds: f64,
         bandwidth: f64,
         iops: u64,
         cpu_us_per_op: f64,
     ) -> Vec<(&'static str, &'static str, String, String)> {
-        let float = |value: f64| (print::general(value), format!("{value:.6}"));
+        let float = |value: f64| (print::format_g(value), format!("{value:.6}"));
         let whole = |value: u64| (value.to_string(), value.to_string());
-        let write = self.kind == Kind::Write;
+        let write = self.kind == BenchKind::Write;
         let least_iops = if self.iops.count > 0 { self.iops.min as u64 } else { iops };
         let most_iops = if self.iops.count > 0 { self.iops.max as u64 } else { iops };
         let mut lines = Vec::new();
@@ -235,18 +241,18 @@ impl Report {
     }
 
     /// Announces the removal of the objects.
-    pub(super) fn cleaning(&self) -> Result<(), Failure> {
+    pub(super) fn cleaning(&self) -> Result<(), RadosFailure> {
         if self.is_plain() { self.say("Cleaning up (deleting benchmark objects)") } else { Ok(()) }
     }
 
     /// The end, with the number of removed objects and the time of the removal.
-    pub(super) fn end(self, cleaned: Option<(u64, Duration)>) -> Result<(), Failure> {
+    pub(super) fn end(self, cleaned: Option<(u64, Duration)>) -> Result<(), RadosFailure> {
         if !self.is_plain() {
             return out(print::json(&Value::Object(self.json), self.format) + "\n");
         }
         let Some((removed, took)) = cleaned else { return Ok(()) };
         self.say(&format!("Removed {removed} objects"))?;
-        let took = print::general(took.as_secs_f64());
+        let took = print::format_g(took.as_secs_f64());
         self.say(&format!("Clean up completed and total clean up time :{took}"))
     }
 }
@@ -255,7 +261,7 @@ const HEADING: &str = "  sec Cur ops   started  finished  avg MB/s  cur MB/s las
 
 fn columns(second: u64, sample: &Sample, average: f64, current: Option<f64>) -> String {
     let (current, last) = match current {
-        Some(current) => (print::general(current), print::general(sample.last_latency)),
+        Some(current) => (print::format_g(current), print::format_g(sample.last_latency)),
         None => ("0".to_owned(), "-".to_owned()),
     };
     format!(
@@ -263,20 +269,20 @@ fn columns(second: u64, sample: &Sample, average: f64, current: Option<f64>) -> 
         sample.in_flight,
         sample.started,
         sample.finished,
-        print::general(average),
-        print::general(sample.mean_latency)
+        print::format_g(average),
+        print::format_g(sample.mean_latency)
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cmd::times::Times;
+    use crate::cmd::times::LatencyHistogram;
     use nacre_types::errno::Errno;
     use std::time::Instant;
 
-    fn plan(kind: Kind) -> Plan {
-        Plan {
+    fn plan(kind: BenchKind) -> BenchPlan {
+        BenchPlan {
             kind,
             prefix: "benchmark_data_h_1".into(),
             op_size: 4096,
@@ -313,21 +319,21 @@ mod tests {
 
     #[test]
     fn totals_have_the_labels_and_keys_of_rados_bench() {
-        let mut latency = Spread::default();
+        let mut latency = RunningStats::default();
         latency.add(0.000444357);
-        let outcome = Outcome {
+        let outcome = BenchResult {
             finished: 26946,
             warmed_up: 0,
             bytes: 26946 * 4096,
             last_completion: Instant::now(),
             latency,
-            times: Times::default(),
+            times: LatencyHistogram::default(),
             failure: None::<(String, Errno)>,
         };
-        let mut report = Report::new(&plan(Kind::Write), 2, 3, Format::Json, false);
+        let mut report = Report::new(&plan(BenchKind::Write), 2, 3, Format::Json, false);
         report.head().unwrap();
         report.line(&Sample::default(), Duration::ZERO).unwrap();
-        let mut slice = Slice { finished: 10, ..Slice::default() };
+        let mut slice = IntervalStats { finished: 10, ..IntervalStats::default() };
         slice.latency.add(0.002);
         slice.times.add(Duration::from_millis(2));
         report.slice(&slice, Duration::from_secs(2), Duration::from_secs(2), true);
@@ -354,7 +360,7 @@ mod tests {
             (&json!(5.0), &json!(2.0), &json!(true))
         );
 
-        let report = Report::new(&plan(Kind::Sequential), 1, 3, Format::Plain, false);
+        let report = Report::new(&plan(BenchKind::Sequential), 1, 3, Format::Plain, false);
         let labels: Vec<_> = report.total_lines(&outcome, 1.0, 1.0, 1, 1.0).iter().map(|l| l.0).collect();
         assert_eq!(
             labels,

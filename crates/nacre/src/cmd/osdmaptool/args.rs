@@ -3,7 +3,7 @@
 
 use super::ME;
 use super::options::OPTIONS;
-use crate::cmd::formatter::Format;
+use crate::cmd::formatter::DumpFormat;
 use crate::cmd::tool_options::refusal;
 use nacre_common::config::{Invocation, Program, parse_argv};
 use nacre_types::PoolId;
@@ -15,7 +15,7 @@ const MAX_OSDS: u32 = 10_000;
 
 /// The level of detail of `--test-map-pgs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+pub(super) enum MapPgsDetail {
     /// Sums.
     Sums,
     /// Also a line for each PG.
@@ -26,26 +26,26 @@ pub(super) enum Level {
 
 /// The output format of a map or a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum DisplayFormat {
     /// As text.
     Plain,
     /// In one of Ceph's formats.
-    As(Format),
+    As(DumpFormat),
 }
 
-impl Shown {
+impl DisplayFormat {
     /// The format with this name, or JSON if there is none.
-    fn from_name(name: &str) -> Shown {
+    fn from_name(name: &str) -> DisplayFormat {
         match name {
-            "" | "plain" => Shown::Plain,
-            name => Shown::As(Format::from_name(name).unwrap_or(Format::Json)),
+            "" | "plain" => DisplayFormat::Plain,
+            name => DisplayFormat::As(DumpFormat::from_name(name).unwrap_or(DumpFormat::Json)),
         }
     }
 }
 
 /// A new map to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Create {
+pub(super) enum MapSource {
     /// With this many OSDs.
     Simple(u32),
     /// With the OSDs in ceph.conf.
@@ -74,7 +74,7 @@ pub(super) struct Args {
     pub(super) file: Option<String>,
     /// Options common to all programs, and those of ceph.conf.
     pub(super) invocation: Invocation,
-    pub(super) create: Option<Create>,
+    pub(super) create: Option<MapSource>,
     pub(super) with_default_pool: bool,
     pub(super) pg_bits: u32,
     pub(super) pgp_bits: u32,
@@ -89,7 +89,7 @@ pub(super) struct Args {
     pub(super) pg_num: Option<u32>,
     pub(super) test_map_object: Option<String>,
     pub(super) test_map_pg: Option<String>,
-    pub(super) test_map_pgs: Option<Level>,
+    pub(super) test_map_pgs: Option<MapPgsDetail>,
     pub(super) test_random: bool,
     pub(super) test_crush: bool,
     /// OSDs and their CRUSH weights (in 16.16 format, and as printed).
@@ -101,8 +101,8 @@ pub(super) struct Args {
     pub(super) save: bool,
     /// First and last map in a folder.
     pub(super) range: (Option<i64>, Option<i64>),
-    pub(super) dump: Option<Shown>,
-    pub(super) tree: Option<Shown>,
+    pub(super) dump: Option<DisplayFormat>,
+    pub(super) tree: Option<DisplayFormat>,
     pub(super) health: bool,
 }
 
@@ -159,16 +159,16 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
 
 /// Why a command line is rejected.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Misuse {
+pub(super) enum UsageError {
     /// Only the message is printed.
-    Told(String),
+    MessageOnly(String),
     /// The usage follows the message.
     WithUsage(String),
 }
 
-impl From<String> for Misuse {
-    fn from(text: String) -> Misuse {
-        Misuse::Told(text)
+impl From<String> for UsageError {
+    fn from(text: String) -> UsageError {
+        UsageError::MessageOnly(text)
     }
 }
 
@@ -192,7 +192,7 @@ impl Words {
 
 impl Args {
     /// Parses the words, or returns the error.
-    pub(super) fn parse(words: &[OsString]) -> Result<Args, Misuse> {
+    pub(super) fn parse(words: &[OsString]) -> Result<Args, UsageError> {
         let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let ceph_args = std::env::var("CEPH_ARGS").ok();
         let invocation = parse_argv(Program::Client, &words, ceph_args.as_deref())
@@ -206,7 +206,7 @@ impl Args {
                 only_files = true;
             } else if only_files || !word.starts_with('-') {
                 if args.file.replace(word).is_some() {
-                    return Err(Misuse::WithUsage(format!("{ME}: too many arguments")));
+                    return Err(UsageError::WithUsage(format!("{ME}: too many arguments")));
                 }
             } else {
                 let (option, attached) = match word.split_once('=') {
@@ -220,7 +220,7 @@ impl Args {
                         Some(why) => format!("{ME}: {word} is refused: {why}"),
                         None => format!("{ME}: {word} is not an option"),
                     };
-                    return Err(Misuse::WithUsage(text));
+                    return Err(UsageError::WithUsage(text));
                 }
             }
         }
@@ -228,25 +228,27 @@ impl Args {
     }
 
     /// Parses an option that creates, marks or shows a map. Returns false if the word is not one.
-    fn option(&mut self, option: &str, words: &mut Words) -> Result<bool, Misuse> {
+    fn option(&mut self, option: &str, words: &mut Words) -> Result<bool, UsageError> {
         match option {
             "-h" | "--help" => self.help = true,
-            "-p" | "--print" => self.dump = Some(Shown::Plain),
+            "-p" | "--print" => self.dump = Some(DisplayFormat::Plain),
             "--dump" => {
                 let format = words.attached.take().or_else(|| words.words.next()).unwrap_or_default();
-                self.dump = Some(Shown::from_name(&format));
+                self.dump = Some(DisplayFormat::from_name(&format));
             }
-            "--tree" => self.tree = Some(Shown::from_name(words.attached.as_deref().unwrap_or_default())),
+            "--tree" => {
+                self.tree = Some(DisplayFormat::from_name(words.attached.as_deref().unwrap_or_default()))
+            }
             "--health" => self.health = true,
-            "--create-from-conf" => self.create = Some(Create::Conf),
+            "--create-from-conf" => self.create = Some(MapSource::Conf),
             "--createsimple" => {
                 let osds: i64 = words.number()?;
                 if osds <= 0 {
-                    return Err(Misuse::Told(format!("{ME}: osd count must be > 0")));
+                    return Err(UsageError::MessageOnly(format!("{ME}: osd count must be > 0")));
                 }
                 let osds = u32::try_from(osds).ok().filter(|osds| *osds <= MAX_OSDS);
                 let osds = osds.ok_or_else(|| format!("{ME}: osd count must be at most {MAX_OSDS}"))?;
-                self.create = Some(Create::Simple(osds));
+                self.create = Some(MapSource::Simple(osds));
             }
             "--with-default-pool" => self.with_default_pool = true,
             "--pg-bits" | "--osd-pg-bits" => self.pg_bits = words.number()?,
@@ -266,15 +268,15 @@ impl Args {
     }
 
     /// Parses an option that tests or balances. Returns false if the word is not one.
-    fn more_options(&mut self, option: &str, words: &mut Words) -> Result<bool, Misuse> {
+    fn more_options(&mut self, option: &str, words: &mut Words) -> Result<bool, UsageError> {
         match option {
             "--pool" => self.pool = Some(PoolId(words.number()?)),
             "--pg-num" => self.pg_num = u32::try_from(words.number::<i64>()?).ok(),
             "--test-map-object" => self.test_map_object = Some(words.value()?),
             "--test-map-pg" => self.test_map_pg = Some(words.value()?),
-            "--test-map-pgs" => self.test_map_pgs = self.test_map_pgs.or(Some(Level::Sums)),
-            "--test-map-pgs-dump" => self.test_map_pgs = Some(Level::Each),
-            "--test-map-pgs-dump-all" => self.test_map_pgs = Some(Level::All),
+            "--test-map-pgs" => self.test_map_pgs = self.test_map_pgs.or(Some(MapPgsDetail::Sums)),
+            "--test-map-pgs-dump" => self.test_map_pgs = Some(MapPgsDetail::Each),
+            "--test-map-pgs-dump-all" => self.test_map_pgs = Some(MapPgsDetail::All),
             "--test-random" => self.test_random = true,
             "--test-crush" => self.test_crush = true,
             "--range-first" => self.range.0 = Some(words.number()?),
@@ -293,7 +295,7 @@ impl Args {
             "--upmap-deviation" => {
                 let deviation: i64 = words.number()?;
                 let deviation = u32::try_from(deviation).ok().filter(|deviation| *deviation >= 1);
-                let refuse = || Misuse::WithUsage(format!("{ME}: upmap-deviation must be >= 1"));
+                let refuse = || UsageError::WithUsage(format!("{ME}: upmap-deviation must be >= 1"));
                 self.upmap.deviation = deviation.ok_or_else(refuse)?;
             }
             "--upmap-pool" => self.upmap.pools.push(words.value()?),
@@ -312,16 +314,16 @@ impl Args {
     }
 
     /// Whether upmap entries are requested.
-    pub(super) fn upmaps(&self) -> bool {
+    pub(super) fn needs_upmap(&self) -> bool {
         self.upmap_cleanup || self.upmap.balance
     }
 
     /// Whether there is anything to show or write besides the map itself.
-    pub(super) fn acts(&self) -> bool {
+    pub(super) fn has_action(&self) -> bool {
         self.export_crush.is_some()
             || self.test_crush
             || !self.adjust_crush_weight.is_empty()
-            || self.upmaps()
+            || self.needs_upmap()
             || self.test_map_object.is_some()
             || self.test_map_pg.is_some()
             || self.test_map_pgs.is_some()
@@ -332,11 +334,11 @@ impl Args {
 }
 
 /// `OSD:WEIGHT[,OSD:WEIGHT…]`.
-fn adjustments(text: &str) -> Result<Vec<(u32, u32, f32)>, Misuse> {
+fn adjustments(text: &str) -> Result<Vec<(u32, u32, f32)>, UsageError> {
     let mut adjustments = Vec::new();
     for part in text.split(',') {
         let (osd, weight) = part.split_once(':').ok_or_else(|| {
-            Misuse::WithUsage(format!("{ME}: use ':' as separator of osd id and its weight"))
+            UsageError::WithUsage(format!("{ME}: use ':' as separator of osd id and its weight"))
         })?;
         let (osd, shown): (u32, f32) = (number(osd)?, number(weight)?);
         let weight = weight_from_f32(shown).map_err(|_| format!("The option value '{weight}' is invalid"))?;
@@ -349,7 +351,7 @@ fn adjustments(text: &str) -> Result<Vec<(u32, u32, f32)>, Misuse> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Args, Misuse> {
+    fn parse(text: &str) -> Result<Args, UsageError> {
         Args::parse(&text.split_whitespace().map(OsString::from).collect::<Vec<_>>())
     }
 
@@ -357,13 +359,16 @@ mod tests {
     fn words_stand_in_any_order_and_spelling() {
         let args = parse("--mark_up_in om --test-map-pgs-dump --pool=3 --mark-out 1 --mark-out 2").unwrap();
         assert_eq!((args.file.as_deref(), args.pool), (Some("om"), Some(PoolId(3))));
-        assert_eq!((args.test_map_pgs, args.mark_out), (Some(Level::Each), Some(2)));
+        assert_eq!((args.test_map_pgs, args.mark_out), (Some(MapPgsDetail::Each), Some(2)));
         assert!(args.mark_up_in);
         let args = parse("--tree=json-pretty om --dump plain").unwrap();
-        assert_eq!((args.tree, args.dump), (Some(Shown::As(Format::JsonPretty)), Some(Shown::Plain)));
+        assert_eq!(
+            (args.tree, args.dump),
+            (Some(DisplayFormat::As(DumpFormat::JsonPretty)), Some(DisplayFormat::Plain))
+        );
         let args =
             parse("om --dump yaml --adjust-crush-weight 1:0.5,2:3 -c conf --upmap - --upmap_max=3").unwrap();
-        assert_eq!(args.dump, Some(Shown::As(Format::Json)));
+        assert_eq!(args.dump, Some(DisplayFormat::As(DumpFormat::Json)));
         assert_eq!(args.adjust_crush_weight, [(1, 0x8000, 0.5), (2, 0x3_0000, 3.0)]);
         assert_eq!((args.upmap.balance, args.upmap.max), (true, 3));
     }
@@ -371,7 +376,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_refused() {
         let refused = |text: &str| match parse(text).unwrap_err() {
-            Misuse::Told(text) | Misuse::WithUsage(text) => text,
+            UsageError::MessageOnly(text) | UsageError::WithUsage(text) => text,
         };
         assert!(refused("om --nonsense out").contains("--nonsense is not an option"));
         assert!(refused("a b").contains("too many arguments"));
@@ -385,7 +390,7 @@ mod tests {
 
     #[test]
     fn every_option_of_the_table_is_understood() {
-        for (name, support) in crate::cmd::tool_options::rows(OPTIONS) {
+        for (name, support) in crate::cmd::tool_options::support_rows(OPTIONS) {
             // An option of all programs.
             let known = name == "--conf";
             let mut words =

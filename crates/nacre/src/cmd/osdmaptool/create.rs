@@ -1,6 +1,6 @@
 //! Creates maps: `--createsimple` and `--create-from-conf`.
 
-use super::{DEFAULT_POOL, ME, Stop, now};
+use super::{DEFAULT_POOL, ExitError, ME, now};
 use nacre_common::config::{ConfFile, Config, Invocation};
 use nacre_types::Epoch;
 use nacre_types::crush::{CrushError, CrushMap, Location};
@@ -24,12 +24,16 @@ pub(super) struct DefaultPool {
     pub(super) pgp_bits: u32,
 }
 
-fn broken(error: CrushError) -> Stop {
-    Stop::failed(format!("{ME}: {error}"), 1)
+fn broken(error: CrushError) -> ExitError {
+    ExitError::failed(format!("{ME}: {error}"), 1)
 }
 
 /// A generic map: OSDs with weight 1 on one host.
-pub(super) fn simple(osds: u32, pool: Option<DefaultPool>, invocation: &Invocation) -> Result<OsdMap, Stop> {
+pub(super) fn simple(
+    osds: u32,
+    pool: Option<DefaultPool>,
+    invocation: &Invocation,
+) -> Result<OsdMap, ExitError> {
     let config = config(invocation)?;
     let mut crush = new_crush(&config)?;
     let place = location(&[("host", "localhost"), ("rack", "localrack"), ("root", "default")]);
@@ -40,9 +44,9 @@ pub(super) fn simple(osds: u32, pool: Option<DefaultPool>, invocation: &Invocati
 }
 
 /// A map of the OSDs with sections in ceph.conf, at the places given by `host`, `rack`, `row`, `room` and `datacenter`.
-pub(super) fn from_conf(pool: Option<DefaultPool>, invocation: &Invocation) -> Result<OsdMap, Stop> {
+pub(super) fn from_conf(pool: Option<DefaultPool>, invocation: &Invocation) -> Result<OsdMap, ExitError> {
     let config = config(invocation)?;
-    let unreadable = |error| Stop::failed(format!("{ME}: {error}"), 1);
+    let unreadable = |error| ExitError::failed(format!("{ME}: {error}"), 1);
     let file = match config.conf_path() {
         Some(path) => ConfFile::read(path).map_err(unreadable)?,
         None => ConfFile::default(),
@@ -55,7 +59,7 @@ pub(super) fn from_conf(pool: Option<DefaultPool>, invocation: &Invocation) -> R
     let mut max_osd = 1;
     for (section, osd) in sections {
         if osd > MAX_OSD {
-            return Err(Stop::failed(format!("{ME}: [{section}] is beyond osd.{MAX_OSD}"), 1));
+            return Err(ExitError::failed(format!("{ME}: [{section}] is beyond osd.{MAX_OSD}"), 1));
         }
         max_osd = max_osd.max(osd + 1);
         let set =
@@ -77,22 +81,27 @@ fn location(place: &[(&str, &str)]) -> Location {
     place.iter().map(|(kind, name)| ((*kind).to_owned(), (*name).to_owned())).collect()
 }
 
-fn config(invocation: &Invocation) -> Result<Config, Stop> {
-    Config::load(invocation).map_err(|error| Stop::failed(format!("{ME}: {error}"), 1))
+fn config(invocation: &Invocation) -> Result<Config, ExitError> {
+    Config::load(invocation).map_err(|error| ExitError::failed(format!("{ME}: {error}"), 1))
 }
 
-fn new_crush(config: &Config) -> Result<CrushMap, Stop> {
+fn new_crush(config: &Config) -> Result<CrushMap, ExitError> {
     let types = CrushMap::new_cluster("osd").map_err(broken)?;
     let kind = config.get().mon.osd_crush_chooseleaf_type;
     let domain = i32::try_from(kind).ok().and_then(|kind| types.type_name(kind));
     let domain = domain.ok_or_else(|| {
-        Stop::failed(format!("{ME}: osd_crush_chooseleaf_type {kind} is no bucket type"), 1)
+        ExitError::failed(format!("{ME}: osd_crush_chooseleaf_type {kind} is no bucket type"), 1)
     })?;
     CrushMap::new_cluster(domain).map_err(broken)
 }
 
 /// A map that was never in a cluster: without flags, ratios and OSDs that exist.
-fn map(max_osd: u32, crush: CrushMap, pool: Option<DefaultPool>, config: &Config) -> Result<OsdMap, Stop> {
+fn map(
+    max_osd: u32,
+    crush: CrushMap,
+    pool: Option<DefaultPool>,
+    config: &Config,
+) -> Result<OsdMap, ExitError> {
     let mut map = OsdMap::new(Uuid::nil(), now().wall_ns, crush);
     // Writing the map raises it to epoch 1.
     map.epoch = Epoch(0);
@@ -102,7 +111,7 @@ fn map(max_osd: u32, crush: CrushMap, pool: Option<DefaultPool>, config: &Config
     let Some(wanted) = pool else { return Ok(map) };
     let too_many = || {
         let bits = wanted.pg_bits;
-        Stop::failed(format!("{ME}: {max_osd} OSDs with 2^{bits} PGs each are too many"), 1)
+        ExitError::failed(format!("{ME}: {max_osd} OSDs with 2^{bits} PGs each are too many"), 1)
     };
     let pgs =
         |bits: u32| max_osd.checked_mul(1 << bits.min(31)).filter(|pgs| *pgs <= MAX_PGS).ok_or_else(too_many);

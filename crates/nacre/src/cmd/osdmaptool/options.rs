@@ -1,6 +1,6 @@
 //! The options of `osdmaptool`: the source for `--help`, the manual page and docs/compatibility.md.
 
-use crate::cmd::tool_options::{Section, ToolOption, differences, listing};
+use crate::cmd::tool_options::{Section, ToolOption, differences, options_help};
 
 const fn full(usage: &'static str, help: &'static str) -> ToolOption {
     ToolOption::full(usage, help)
@@ -111,7 +111,7 @@ pub(crate) const OPTIONS: &[Section] = &[(
 pub(in crate::cmd) fn usage() -> String {
     format!(
         " usage: [--print] <mapfilename>\n{}\nMaps are those that 'ceph osd getmap -o <mapfilename>' writes.\n{}",
-        listing(OPTIONS),
+        options_help(OPTIONS),
         differences(OPTIONS)
     )
 }

@@ -1,7 +1,7 @@
 //! `--test-map-pgs…`: shows where the PGs of one or all pools are placed, and how evenly.
 
-use super::args::Level;
-use crate::cmd::crushtool::tester::general;
+use super::args::MapPgsDetail;
+use crate::cmd::crushtool::tester::format_g;
 use nacre_types::crush::ITEM_NONE;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::placement::{PgMapper, PgMapping};
@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 /// A set of OSDs as Ceph prints it: `[1,2,2147483647]`.
-pub(super) fn set(osds: &[i32]) -> String {
+pub(super) fn format_osd_set(osds: &[i32]) -> String {
     let names: Vec<String> = osds.iter().map(i32::to_string).collect();
     format!("[{}]", names.join(","))
 }
@@ -20,15 +20,15 @@ pub(super) fn set(osds: &[i32]) -> String {
 /// Prints how a PG's placement was computed.
 pub(super) fn line(map: &OsdMap, pg: PgId, mapping: &PgMapping) -> String {
     let first = |osds: &[i32]| osds.iter().copied().find(|osd| *osd != ITEM_NONE).unwrap_or(-1);
-    let up = (set(&mapping.up), mapping.up_primary.unwrap_or(-1));
+    let up = (format_osd_set(&mapping.up), mapping.up_primary.unwrap_or(-1));
     let acting = match map.membership(pg) {
         Some(membership) => {
             let acting: Vec<i32> = membership.acting().iter().map(|osd| osd.0 as i32).collect();
-            (set(&acting), membership.primary.0 as i32)
+            (format_osd_set(&acting), membership.primary.0 as i32)
         }
         None => up.clone(),
     };
-    let raw = (set(&mapping.raw), first(&mapping.raw));
+    let raw = (format_osd_set(&mapping.raw), first(&mapping.raw));
     format!("{pg} raw ({}, p{}) up ({}, p{}) acting ({}, p{})", raw.0, raw.1, up.0, up.1, acting.0, acting.1)
 }
 
@@ -44,7 +44,7 @@ pub(super) fn test(
     map: &OsdMap,
     only: Option<PoolId>,
     pg_num: Option<u32>,
-    level: Level,
+    level: MapPgsDetail,
     random: bool,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -66,14 +66,24 @@ pub(super) fn test(
             let pg = PgId::new(*id, seed);
             let mapping = if random { anywhere(&map, pool.size) } else { mapper.map(pg) };
             match level {
-                Level::All if random => {
-                    writeln!(out, "{pg}\t{}\t{}", set(&mapping.up), mapping.up_primary.unwrap_or(-1))?;
+                MapPgsDetail::All if random => {
+                    writeln!(
+                        out,
+                        "{pg}\t{}\t{}",
+                        format_osd_set(&mapping.up),
+                        mapping.up_primary.unwrap_or(-1)
+                    )?;
                 }
-                Level::Sums => {}
-                Level::Each => {
-                    writeln!(out, "{pg}\t{}\t{}", set(&mapping.up), mapping.up_primary.unwrap_or(-1))?;
+                MapPgsDetail::Sums => {}
+                MapPgsDetail::Each => {
+                    writeln!(
+                        out,
+                        "{pg}\t{}\t{}",
+                        format_osd_set(&mapping.up),
+                        mapping.up_primary.unwrap_or(-1)
+                    )?;
                 }
-                Level::All => writeln!(out, "{}", line(&map, pg, &mapping))?,
+                MapPgsDetail::All => writeln!(out, "{}", line(&map, pg, &mapping))?,
             }
             *sizes.entry(mapping.up.len()).or_default() += 1;
             let mut count = |osd: i32, add: fn(&mut Counts)| {
@@ -98,7 +108,7 @@ fn anywhere(map: &OsdMap, size: u32) -> PgMapping {
 }
 
 /// `--test-crush`: maps all PGs repeatedly and compares. Ends only when its output fails.
-pub(super) fn endlessly(map: &OsdMap, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn run_crush_test(map: &OsdMap, out: &mut dyn Write) -> io::Result<()> {
     let mut mapper = PgMapper::new(map);
     for pass in 1_u64.. {
         writeln!(out, "pass {pass}")?;
@@ -107,7 +117,7 @@ pub(super) fn endlessly(map: &OsdMap, out: &mut dyn Write) -> io::Result<()> {
             for attempt in 0..100 {
                 writeln!(out, "{pg} attempt {attempt}")?;
                 let again = mapper.map(pg).up;
-                assert!(again == first, "{pg} had {} now {}", set(&first), set(&again));
+                assert!(again == first, "{pg} had {} now {}", format_osd_set(&first), format_osd_set(&again));
             }
         }
         out.flush()?;
@@ -117,7 +127,7 @@ pub(super) fn endlessly(map: &OsdMap, out: &mut dyn Write) -> io::Result<()> {
 
 /// A line for each OSD that takes part, and the deviations between them.
 fn sums(map: &OsdMap, counts: &[Counts], out: &mut dyn Write) -> io::Result<()> {
-    let fixed = |weight: u32| general(f64::from(weight) / 65536.0);
+    let fixed = |weight: u32| format_g(f64::from(weight) / 65536.0);
     writeln!(out, "#osd\tcount\tfirst\tprimary\tc wt\twt")?;
     let mut taking_part = Vec::new();
     for (osd, counts) in counts.iter().enumerate() {
@@ -146,14 +156,14 @@ fn sums(map: &OsdMap, counts: &[Counts], out: &mut dyn Write) -> io::Result<()> 
     let share = |figure: f64| match (average, figure) {
         (0, 0.0) => "-nan".to_owned(),
         (0, _) => "inf".to_owned(),
-        _ => general(figure / average as f64),
+        _ => format_g(figure / average as f64),
     };
     writeln!(
         out,
         " avg {average} stddev {} ({}x) (expected {} {}x))",
-        general(deviation),
+        format_g(deviation),
         share(deviation),
-        general(expected),
+        format_g(expected),
         share(expected)
     )?;
     let held = || taking_part.iter().filter(|(count, _)| *count > 0);

@@ -1,8 +1,8 @@
 //! `--print`, `--dump`, `--tree` and `--health`: the map as the map authority shows it.
 
-use super::args::{Args, Shown};
-use super::{ME, Stop, now};
-use crate::cmd::formatter::{self, Format, Names};
+use super::args::{Args, DisplayFormat};
+use super::{ExitError, ME, now};
+use crate::cmd::formatter::{self, DumpFormat, ElementNames};
 use bytes::Bytes;
 use nacre_common::auth::Key;
 use nacre_mon::CommandRequest;
@@ -16,7 +16,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 /// The names of a dump's parts in XML and tables.
-const DUMP_NAMES: Names = Names {
+const DUMP_NAMES: ElementNames = ElementNames {
     root: "osdmap",
     element: |array| match array {
         "pools" => "pool",
@@ -31,18 +31,18 @@ const DUMP_NAMES: Names = Names {
         _ => "osd",
     },
     // Ceph's tables print the last text of this section after its end.
-    late: &["target_version"],
+    outer_fields: &["target_version"],
 };
 
 /// The names of a tree's parts.
-const TREE_NAMES: Names = Names {
+const TREE_NAMES: ElementNames = ElementNames {
     root: "tree",
     element: |array| match array {
         "nodes" | "stray" => "item",
         "children" => "child",
         _ => "weight",
     },
-    late: &[],
+    outer_fields: &[],
 };
 
 /// Checks that Ceph derives from the map alone, besides those by failure domain (`OSD_HOST_DOWN`).
@@ -66,15 +66,20 @@ const MIN_CRUSH_VERSION: &str = "hammer";
 const TUNABLES_HELP: &str = "see http://docs.ceph.com/en/latest/rados/operations/crush-map/#tunables";
 
 /// Shows what the options request.
-pub(super) fn run(map: &OsdMap, crush_version: u64, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
+pub(super) fn run(
+    map: &OsdMap,
+    crush_version: u64,
+    args: &Args,
+    out: &mut dyn Write,
+) -> Result<(), ExitError> {
     if args.health {
         let health = health(map, crush_version)?;
-        out.write_all(formatter::render(&health, DUMP_NAMES, Format::JsonPretty).as_bytes())?;
+        out.write_all(formatter::render(&health, DUMP_NAMES, DumpFormat::JsonPretty).as_bytes())?;
     }
     match args.dump {
         None => {}
-        Some(Shown::Plain) => out.write_all(&command(map, crush_version, "osd dump", "plain")?)?,
-        Some(Shown::As(format)) => {
+        Some(DisplayFormat::Plain) => out.write_all(&command(map, crush_version, "osd dump", "plain")?)?,
+        Some(DisplayFormat::As(format)) => {
             let mut dump = document(map, crush_version, "osd dump")?;
             // A map does not contain when OSDs last came up or in.
             for stamp in ["last_up_change", "last_in_change"] {
@@ -85,8 +90,8 @@ pub(super) fn run(map: &OsdMap, crush_version: u64, args: &Args, out: &mut dyn W
     }
     match args.tree {
         None => {}
-        Some(Shown::Plain) => out.write_all(&command(map, crush_version, "osd tree", "plain")?)?,
-        Some(Shown::As(format)) => {
+        Some(DisplayFormat::Plain) => out.write_all(&command(map, crush_version, "osd tree", "plain")?)?,
+        Some(DisplayFormat::As(format)) => {
             let tree = document(map, crush_version, "osd tree")?;
             writeln!(out, "{}", formatter::render(&tree, TREE_NAMES, format))?;
         }
@@ -95,7 +100,7 @@ pub(super) fn run(map: &OsdMap, crush_version: u64, args: &Args, out: &mut dyn W
 }
 
 /// The health checks of the map, by code.
-fn health(map: &OsdMap, crush_version: u64) -> Result<Value, Stop> {
+fn health(map: &OsdMap, crush_version: u64) -> Result<Value, ExitError> {
     let mut all = document(map, crush_version, "health")?;
     let Some(Value::Object(raised)) = all.get_mut("checks").map(Value::take) else { return Ok(json!({})) };
     let of_map =
@@ -136,14 +141,14 @@ fn health(map: &OsdMap, crush_version: u64) -> Result<Value, Stop> {
 }
 
 /// The answer of the map authority, as JSON.
-fn document(map: &OsdMap, crush_version: u64, prefix: &str) -> Result<Value, Stop> {
+fn document(map: &OsdMap, crush_version: u64, prefix: &str) -> Result<Value, ExitError> {
     let text = command(map, crush_version, prefix, "json")?;
-    serde_json::from_slice(&text).map_err(|error| Stop::failed(format!("{ME}: {prefix}: {error}"), 1))
+    serde_json::from_slice(&text).map_err(|error| ExitError::failed(format!("{ME}: {prefix}: {error}"), 1))
 }
 
 /// The output of the map authority.
-fn command(map: &OsdMap, crush_version: u64, prefix: &str, format: &str) -> Result<Vec<u8>, Stop> {
-    let key = Key::generate().map_err(|error| Stop::failed(format!("{ME}: {error}"), 1))?;
+fn command(map: &OsdMap, crush_version: u64, prefix: &str, format: &str) -> Result<Vec<u8>, ExitError> {
+    let key = Key::generate().map_err(|error| ExitError::failed(format!("{ME}: {error}"), 1))?;
     let mut words = json!({ "prefix": prefix, "format": format });
     if prefix == "health" {
         words["detail"] = "detail".into();
@@ -161,7 +166,9 @@ fn command(map: &OsdMap, crush_version: u64, prefix: &str, format: &str) -> Resu
     let answers = state.handle(now(), Event::Command(Box::new(request)));
     match answers.into_iter().next() {
         Some(Effect::CommandReply { reply, .. }) if reply.code == 0 => Ok(reply.output.to_vec()),
-        Some(Effect::CommandReply { reply, .. }) => Err(Stop::failed(format!("{ME}: {}", reply.status), 1)),
-        _ => Err(Stop::failed(format!("{ME}: '{prefix}' gave no answer"), 1)),
+        Some(Effect::CommandReply { reply, .. }) => {
+            Err(ExitError::failed(format!("{ME}: {}", reply.status), 1))
+        }
+        _ => Err(ExitError::failed(format!("{ME}: '{prefix}' gave no answer"), 1)),
     }
 }

@@ -1,8 +1,8 @@
 //! `--upmap-cleanup` and `--upmap`: compute entries that balance the OSDs' numbers of PGs, as commands for `ceph`.
 
 use super::args::UpmapArgs;
-use super::{ME, Stop, next_epoch};
-use crate::cmd::crushtool::tester::general;
+use super::{ExitError, ME, next_epoch};
+use crate::cmd::crushtool::tester::format_g;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::upmap::{Balance, Cleanup, ItemChanges, Shuffle};
 use nacre_types::{OsdId, PgId, PoolId};
@@ -13,7 +13,12 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 /// Writes the commands for `--upmap-cleanup` and `--upmap`. Returns true if the map was changed and is to be saved.
-pub(super) fn run(map: &mut OsdMap, args: &UpmapArgs, save: bool, out: &mut dyn Write) -> Result<bool, Stop> {
+pub(super) fn run(
+    map: &mut OsdMap,
+    args: &UpmapArgs,
+    save: bool,
+    out: &mut dyn Write,
+) -> Result<bool, ExitError> {
     let mut file = match args.file.as_str() {
         "-" => None,
         name => {
@@ -22,7 +27,7 @@ pub(super) fn run(map: &mut OsdMap, args: &UpmapArgs, save: bool, out: &mut dyn 
                     io::ErrorKind::NotFound => "(2) No such file or directory".to_owned(),
                     _ => error.to_string(),
                 };
-                Stop::failed(format!("error opening {name}: {why}"), 1)
+                ExitError::failed(format!("error opening {name}: {why}"), 1)
             })?;
             writeln!(out, "writing upmap command output to: {name}")?;
             Some(opened)
@@ -58,12 +63,12 @@ fn balance(
     save: bool,
     file: &mut Option<File>,
     out: &mut dyn Write,
-) -> Result<bool, Stop> {
+) -> Result<bool, ExitError> {
     writeln!(out, "upmap, max-count {}, max deviation {}", args.max, args.deviation)?;
     let mut pools = Vec::new();
     for name in &args.pools {
         let Some((id, _)) = map.pool_by_name(name) else {
-            return Err(Stop::failed(format!(" pool {name} does not exist"), 1));
+            return Err(ExitError::failed(format!(" pool {name} does not exist"), 1));
         };
         pools.push(id);
     }
@@ -113,7 +118,7 @@ fn balance(
             }
         }
         writeln!(out, "prepared {done}/{} changes", args.max)?;
-        let seconds = |since: Instant| general(since.elapsed().as_secs_f64());
+        let seconds = |since: Instant| format_g(since.elapsed().as_secs_f64());
         if args.active {
             writeln!(out, "Time elapsed {} secs", seconds(round))?;
         }

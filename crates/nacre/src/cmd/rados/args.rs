@@ -1,6 +1,6 @@
 //! Parses the command line of `rados`: its own options, separate from verbs and their arguments.
 
-use super::Failure;
+use super::RadosFailure;
 pub(super) use crate::cmd::output::Format;
 use std::path::PathBuf;
 
@@ -67,7 +67,7 @@ const UNKNOWN_LOCK_TYPE: &str = "unknown lock type was specified, aborting\nerro
 
 impl Args {
     /// Parses the arguments.
-    pub(super) fn parse(args: &[String]) -> Result<Args, Failure> {
+    pub(super) fn parse(args: &[String]) -> Result<Args, RadosFailure> {
         let mut out = Args::default();
         let mut default_namespace = false;
         let mut obj_name_file: Option<PathBuf> = None;
@@ -83,7 +83,7 @@ impl Args {
             };
             let mut value = || match inline.or_else(|| args.next().map(String::as_str)) {
                 Some(value) => Ok(value),
-                None => Err(Failure::invalid(format!("Option {flag} requires an argument."))),
+                None => Err(RadosFailure::invalid(format!("Option {flag} requires an argument."))),
             };
             match flag {
                 "-p" | "--pool" => out.pool = Some(value()?.to_owned()),
@@ -97,7 +97,7 @@ impl Args {
                 "-f" | "--format" => {
                     let name = value()?;
                     out.format = Format::from_name(name)
-                        .ok_or_else(|| Failure::invalid(format!("unrecognized format: {name}")))?;
+                        .ok_or_else(|| RadosFailure::invalid(format!("unrecognized format: {name}")))?;
                 }
                 "-b" | "--block-size" => out.op_size = Some(size("block-size", value()?)?),
                 "-O" | "--object-size" => out.object_size = Some(size("object-size", value()?)?),
@@ -132,20 +132,20 @@ impl Args {
                     out.lock_shared = match value()? {
                         "exclusive" => false,
                         "shared" => true,
-                        _ => return Err(Failure::new(UNKNOWN_LOCK_TYPE)),
+                        _ => return Err(RadosFailure::new(UNKNOWN_LOCK_TYPE)),
                     }
                 }
                 "--obj-name-file" => obj_name_file = Some(value()?.into()),
                 "-h" | "--help" => out.help = true,
                 "--version" | "-v" => out.version = true,
-                flag if UNSUPPORTED.contains(&flag) => return Err(Failure::unsupported(flag)),
+                flag if UNSUPPORTED.contains(&flag) => return Err(RadosFailure::unsupported(flag)),
                 _ => out.words.push(arg.clone()),
             }
         }
         out.all &= !default_namespace;
         if let Some(path) = obj_name_file {
             let name = std::fs::read_to_string(&path)
-                .map_err(|e| Failure::new(format!("error reading {}: {e}", path.display())))?;
+                .map_err(|e| RadosFailure::new(format!("error reading {}: {e}", path.display())))?;
             let name = name.strip_suffix('\n').unwrap_or(&name).to_owned();
             let at = out.words.len().min(1);
             out.words.insert(at, name);
@@ -154,17 +154,19 @@ impl Args {
     }
 }
 
-pub(in crate::cmd) fn number<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, Failure> {
-    text.parse()
-        .map_err(|_| Failure::invalid(format!("Invalid value for {what}: expected a number, got '{text}'")))
+pub(in crate::cmd) fn number<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, RadosFailure> {
+    text.parse().map_err(|_| {
+        RadosFailure::invalid(format!("Invalid value for {what}: expected a number, got '{text}'"))
+    })
 }
 
-pub(in crate::cmd) fn seconds(flag: &str, text: &str, least: u64) -> Result<u64, Failure> {
-    crate::cmd::steady::seconds(flag, text, least).map_err(|error| Failure::invalid(format!("{error:#}")))
+pub(in crate::cmd) fn seconds(flag: &str, text: &str, least: u64) -> Result<u64, RadosFailure> {
+    crate::cmd::steady::seconds(flag, text, least)
+        .map_err(|error| RadosFailure::invalid(format!("{error:#}")))
 }
 
 /// A number of bytes with Ceph's binary suffixes: `4096`, `64K`, `4M`, `1Gi`.
-pub(in crate::cmd) fn size(what: &str, text: &str) -> Result<u64, Failure> {
+pub(in crate::cmd) fn size(what: &str, text: &str) -> Result<u64, RadosFailure> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let unit = text[digits..].trim_end_matches('B').trim_end_matches('i');
     let shift = match unit {
@@ -178,7 +180,7 @@ pub(in crate::cmd) fn size(what: &str, text: &str) -> Result<u64, Failure> {
     let value = text[..digits].parse::<u64>().ok();
     let bytes = value.zip(shift).and_then(|(value, shift)| value.checked_mul(1 << shift));
     bytes.ok_or_else(|| {
-        Failure::invalid(format!(
+        RadosFailure::invalid(format!(
             "Invalid value for {what}: '{text}' is not a number of bytes such as 4096, 64K or 4M"
         ))
     })
@@ -188,7 +190,7 @@ pub(in crate::cmd) fn size(what: &str, text: &str) -> Result<u64, Failure> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Args, Failure> {
+    fn parse(text: &str) -> Result<Args, RadosFailure> {
         Args::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 

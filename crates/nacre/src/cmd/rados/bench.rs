@@ -1,9 +1,10 @@
 //! `bench` and `cleanup`: the load of [`crate::cmd::obj_bencher`] on a pool.
 
 use super::args::Format;
-use super::{Context, Failure, out, pools};
+use super::{Context, RadosFailure, out, pools};
 use crate::cmd::obj_bencher::{
-    self, Done, Failed, Kind, LAST_RUN, PREFIX, Plan, Run, Settings, Store, bench_failed,
+    self, BackendCallback, BackendError, BenchBackend, BenchKind, BenchPlan, LAST_RUN, PREFIX, RunRecord,
+    Settings, bench_failed,
 };
 use crate::cmd::steady::SLICE_SECONDS;
 use bytes::Bytes;
@@ -13,14 +14,14 @@ use nacre_types::errno::Errno;
 /// Maximum number of sessions of one benchmark. Each has a thread.
 const MAX_CLIENTS: u32 = 1024;
 
-impl From<Error> for Failed {
-    fn from(error: Error) -> Failed {
-        Failed { text: error.to_string(), errno: error.errno() }
+impl From<Error> for BackendError {
+    fn from(error: Error) -> BackendError {
+        BackendError { text: error.to_string(), errno: error.errno() }
     }
 }
 
-impl Store for IoCtx {
-    fn write(&self, plan: &Plan, name: &str, offset: u64, data: Bytes, done: Done<()>) {
+impl BenchBackend for IoCtx {
+    fn write(&self, plan: &BenchPlan, name: &str, offset: u64, data: Bytes, done: BackendCallback<()>) {
         let mut op = WriteOp::new();
         if plan.hints {
             op.set_alloc_hint(plan.object_size, plan.op_size, 0);
@@ -30,22 +31,22 @@ impl Store for IoCtx {
         self.aio_operate(
             name,
             op,
-            Box::new(move |reply| done(reply.and_then(success).map(drop).map_err(Failed::from))),
+            Box::new(move |reply| done(reply.and_then(success).map(drop).map_err(BackendError::from))),
         );
     }
 
-    fn read(&self, name: &str, offset: u64, len: u64, done: Done<Bytes>) {
+    fn read(&self, name: &str, offset: u64, len: u64, done: BackendCallback<Bytes>) {
         let mut op = ReadOp::new();
         op.read(offset, len);
         let output = |reply: OpReply| reply.success()?.output(0);
         self.aio_operate_read(
             name,
             op,
-            Box::new(move |reply| done(reply.and_then(output).map_err(Failed::from))),
+            Box::new(move |reply| done(reply.and_then(output).map_err(BackendError::from))),
         );
     }
 
-    fn remove(&self, name: &str, done: Done<bool>) {
+    fn remove(&self, name: &str, done: BackendCallback<bool>) {
         let mut op = WriteOp::new();
         op.remove();
         let outcome = |reply: nacre_client::Result<OpReply>| match reply.and_then(OpReply::success) {
@@ -56,11 +57,11 @@ impl Store for IoCtx {
         self.aio_operate(name, op, Box::new(move |reply| done(outcome(reply))));
     }
 
-    fn save(&self, name: &str, data: Vec<u8>) -> Result<(), Failed> {
+    fn save(&self, name: &str, data: Vec<u8>) -> Result<(), BackendError> {
         Ok(self.write_full(name, data).wait()?)
     }
 
-    fn load(&self, name: &str) -> Result<Option<Bytes>, Failed> {
+    fn load(&self, name: &str) -> Result<Option<Bytes>, BackendError> {
         match self.read(name, 0, 0).wait() {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.is_not_found() => Ok(None),
@@ -69,16 +70,16 @@ impl Store for IoCtx {
     }
 }
 
-pub(super) fn bench(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn bench(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let kind = match operands[1] {
-        "write" => Kind::Write,
-        "seq" => Kind::Sequential,
-        "rand" => Kind::Random,
-        _ => return Err(Failure::usage()),
+        "write" => BenchKind::Write,
+        "seq" => BenchKind::Sequential,
+        "rand" => BenchKind::Random,
+        _ => return Err(RadosFailure::usage()),
     };
     let seconds: u64 = operands[0]
         .parse()
-        .map_err(|_| Failure::new(format!("Invalid value for seconds: '{}'", operands[0])))?;
+        .map_err(|_| RadosFailure::new(format!("Invalid value for seconds: '{}'", operands[0])))?;
     let args = context.args;
     let hints = !args.no_hints;
     if args.format == Format::Plain {
@@ -94,18 +95,20 @@ pub(super) fn bench(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
         return Err(bench_failed("benchmark", Errno::EINVAL));
     }
     let run = match kind {
-        Kind::Write => {
+        BenchKind::Write => {
             let op_size = context.op_size();
             let object_size = args.object_size.unwrap_or(op_size);
             if object_size < op_size {
                 eprintln!("objects must be at least as large as ops: -O {object_size} is below -b {op_size}");
                 return Err(bench_failed("benchmark", Errno::EINVAL));
             }
-            Run { object_size, objects: 0, pid: std::process::id(), op_size }
+            RunRecord { object_size, objects: 0, pid: std::process::id(), op_size }
         }
-        Kind::Sequential | Kind::Random => obj_bencher::last_run(context.pool(), args.run_name.as_deref())?,
+        BenchKind::Sequential | BenchKind::Random => {
+            obj_bencher::last_run(context.pool(), args.run_name.as_deref())?
+        }
     };
-    let plan = Plan {
+    let plan = BenchPlan {
         kind,
         prefix: run.prefix(),
         op_size: run.op_size,
@@ -131,7 +134,7 @@ pub(super) fn bench(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
     let others = if clients == 1 {
         Vec::new()
     } else {
-        let network = Network::start().map_err(|e| Failure::new(e.to_string()))?;
+        let network = Network::start().map_err(|e| RadosFailure::new(e.to_string()))?;
         (1..clients).map(|_| context.another_session(&network)).collect::<Result<_, _>>()?
     };
     let pools = std::iter::once(context.pool()).chain(others.iter().map(|(_, pool)| pool));
@@ -142,7 +145,7 @@ pub(super) fn bench(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
     result
 }
 
-pub(super) fn cleanup(context: &Context<'_>, _: &[&str]) -> Result<(), Failure> {
+pub(super) fn cleanup(context: &Context<'_>, _: &[&str]) -> Result<(), RadosFailure> {
     let args = context.args;
     let pool = context.pool();
     let removed = match &args.prefix {
@@ -161,7 +164,7 @@ pub(super) fn cleanup(context: &Context<'_>, _: &[&str]) -> Result<(), Failure> 
             // The record of the last run is not one of the benchmark's objects.
             Some(removed.saturating_sub(1))
         }
-        None => obj_bencher::remove_last_run(std::slice::from_ref(pool), args.run_name.as_deref())?,
+        None => obj_bencher::clean_up_last_run(std::slice::from_ref(pool), args.run_name.as_deref())?,
     };
     obj_bencher::print_removed(removed, args.format)
 }

@@ -2,7 +2,7 @@
 //!
 //! They address the cache pool itself, independently of overlays.
 
-use super::{Context, Failure, failed, out, reason};
+use super::{Context, RadosFailure, failed, out, reason};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use nacre_client::{Error, IoCtx, ReadOp, block_on};
@@ -13,27 +13,27 @@ use nacre_types::op::{Op, request_flag};
 /// Objects that are flushed and evicted concurrently.
 const IN_FLIGHT: usize = 16;
 
-pub(super) fn flush(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn flush(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     one(context, operands[0], Op::CacheFlush)
 }
 
-pub(super) fn try_flush(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn try_flush(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     one(context, operands[0], Op::CacheTryFlush)
 }
 
-pub(super) fn evict(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn evict(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     one(context, operands[0], Op::CacheEvict)
 }
 
-pub(super) fn flush_evict_all(context: &Context<'_>, _: &[&str]) -> Result<(), Failure> {
+pub(super) fn flush_evict_all(context: &Context<'_>, _: &[&str]) -> Result<(), RadosFailure> {
     all(context, Op::CacheFlush, "cache-flush-evict-all")
 }
 
-pub(super) fn try_flush_evict_all(context: &Context<'_>, _: &[&str]) -> Result<(), Failure> {
+pub(super) fn try_flush_evict_all(context: &Context<'_>, _: &[&str]) -> Result<(), RadosFailure> {
     all(context, Op::CacheTryFlush, "cache-try-flush-evict-all")
 }
 
-fn one(context: &Context<'_>, object: &str, op: Op) -> Result<(), Failure> {
+fn one(context: &Context<'_>, object: &str, op: Op) -> Result<(), RadosFailure> {
     // Ceph's program prints this for all three verbs.
     let doing = format!("error from cache-flush {object}");
     block_on(run(&cache(context), object, op)).map_err(failed(doing))
@@ -51,7 +51,7 @@ async fn run(pool: &IoCtx, object: &str, op: Op) -> nacre_client::Result<()> {
 }
 
 /// Flushes and evicts every object of the pool. Prints failures and continues. Fails at the end if there were any.
-fn all(context: &Context<'_>, flush: Op, verb: &str) -> Result<(), Failure> {
+fn all(context: &Context<'_>, flush: Op, verb: &str) -> Result<(), RadosFailure> {
     let pool = cache(context);
     let errors = block_on(async {
         let mut errors = 0_u64;
@@ -82,11 +82,11 @@ fn all(context: &Context<'_>, flush: Op, verb: &str) -> Result<(), Failure> {
         while let Some(outcome) = in_flight.next().await {
             finished(outcome);
         }
-        Ok::<_, Failure>(errors)
+        Ok::<_, RadosFailure>(errors)
     })?;
     match errors {
         0 => Ok(()),
-        _ => Err(Failure::new(format!("{verb} finished with errors"))),
+        _ => Err(RadosFailure::new(format!("{verb} finished with errors"))),
     }
 }
 

@@ -1,41 +1,41 @@
 //! `rados lock`: advisory locks. Output is JSON, as in Ceph's program.
 
-use super::{Context, Failure, out, print, reason};
+use super::{Context, RadosFailure, out, print, reason};
 use bytes::Bytes;
 use nacre_client::Error;
 use nacre_types::ceph::UTime;
 use nacre_types::cls::lock::{LockKind, LockOp};
 use serde_json::{Value, json};
 
-pub(super) fn lock(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn lock(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     match operands {
         ["list", object] => list(context, object),
         ["get", object, name] => get(context, object, name),
         ["info", object, name] => info(context, object, name),
         ["break", object, name, holder] => break_lock(context, object, name, holder),
-        _ => Err(Failure::usage()),
+        _ => Err(RadosFailure::usage()),
     }
 }
 
 /// The verb's own message, then the last line that the program prints.
-fn failed(doing: &'static str) -> impl FnOnce(Error) -> Failure {
+fn failed(doing: &'static str) -> impl FnOnce(Error) -> RadosFailure {
     move |error| {
         let errno = error.errno();
-        Failure::new(format!("ERROR: {doing}: {}\nerror {}: {errno}", reason(&error), errno.0))
+        RadosFailure::new(format!("ERROR: {doing}: {}\nerror {}: {errno}", reason(&error), errno.0))
     }
 }
 
-fn show(context: &Context<'_>, value: &Value) -> Result<(), Failure> {
+fn show(context: &Context<'_>, value: &Value) -> Result<(), RadosFailure> {
     out(print::json(value, context.args.format))
 }
 
-fn list(context: &Context<'_>, object: &str) -> Result<(), Failure> {
+fn list(context: &Context<'_>, object: &str) -> Result<(), RadosFailure> {
     let locks = context.pool().list_locks(object).wait().map_err(failed("rados_list_locks()"))?;
     let locks: Vec<Value> = locks.iter().map(|name| json!({ "name": text(name) })).collect();
     show(context, &json!({ "objname": object, "locks": locks }))
 }
 
-fn get(context: &Context<'_>, object: &str, name: &str) -> Result<(), Failure> {
+fn get(context: &Context<'_>, object: &str, name: &str) -> Result<(), RadosFailure> {
     let args = context.args;
     let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
     let op = LockOp {
@@ -51,7 +51,7 @@ fn get(context: &Context<'_>, object: &str, name: &str) -> Result<(), Failure> {
     context.pool().lock(object, &op).wait().map_err(failed("failed locking"))
 }
 
-fn info(context: &Context<'_>, object: &str, name: &str) -> Result<(), Failure> {
+fn info(context: &Context<'_>, object: &str, name: &str) -> Result<(), RadosFailure> {
     let info = context.pool().lock_info(object, name).wait().map_err(failed("rados_lock_get_lock_info()"))?;
     let lockers: Vec<Value> = info
         .lockers
@@ -72,12 +72,13 @@ fn info(context: &Context<'_>, object: &str, name: &str) -> Result<(), Failure> 
     show(context, &shown)
 }
 
-fn break_lock(context: &Context<'_>, object: &str, name: &str, holder: &str) -> Result<(), Failure> {
+fn break_lock(context: &Context<'_>, object: &str, name: &str, holder: &str) -> Result<(), RadosFailure> {
     let broken = context.pool().break_lock(object, name, holder, &context.args.lock_cookie).wait();
     broken.map_err(|error| match error {
-        Error::Invalid { errno, .. } => {
-            Failure::new(format!("ERROR: failed to parse locker name ({holder})\nerror {}: {errno}", errno.0))
-        }
+        Error::Invalid { errno, .. } => RadosFailure::new(format!(
+            "ERROR: failed to parse locker name ({holder})\nerror {}: {errno}",
+            errno.0
+        )),
         error => failed("failed breaking lock")(error),
     })
 }

@@ -3,7 +3,7 @@
 pub(super) mod omap;
 
 use super::args::Format;
-use super::{Context, Failure, failed, out, print};
+use super::{Context, RadosFailure, failed, out, print};
 use crate::progress::{Progress, Unit};
 use nacre_client::{ReadOp, Result, WriteOp, block_on};
 use nacre_types::errno::Errno;
@@ -17,15 +17,15 @@ const PAGE: u64 = 512;
 /// Bytes per request of a copy.
 const COPY_CHUNK: u64 = 4 << 20;
 
-pub(super) fn stat(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn stat(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     print_stat(context, operands[0], 1_000_000_000)
 }
 
-pub(super) fn stat2(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn stat2(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     print_stat(context, operands[0], 1)
 }
 
-fn print_stat(context: &Context<'_>, object: &str, resolution_ns: u64) -> Result<(), Failure> {
+fn print_stat(context: &Context<'_>, object: &str, resolution_ns: u64) -> Result<(), RadosFailure> {
     let name = context.name(object);
     let stat = context.pool().stat(object).wait().map_err(failed(format_args!(" error stat-ing {name}")))?;
     out(shown_stat(context, object, stat.size, stat.mtime_ns / resolution_ns * resolution_ns))
@@ -43,13 +43,13 @@ pub(super) fn shown_stat(context: &Context<'_>, object: &str, size: u64, mtime_n
     }
 }
 
-pub(super) fn touch(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn touch(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let mtime_ns = match operands.get(1) {
         None => print::now_ns(),
         Some(seconds) => {
             let seconds: u64 = seconds
                 .parse()
-                .map_err(|_| Failure::new(format!("Invalid value for timestamp: '{seconds}'")))?;
+                .map_err(|_| RadosFailure::new(format!("Invalid value for timestamp: '{seconds}'")))?;
             seconds.saturating_mul(1_000_000_000)
         }
     };
@@ -59,32 +59,32 @@ pub(super) fn touch(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
     write(context, operands[0], op, doing)
 }
 
-fn write(context: &Context<'_>, object: &str, op: WriteOp, doing: String) -> Result<(), Failure> {
+fn write(context: &Context<'_>, object: &str, op: WriteOp, doing: String) -> Result<(), RadosFailure> {
     let reply = context.pool().operate(object, op).wait();
     reply.and_then(|reply| reply.success()).map(drop).map_err(failed(doing))
 }
 
-pub(super) fn truncate(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn truncate(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let size = truncated_size(operands[1])?;
     let doing = format!("error truncating oid {} to {size}", operands[0]);
     context.pool().truncate(operands[0], size).wait().map_err(failed(doing))
 }
 
 /// The size for `truncate`.
-pub(super) fn truncated_size(text: &str) -> Result<u64, Failure> {
+pub(super) fn truncated_size(text: &str) -> Result<u64, RadosFailure> {
     match text.parse::<i64>() {
-        Ok(size) if size < 0 => Err(Failure::new("error, cannot truncate to negative value")),
+        Ok(size) if size < 0 => Err(RadosFailure::new("error, cannot truncate to negative value")),
         Ok(size) => Ok(size.unsigned_abs()),
-        Err(_) => Err(Failure::new(format!("Invalid value for size: '{text}'"))),
+        Err(_) => Err(RadosFailure::new(format!("Invalid value for size: '{text}'"))),
     }
 }
 
-pub(super) fn create(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn create(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let doing = format!("error creating {}", context.name(operands[0]));
     context.pool().create(operands[0], true).wait().map_err(failed(doing))
 }
 
-pub(super) fn remove(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn remove(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let pool = match context.args.force_full {
         true => context.pool().with_flags(request_flag::FULL_FORCE),
         false => context.pool().clone(),
@@ -110,7 +110,7 @@ pub(super) fn remove(context: &Context<'_>, operands: &[&str]) -> Result<(), Fai
     failure.map_or(Ok(()), Err)
 }
 
-pub(super) fn copy(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn copy(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let args = context.args;
     let from = context.pool();
     let target_name = operands.get(1).copied().unwrap_or(operands[0]);
@@ -127,7 +127,7 @@ pub(super) fn copy(context: &Context<'_>, operands: &[&str]) -> Result<(), Failu
     let same_place =
         to.pool() == from.pool() && to.locator() == from.locator() && to.namespace() == from.namespace();
     if same_place && target_name == operands[0] {
-        return Err(Failure::new("cannot copy object into itself"));
+        return Err(RadosFailure::new("cannot copy object into itself"));
     }
     let doing = format!("error copying {} => {}/{target_name}", context.name(operands[0]), to.pool_name());
     block_on(copy_object(from, operands[0], &to, target_name)).map_err(failed(doing))
@@ -186,7 +186,7 @@ async fn copy_object(
     Ok(())
 }
 
-pub(super) fn set_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn set_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let value = match operands.get(2) {
         Some(value) => value.as_bytes().to_vec(),
         None => read_all(Path::new("-"))?,
@@ -195,24 +195,24 @@ pub(super) fn set_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), 
     context.pool().set_xattr(operands[0], operands[1], value).wait().map_err(failed(doing))
 }
 
-pub(super) fn get_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn get_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let doing = format!("error getting xattr {}/{}", context.name(operands[0]), operands[1]);
     let value = context.pool().get_xattr(operands[0], operands[1]).wait().map_err(failed(doing))?;
     out(print::attribute(operands[1], &value, context.args.format))
 }
 
-pub(super) fn rm_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn rm_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let doing = format!("error removing xattr {}/{}", context.name(operands[0]), operands[1]);
     context.pool().rm_xattr(operands[0], operands[1]).wait().map_err(failed(doing))
 }
 
-pub(super) fn list_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn list_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let doing = format!("error getting xattr set {}", context.name(operands[0]));
     let attributes = context.pool().get_xattrs(operands[0]).wait().map_err(failed(doing))?;
     out(print::names(attributes.keys().map(|name| &name[..]), context.args.format))
 }
 
-pub(super) fn map_extents(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn map_extents(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let doing = format!("mapext error on {}", context.name(operands[0]));
     let extents = context.pool().map_extents(operands[0], 0, 0).wait().map_err(failed(doing))?;
     if context.args.format == Format::Plain {
@@ -222,10 +222,10 @@ pub(super) fn map_extents(context: &Context<'_>, operands: &[&str]) -> Result<()
     out(print::json(&entries.collect(), context.args.format))
 }
 
-pub(super) fn set_alloc_hint(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn set_alloc_hint(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let parse = |what: &str, text: &str| {
         text.parse::<u64>()
-            .map_err(|_| Failure::new(format!("couldn't parse expected_{what}_size: '{text}'")))
+            .map_err(|_| RadosFailure::new(format!("couldn't parse expected_{what}_size: '{text}'")))
     };
     let (object_size, write_size) = (parse("object", operands[1])?, parse("write", operands[2])?);
     let mut op = WriteOp::new();
@@ -234,7 +234,7 @@ pub(super) fn set_alloc_hint(context: &Context<'_>, operands: &[&str]) -> Result
 }
 
 /// The contents of a file, or of standard input for `-`.
-pub(super) fn read_all(path: &Path) -> Result<Vec<u8>, Failure> {
+pub(super) fn read_all(path: &Path) -> Result<Vec<u8>, RadosFailure> {
     let mut data = Vec::new();
     let result = match path.to_str() {
         Some("-") => std::io::stdin().lock().read_to_end(&mut data),
@@ -242,7 +242,7 @@ pub(super) fn read_all(path: &Path) -> Result<Vec<u8>, Failure> {
     };
     match result {
         Ok(_) => Ok(data),
-        Err(e) => Err(Failure::new(format!(
+        Err(e) => Err(RadosFailure::new(format!(
             "error reading file {}: {}",
             path.display(),
             super::transfer::io_text(&e)

@@ -1,7 +1,7 @@
 //! Verbs on pools: their objects and usage.
 
 use super::args::Format;
-use super::{Context, Failure, failed, out, print};
+use super::{Context, RadosFailure, failed, out, print};
 use crate::progress::{Progress, Unit};
 use nacre_client::{ClusterStats, IoCtx, ListRange, Lister, PoolStats, block_on};
 use nacre_types::ObjectId;
@@ -13,26 +13,27 @@ const SLICES: u32 = 8;
 /// Removals in flight at a time.
 const REMOVALS: usize = 64;
 
-pub(super) fn list_pools(context: &Context<'_>, _: &[&str]) -> Result<(), Failure> {
+pub(super) fn list_pools(context: &Context<'_>, _: &[&str]) -> Result<(), RadosFailure> {
     let pools = block_on(context.cluster.pools()).map_err(failed("error listing pools"))?;
     out(print::names(pools.iter().map(|(_, name)| name.as_bytes()), context.args.format))
 }
 
-pub(super) fn list_objects(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn list_objects(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let pool = context.pool();
     let all = context.args.all;
     let mut lister = if all { pool.list_all() } else { pool.list() };
     let file: Box<dyn Write> = match operands.first() {
         None | Some(&"-") => Box::new(std::io::stdout().lock()),
         Some(path) => Box::new(
-            std::fs::File::create(path).map_err(|e| Failure::new(format!("error opening {path}: {e}")))?,
+            std::fs::File::create(path)
+                .map_err(|e| RadosFailure::new(format!("error opening {path}: {e}")))?,
         ),
     };
     let mut sink = BufWriter::new(file);
     let written = write_listing(&mut lister, context.args.format, all, pool.pool_name(), &mut sink)?;
     match written.and_then(|()| sink.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.map_err(|e| Failure::new(format!("error writing the listing: {e}"))),
+        result => result.map_err(|e| RadosFailure::new(format!("error writing the listing: {e}"))),
     }
 }
 
@@ -42,7 +43,7 @@ fn write_listing(
     all: bool,
     pool: &str,
     sink: &mut impl Write,
-) -> Result<std::io::Result<()>, Failure> {
+) -> Result<std::io::Result<()>, RadosFailure> {
     let mut entries = Vec::new();
     while let Some(page) =
         block_on(lister.next_page()).map_err(failed(format_args!("error listing pool {pool}")))?
@@ -89,7 +90,7 @@ fn entry(object: &ObjectId) -> Value {
     Value::Object(entry)
 }
 
-pub(super) fn df(context: &Context<'_>, _: &[&str]) -> Result<(), Failure> {
+pub(super) fn df(context: &Context<'_>, _: &[&str]) -> Result<(), RadosFailure> {
     let fetched = block_on(async {
         let pools = context.cluster.pool_stats().await?;
         Ok((pools, context.cluster.stats().await?))
@@ -192,10 +193,10 @@ fn df_json(pools: &[PoolStats], totals: &ClusterStats) -> Value {
     })
 }
 
-pub(super) fn purge(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn purge(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let name = operands[0];
     if !context.args.confirmed {
-        return Err(Failure::new(
+        return Err(RadosFailure::new(
             "WARNING:\n  This will PERMANENTLY DESTROY all objects from a pool with no way back.\n  \
              To confirm, follow pool with --yes-i-really-really-mean-it",
         ));

@@ -25,7 +25,7 @@ pub(super) fn bytes(value: u64) -> String {
 }
 
 /// A floating point number as C++ streams print it: six significant digits, with exponents if that is shorter.
-pub(in crate::cmd) fn general(value: f64) -> String {
+pub(in crate::cmd) fn format_g(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
@@ -139,7 +139,7 @@ mod tests {
             (0.0001, "0.0001"),
         ];
         for (value, text) in cases {
-            assert_eq!(general(value), text);
+            assert_eq!(format_g(value), text);
         }
     }
 

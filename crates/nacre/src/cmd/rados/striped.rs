@@ -2,7 +2,7 @@
 
 use super::args::Format;
 use super::transfer::{io_text, read_piece, window};
-use super::{Command, Context, EXIT_INVALID, Failure, failed, objects, out, print, reason};
+use super::{Command, Context, EXIT_INVALID, RadosFailure, failed, objects, out, print, reason};
 use crate::progress::{Progress, Unit};
 use nacre_client::{Layout, Pending, Striper, block_on};
 use nacre_types::errno::Errno;
@@ -34,11 +34,11 @@ pub(super) fn command(verb: &str) -> Option<Command> {
 }
 
 /// The pool's striped objects. New ones get the layout from the options.
-fn striper(context: &Context<'_>) -> Result<Striper, Failure> {
+fn striper(context: &Context<'_>) -> Result<Striper, RadosFailure> {
     let (args, striper) = (context.args, nacre_client::striper(context.pool().clone()));
     let part = |what: &str, value: Option<u64>, default: u64| {
         u32::try_from(value.unwrap_or(default)).map_err(|_| {
-            Failure::invalid(format!("a {what} of {} bytes is too large", value.unwrap_or(default)))
+            RadosFailure::invalid(format!("a {what} of {} bytes is too large", value.unwrap_or(default)))
         })
     };
     let default = Layout::default();
@@ -46,21 +46,21 @@ fn striper(context: &Context<'_>) -> Result<Striper, Failure> {
     let unit = part("stripe unit", args.stripe_unit, default.stripe_unit().min(object_size.into()))?;
     let count = args.stripe_count.unwrap_or(1);
     let layout = Layout::new(unit, count, object_size)
-        .map_err(|error| Failure { text: reason(&error), code: EXIT_INVALID })?;
+        .map_err(|error| RadosFailure { text: reason(&error), code: EXIT_INVALID })?;
     striper.set_layout(layout);
     Ok(striper)
 }
 
-fn list(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+fn list(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let pool = context.pool();
     let file: Box<dyn Write> = match operands.first() {
         None | Some(&"-") => Box::new(std::io::stdout().lock()),
         Some(path) => {
-            Box::new(File::create(path).map_err(|e| Failure::new(format!("error opening {path}: {e}")))?)
+            Box::new(File::create(path).map_err(|e| RadosFailure::new(format!("error opening {path}: {e}")))?)
         }
     };
     let mut sink = BufWriter::new(file);
-    let listing = |e| Failure::new(format!("error writing the listing: {e}"));
+    let listing = |e| RadosFailure::new(format!("error writing the listing: {e}"));
     let mut lister = match context.args.all {
         true => Striper::list_all(pool),
         false => nacre_client::striper(pool.clone()).list(),
@@ -91,27 +91,27 @@ fn list(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     }
 }
 
-fn open(path: &str) -> Result<(Box<dyn Read>, u64), Failure> {
+fn open(path: &str) -> Result<(Box<dyn Read>, u64), RadosFailure> {
     if path == "-" {
         return Ok((Box::new(std::io::stdin().lock()), 0));
     }
     let reading =
-        |e: std::io::Error| Failure::new(format!("error reading input file {path}: {}", io_text(&e)));
+        |e: std::io::Error| RadosFailure::new(format!("error reading input file {path}: {}", io_text(&e)));
     let file = File::open(path).map_err(reading)?;
     let meta = file.metadata().map_err(reading)?;
     if meta.is_dir() {
-        return Err(Failure::new(format!("error reading input file {path}: {}", Errno::EISDIR)));
+        return Err(RadosFailure::new(format!("error reading input file {path}: {}", Errno::EISDIR)));
     }
     Ok((Box::new(file), meta.len()))
 }
 
-fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let (object, path) = (operands[0], operands[1]);
     let (striper, name, op_size) = (striper(context)?, context.name(object), context.op_size());
     let (mut input, total) = open(path)?;
     let mut read = || {
         read_piece(&mut input, op_size)
-            .map_err(|e| Failure::new(format!("error reading input file {path}: {}", io_text(&e))))
+            .map_err(|e| RadosFailure::new(format!("error reading input file {path}: {}", io_text(&e))))
     };
     let putting = || failed(format!("error putting {name}"));
     let progress = Progress::start(format!("put {object}"), Unit::Bytes, (total > 0).then_some(total));
@@ -148,13 +148,13 @@ fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn append(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+fn append(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let (object, path) = (operands[0], operands[1]);
     let (striper, op_size) = (striper(context)?, context.op_size());
     let (mut input, _) = open(path)?;
     loop {
         let piece = read_piece(&mut input, op_size)
-            .map_err(|e| Failure::new(format!("error reading input file {path}: {}", io_text(&e))))?;
+            .map_err(|e| RadosFailure::new(format!("error reading input file {path}: {}", io_text(&e))))?;
         let last = (piece.len() as u64) < op_size;
         if !piece.is_empty() {
             let doing = format!("error appending {}", context.name(object));
@@ -166,12 +166,13 @@ fn append(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     }
 }
 
-fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let (object, path) = (operands[0], operands[1]);
     let (striper, name, op_size) = (striper(context)?, context.name(object), context.op_size());
     let getting = || failed(format!("error getting {name}"));
     let size = striper.stat(object).wait().map_err(getting())?.size;
-    let writing = |e: std::io::Error| Failure::new(format!("error writing to file {path}: {}", io_text(&e)));
+    let writing =
+        |e: std::io::Error| RadosFailure::new(format!("error writing to file {path}: {}", io_text(&e)));
     let mut output: Box<dyn Write> = match path {
         "-" => Box::new(std::io::stdout().lock()),
         path => Box::new(File::create(path).map_err(writing)?),
@@ -197,7 +198,7 @@ fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     output.flush().map_err(writing)
 }
 
-fn stat(context: &Context<'_>, object: &str, resolution_ns: u64) -> Result<(), Failure> {
+fn stat(context: &Context<'_>, object: &str, resolution_ns: u64) -> Result<(), RadosFailure> {
     let name = context.name(object);
     let stat = striper(context)?.stat(object).wait();
     let stat = stat.map_err(failed(format_args!(" error stat-ing {name}")))?;
@@ -205,13 +206,13 @@ fn stat(context: &Context<'_>, object: &str, resolution_ns: u64) -> Result<(), F
     out(objects::shown_stat(context, object, stat.size, mtime_ns))
 }
 
-fn truncate(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+fn truncate(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let size = objects::truncated_size(operands[1])?;
     let doing = format!("error truncating oid {} to {size}", operands[0]);
     striper(context)?.truncate(operands[0], size).wait().map_err(failed(doing))
 }
 
-fn remove(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+fn remove(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let striper = striper(context)?;
     // All of them are tried. Only failures print messages.
     let mut failures = Vec::new();
@@ -221,10 +222,10 @@ fn remove(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
             failures.push(failed(doing)(error).text);
         }
     }
-    if failures.is_empty() { Ok(()) } else { Err(Failure::new(failures.join("\n"))) }
+    if failures.is_empty() { Ok(()) } else { Err(RadosFailure::new(failures.join("\n"))) }
 }
 
-fn set_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+fn set_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let value = match operands.get(2) {
         Some(value) => value.as_bytes().to_vec(),
         None => objects::read_all(Path::new("-"))?,
@@ -233,18 +234,18 @@ fn set_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     striper(context)?.set_xattr(operands[0], operands[1], value).wait().map_err(failed(doing))
 }
 
-fn get_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+fn get_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let doing = format!("error getting xattr {}/{}", context.name(operands[0]), operands[1]);
     let value = striper(context)?.get_xattr(operands[0], operands[1]).wait().map_err(failed(doing))?;
     out(print::attribute(operands[1], &value, context.args.format))
 }
 
-fn rm_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+fn rm_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let doing = format!("error removing xattr {}/{}", context.name(operands[0]), operands[1]);
     striper(context)?.rm_xattr(operands[0], operands[1]).wait().map_err(failed(doing))
 }
 
-fn list_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+fn list_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let doing = format!("error getting xattr set {}", context.name(operands[0]));
     let attributes = striper(context)?.get_xattrs(operands[0]).wait().map_err(failed(doing))?;
     out(print::names(attributes.keys().map(|name| &name[..]), context.args.format))

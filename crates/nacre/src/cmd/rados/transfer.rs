@@ -1,6 +1,6 @@
 //! Transfers between objects and files, in pieces of the op size with several in flight.
 
-use super::{Context, Failure, failed, reason};
+use super::{Context, RadosFailure, failed, reason};
 use crate::progress::{Progress, Unit};
 use bytes::Bytes;
 use nacre_client::{IoCtx, Pending, ReadOp};
@@ -31,11 +31,11 @@ pub(in crate::cmd) fn read_piece(input: &mut impl Read, size: u64) -> std::io::R
     Ok(piece.into())
 }
 
-pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let (object, path) = (operands[0], operands[1]);
     let name = context.name(object);
     let reading =
-        |e: std::io::Error| Failure::new(format!("error reading input file {path}: {}", io_text(&e)));
+        |e: std::io::Error| RadosFailure::new(format!("error reading input file {path}: {}", io_text(&e)));
     let mut known = None;
     let mut input: Box<dyn Read> = if path == "-" {
         Box::new(std::io::stdin().lock())
@@ -44,7 +44,10 @@ pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
         let meta = file.metadata().map_err(reading)?;
         if meta.is_dir() {
             let hint = "use put-tree for directories";
-            return Err(Failure::new(format!("error reading input file {path}: {} ({hint})", Errno::EISDIR)));
+            return Err(RadosFailure::new(format!(
+                "error reading input file {path}: {} ({hint})",
+                Errno::EISDIR
+            )));
         }
         known = meta.is_file().then_some(meta.len());
         Box::new(file)
@@ -57,13 +60,15 @@ pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
 }
 
 /// Refuses sizes that the OSDs would refuse, before a byte is sent.
-fn check_size(context: &Context<'_>, name: &str, len: u64) -> Result<(), Failure> {
+fn check_size(context: &Context<'_>, name: &str, len: u64) -> Result<(), RadosFailure> {
     let (limit, end) = (context.max_object_size(), context.args.offset.saturating_add(len));
     if end <= limit {
         return Ok(());
     }
     let errno = Errno::EFBIG;
-    Err(Failure::new(format!("error putting {name}: {errno} ({end} bytes; osd_max_object_size is {limit})")))
+    Err(RadosFailure::new(format!(
+        "error putting {name}: {errno} ({end} bytes; osd_max_object_size is {limit})"
+    )))
 }
 
 fn write_pieces(
@@ -71,7 +76,7 @@ fn write_pieces(
     object: &str,
     input: &mut dyn Read,
     advance: &mut dyn FnMut(u64),
-) -> Result<(), Failure> {
+) -> Result<(), RadosFailure> {
     let (pool, op_size) = (context.pool(), context.op_size());
     let name = context.name(object);
     let mut offset = context.args.offset;
@@ -80,7 +85,7 @@ fn write_pieces(
     loop {
         let mut source = &mut *input;
         let piece = read_piece(&mut source, op_size)
-            .map_err(|e| Failure::new(format!("error reading the input for {name}: {}", io_text(&e))))?;
+            .map_err(|e| RadosFailure::new(format!("error reading the input for {name}: {}", io_text(&e))))?;
         let len = piece.len() as u64;
         let last = len < op_size;
         if len > 0 || (first && offset == 0) {
@@ -106,20 +111,20 @@ fn write_pieces(
     }
 }
 
-pub(super) fn append(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn append(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let (object, path) = (operands[0], operands[1]);
-    let mut input: Box<dyn Read> = if path == "-" {
-        Box::new(std::io::stdin().lock())
-    } else {
-        Box::new(
-            File::open(path)
-                .map_err(|e| Failure::new(format!("error reading input file {path}: {}", io_text(&e))))?,
-        )
-    };
+    let mut input: Box<dyn Read> =
+        if path == "-" {
+            Box::new(std::io::stdin().lock())
+        } else {
+            Box::new(File::open(path).map_err(|e| {
+                RadosFailure::new(format!("error reading input file {path}: {}", io_text(&e)))
+            })?)
+        };
     let op_size = context.op_size();
     loop {
         let piece = read_piece(&mut input, op_size)
-            .map_err(|e| Failure::new(format!("error reading input file {path}: {}", io_text(&e))))?;
+            .map_err(|e| RadosFailure::new(format!("error reading input file {path}: {}", io_text(&e))))?;
         let last = (piece.len() as u64) < op_size;
         if !piece.is_empty() {
             let doing = format!("error appending {}", context.name(object));
@@ -131,12 +136,13 @@ pub(super) fn append(context: &Context<'_>, operands: &[&str]) -> Result<(), Fai
     }
 }
 
-pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let (object, path) = (operands[0], operands[1]);
     let name = context.name(object);
-    let first = read_first(context.pool(), object, context.args.offset, context.op_size());
+    let first = read_size_and_first_piece(context.pool(), object, context.args.offset, context.op_size());
     let (size, piece) = first.map_err(failed(format_args!("error getting {name}")))?;
-    let writing = |e: std::io::Error| Failure::new(format!("error writing to file {path}: {}", io_text(&e)));
+    let writing =
+        |e: std::io::Error| RadosFailure::new(format!("error writing to file {path}: {}", io_text(&e)));
     let mut output: Box<dyn Write> = match path {
         "-" => Box::new(std::io::stdout().lock()),
         path => Box::new(File::create(path).map_err(writing)?),
@@ -147,15 +153,15 @@ pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
     });
     drop(progress);
     match fetched {
-        Err(Stopped::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe && path == "-" => Ok(()),
-        Err(Stopped::Output(e)) => Err(writing(e)),
-        Err(Stopped::Object(e)) => Err(Failure::new(format!("error getting {name}: {}", reason(&e)))),
+        Err(FetchError::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe && path == "-" => Ok(()),
+        Err(FetchError::Output(e)) => Err(writing(e)),
+        Err(FetchError::Object(e)) => Err(RadosFailure::new(format!("error getting {name}: {}", reason(&e)))),
         Ok(()) => output.flush().map_err(writing),
     }
 }
 
 /// An object's size and its first piece from `offset`, in one request.
-pub(super) fn read_first(
+pub(super) fn read_size_and_first_piece(
     pool: &IoCtx,
     object: &str,
     offset: u64,
@@ -168,7 +174,7 @@ pub(super) fn read_first(
 }
 
 /// Why a fetch ended early.
-pub(super) enum Stopped {
+pub(super) enum FetchError {
     Output(std::io::Error),
     Object(nacre_client::Error),
 }
@@ -181,11 +187,11 @@ pub(super) fn fetch(
     first: Bytes,
     write: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
     advance: &mut dyn FnMut(u64),
-) -> Result<(), Stopped> {
+) -> Result<(), FetchError> {
     let (pool, op_size) = (context.pool(), context.op_size());
     let mut next = context.args.offset + first.len() as u64;
     let mut in_flight = VecDeque::new();
-    write(&first).map_err(Stopped::Output)?;
+    write(&first).map_err(FetchError::Output)?;
     advance(first.len() as u64);
     loop {
         while next < size && in_flight.len() < window(op_size) {
@@ -193,8 +199,8 @@ pub(super) fn fetch(
             next += op_size.min(size - next);
         }
         let Some(pending) = in_flight.pop_front() else { return Ok(()) };
-        let data = pending.wait().map_err(Stopped::Object)?;
-        write(&data).map_err(Stopped::Output)?;
+        let data = pending.wait().map_err(FetchError::Object)?;
+        write(&data).map_err(FetchError::Output)?;
         advance(data.len() as u64);
     }
 }

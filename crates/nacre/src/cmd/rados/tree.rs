@@ -5,8 +5,8 @@
 //! of files are reported and skipped.
 
 use super::args::Format;
-use super::transfer::{Stopped, fetch, io_text, read_first, read_piece};
-use super::{Context, Failure, failed, out, print, reason};
+use super::transfer::{FetchError, fetch, io_text, read_piece, read_size_and_first_piece};
+use super::{Context, RadosFailure, failed, out, print, reason};
 use crate::progress::{Progress, Unit};
 use nacre_client::{Pending, block_on};
 use nacre_types::errno::Errno;
@@ -31,9 +31,9 @@ struct Found {
 }
 
 /// Regular files below `root` by name. Others are reported on standard error.
-fn find_files(root: &Path, prefix: &str) -> Result<Vec<Found>, Failure> {
+fn find_files(root: &Path, prefix: &str) -> Result<Vec<Found>, RadosFailure> {
     let failed = |path: &Path, e: &std::io::Error| {
-        Failure::new(format!("error reading {}: {}", path.display(), io_text(e)))
+        RadosFailure::new(format!("error reading {}: {}", path.display(), io_text(e)))
     };
     let mut found = Vec::new();
     let mut dirs = vec![root.to_owned()];
@@ -68,14 +68,14 @@ struct Piece {
     pending: Pending<()>,
 }
 
-pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let (root, prefix) = (Path::new(operands[0]), operands.get(1).copied().unwrap_or(""));
     let files = find_files(root, prefix)?;
     let limit = context.max_object_size();
     if let Some(large) = files.iter().find(|file| file.size > limit) {
         let (path, size) = (large.path.display(), large.size);
         let errno = Errno::EFBIG;
-        return Err(Failure::new(format!(
+        return Err(RadosFailure::new(format!(
             "error putting {path}: {errno} ({size} bytes; osd_max_object_size is {limit}); nothing was stored"
         )));
     }
@@ -86,7 +86,7 @@ pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
     let op_size = context.op_size();
     for (at, file) in files.iter().enumerate() {
         let reading = |e: std::io::Error| {
-            Failure::new(format!("error reading {}: {}", file.path.display(), io_text(&e)))
+            RadosFailure::new(format!("error reading {}: {}", file.path.display(), io_text(&e)))
         };
         let mut input = File::open(&file.path).map_err(reading)?;
         let mut offset = 0;
@@ -124,7 +124,7 @@ fn finish(
     files: &[Found],
     in_flight: &mut VecDeque<Piece>,
     progress: &Progress,
-) -> Result<u64, Failure> {
+) -> Result<u64, RadosFailure> {
     let Some(Piece { file, len, pending }) = in_flight.pop_front() else { return Ok(0) };
     pending.wait().map_err(failed(format_args!("error putting {}", context.name(&files[file].name))))?;
     progress.add(len);
@@ -138,7 +138,7 @@ fn file_for(root: &Path, relative: &str) -> Option<PathBuf> {
     (inside && !relative.is_empty()).then(|| root.join(path))
 }
 
-pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let (root, prefix) = (Path::new(operands[0]), operands.get(1).copied().unwrap_or(""));
     let pool = context.pool();
     let mut names = Vec::new();
@@ -151,7 +151,7 @@ pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
     names.sort();
     let progress = Progress::start("get-tree", Unit::Items("objects"), Some(names.len() as u64));
     let (next, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
-    let failure: Mutex<Option<Failure>> = Mutex::new(None);
+    let failure: Mutex<Option<RadosFailure>> = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..FETCHERS.min(names.len()) {
             scope.spawn(|| {
@@ -187,29 +187,30 @@ fn moved(what: &str, objects: usize, bytes: u64, format: Format) -> String {
     }
 }
 
-fn get_one(context: &Context<'_>, root: &Path, prefix: &str, name: &str) -> Result<u64, Failure> {
+fn get_one(context: &Context<'_>, root: &Path, prefix: &str, name: &str) -> Result<u64, RadosFailure> {
     let getting = |e: &nacre_client::Error| {
-        Failure::new(format!("error getting {}: {}", context.name(name), reason(e)))
+        RadosFailure::new(format!("error getting {}: {}", context.name(name), reason(e)))
     };
     let Some(path) = file_for(root, &name[prefix.len()..]) else {
         let target = root.display();
-        return Err(Failure::new(format!(
+        return Err(RadosFailure::new(format!(
             "object '{name}' has no place below {target}: choose another prefix"
         )));
     };
     let writing = |e: std::io::Error| {
-        Failure::new(format!("error writing to file {}: {}", path.display(), io_text(&e)))
+        RadosFailure::new(format!("error writing to file {}: {}", path.display(), io_text(&e)))
     };
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(writing)?;
     }
-    let (size, first) = read_first(context.pool(), name, 0, context.op_size()).map_err(|e| getting(&e))?;
+    let (size, first) =
+        read_size_and_first_piece(context.pool(), name, 0, context.op_size()).map_err(|e| getting(&e))?;
     let mut output = File::create(&path).map_err(writing)?;
     let fetched = fetch(context, name, size, first, &mut |data| output.write_all(data), &mut |_| {});
     match fetched {
         Ok(()) => Ok(size),
-        Err(Stopped::Output(e)) => Err(writing(e)),
-        Err(Stopped::Object(e)) => Err(getting(&e)),
+        Err(FetchError::Output(e)) => Err(writing(e)),
+        Err(FetchError::Object(e)) => Err(getting(&e)),
     }
 }
 

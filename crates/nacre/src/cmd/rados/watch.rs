@@ -1,7 +1,7 @@
 //! `rados watch`, `notify` and `listwatchers`.
 
 use super::args::Format;
-use super::{Context, Failure, failed, out, print};
+use super::{Context, RadosFailure, failed, out, print};
 use crate::cmd::hexdump::hexdump;
 use nacre_client::{Error, IoCtx, Notification, NotifyOutcome, WatchHandler};
 use nacre_types::ceph::Encoder;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// How long Ceph's program waits for watchers.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) fn list_watchers(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn list_watchers(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let doing = format!("error listing watchers {}", context.name(operands[0]));
     let watchers = context.pool().list_watchers(operands[0]).wait().map_err(failed(doing))?;
     out(listing(&watchers, context.args.format))
@@ -86,14 +86,14 @@ impl WatchHandler for Printer {
     }
 }
 
-fn calling(what: &'static str) -> impl FnOnce(Error) -> Failure {
+fn calling(what: &'static str) -> impl FnOnce(Error) -> RadosFailure {
     move |error| {
         let errno = error.errno();
-        Failure::new(format!("error calling {what}: {}\nerror {}: {errno}", errno.negated(), errno.0))
+        RadosFailure::new(format!("error calling {what}: {}\nerror {}: {errno}", errno.negated(), errno.0))
     }
 }
 
-pub(super) fn watch(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn watch(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let io = context.pool();
     let format = context.args.format;
     let handler = Printer { io: io.clone(), object: operands[0].to_owned(), format };
@@ -108,7 +108,7 @@ pub(super) fn watch(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
     context.cluster.watch_flush().wait().map_err(calling("watch_flush"))
 }
 
-pub(super) fn notify(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+pub(super) fn notify(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let mut message = Encoder::default();
     message.bytes(operands[1].as_bytes());
     let payload = message.finish();
@@ -120,7 +120,7 @@ pub(super) fn notify(context: &Context<'_>, operands: &[&str]) -> Result<(), Fai
     out(answers(&reply, context.args.format))?;
     if timed_out {
         let errno = Errno::ETIMEDOUT;
-        return Err(Failure::new(format!("error {}: {errno}", errno.0)));
+        return Err(RadosFailure::new(format!("error {}: {errno}", errno.0)));
     }
     Ok(())
 }

@@ -34,21 +34,21 @@ pub(super) enum Subject {
     /// Buckets whose index moves into another number of shards.
     #[command(subcommand)]
     Reshard(ReshardVerb),
-    /// Data that nothing names any more.
+    /// Unreferenced data.
     #[command(subcommand)]
     Gc(GcVerb),
     /// Which pools have the data of objects.
     #[command(subcommand)]
-    Zone(super::zone::Verb),
+    Zone(super::zone::ZoneVerb),
     /// Which storage classes there are.
     #[command(subcommand)]
-    Zonegroup(super::zone::GroupVerb),
+    Zonegroup(super::zone::ZonegroupVerb),
     /// How much users and buckets may do in a minute through one gateway.
     #[command(subcommand)]
-    Ratelimit(super::ratelimit::Verb),
+    Ratelimit(super::ratelimit::RatelimitVerb),
     /// Notification topics and their queues.
     #[command(subcommand)]
-    Topic(super::topic::Verb),
+    Topic(super::topic::TopicVerb),
     /// Notification configurations of buckets.
     #[command(subcommand)]
     Notification(super::topic::NotificationVerb),
@@ -198,7 +198,7 @@ pub(super) enum BucketVerb {
         /// The bucket; all of them where none is named.
         #[arg(long)]
         bucket: Option<String>,
-        /// Mends what differs: the objects' heads are right, and data that nothing names becomes garbage.
+        /// Mends what differs: the objects' heads are right, and unreferenced data becomes garbage.
         #[arg(long)]
         fix: bool,
         /// Compares objects too, as is done anyway.
@@ -439,7 +439,8 @@ fn flag(text: &str) -> Result<bool, String> {
 }
 
 fn date(text: &str) -> Result<u64, String> {
-    nacre_rgw::epoch_of(text).ok_or_else(|| "not a date as 2026-01-31 or \"2026-01-31 12:00:00\"".to_owned())
+    nacre_rgw::parse_epoch(text)
+        .ok_or_else(|| "not a date as 2026-01-31 or \"2026-01-31 12:00:00\"".to_owned())
 }
 
 /// Parses a number of bytes, with a suffix for powers of 1024.

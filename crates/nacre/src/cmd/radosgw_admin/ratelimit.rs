@@ -6,13 +6,13 @@ use nacre_rgw::{Gateway, RateLimit};
 use serde_json::{Value, json};
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Verb {
+pub(super) enum RatelimitVerb {
     /// Prints what is set.
-    Get(Whose),
+    Get(RatelimitScopeArgs),
     /// Sets how much may be done; it counts when it is enabled.
     Set {
         #[command(flatten)]
-        whose: Whose,
+        scope_args: RatelimitScopeArgs,
         /// Requests in a minute that read; 0 for any number.
         #[arg(long)]
         max_read_ops: Option<u64>,
@@ -27,13 +27,13 @@ pub(super) enum Verb {
         max_write_bytes: Option<u64>,
     },
     /// Counts requests from now on.
-    Enable(Whose),
+    Enable(RatelimitScopeArgs),
     /// Counts them no more.
-    Disable(Whose),
+    Disable(RatelimitScopeArgs),
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Whose {
+pub(super) struct RatelimitScopeArgs {
     /// Whether it is a user's or a bucket's limit.
     #[arg(long, value_enum)]
     ratelimit_scope: Option<Scope>,
@@ -51,10 +51,16 @@ enum Scope {
     Bucket,
 }
 
-pub(super) async fn carry_out(gateway: &Gateway, verb: Verb) -> Result<Option<Value>> {
+pub(super) async fn carry_out(gateway: &Gateway, verb: RatelimitVerb) -> Result<Option<Value>> {
     Ok(match verb {
-        Verb::Get(whose) => Some(whose.get(gateway).await?),
-        Verb::Set { whose, max_read_ops, max_write_ops, max_read_bytes, max_write_bytes } => {
+        RatelimitVerb::Get(whose) => Some(whose.get(gateway).await?),
+        RatelimitVerb::Set {
+            scope_args: whose,
+            max_read_ops,
+            max_write_ops,
+            max_read_bytes,
+            max_write_bytes,
+        } => {
             let change = |limit: &mut RateLimit| {
                 limit.max_read_ops = max_read_ops.unwrap_or(limit.max_read_ops);
                 limit.max_write_ops = max_write_ops.unwrap_or(limit.max_write_ops);
@@ -64,18 +70,18 @@ pub(super) async fn carry_out(gateway: &Gateway, verb: Verb) -> Result<Option<Va
             whose.change(gateway, change).await?;
             None
         }
-        Verb::Enable(whose) => {
+        RatelimitVerb::Enable(whose) => {
             whose.change(gateway, |limit| limit.enabled = true).await?;
             None
         }
-        Verb::Disable(whose) => {
+        RatelimitVerb::Disable(whose) => {
             whose.change(gateway, |limit| limit.enabled = false).await?;
             None
         }
     })
 }
 
-impl Whose {
+impl RatelimitScopeArgs {
     /// The selected user or bucket: by the scope, or otherwise by the given name.
     fn named(&self) -> Result<(Scope, &str)> {
         let uid = || self.uid.as_deref().map(|uid| (Scope::User, uid));
@@ -106,7 +112,7 @@ impl Whose {
                 });
                 changed.await?;
             }
-            (Scope::Bucket, name) => drop(gateway.limit_bucket(name, change).await?),
+            (Scope::Bucket, name) => drop(gateway.set_bucket_ratelimit(name, change).await?),
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ const DEFAULT_ENTRIES: u64 = 1000;
 const DEFAULT_EVENTS: usize = 1000;
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Verb {
+pub(super) enum TopicVerb {
     /// Prints all topics, or those of a user.
     #[command(alias = "ls")]
     List {
@@ -26,23 +26,23 @@ pub(super) enum Verb {
         max_entries: Option<u64>,
     },
     /// Prints a topic.
-    Get(Which),
+    Get(TopicArgs),
     /// Prints what a topic's queue holds, who delivers it, and how far behind that is.
-    Stats(Which),
+    Stats(TopicArgs),
     /// Prints the events of a topic's queue.
     Dump {
         #[command(flatten)]
-        which: Which,
+        which: TopicArgs,
         /// At most so many events.
         #[arg(long, default_value_t = DEFAULT_EVENTS)]
         max_entries: usize,
     },
     /// Removes a topic with its queues and the events in them.
-    Rm(Which),
+    Rm(TopicArgs),
     /// Gives a topic's queue another number of shards, while it is in use: no event is lost, and those of a key stay in order.
     Reshard {
         #[command(flatten)]
-        which: Which,
+        which: TopicArgs,
         /// Shards that it is to have.
         #[arg(long, alias = "num-shards")]
         shards: u32,
@@ -58,7 +58,7 @@ pub(super) enum DlqVerb {
     #[command(alias = "ls")]
     List {
         #[command(flatten)]
-        which: Which,
+        which: TopicArgs,
         /// Those behind this number.
         #[arg(long)]
         marker: Option<u64>,
@@ -67,16 +67,16 @@ pub(super) enum DlqVerb {
         max_entries: u64,
     },
     /// Delivers dead letters again, marked with "replayed": true.
-    Replay(Letters),
+    Replay(DeadLetterArgs),
     /// Removes dead letters for good.
-    Purge(Letters),
+    Purge(DeadLetterArgs),
 }
 
 /// The dead letters that are meant.
 #[derive(Debug, Args)]
-pub(super) struct Letters {
+pub(super) struct DeadLetterArgs {
     #[command(flatten)]
-    which: Which,
+    which: TopicArgs,
     /// The letter with this number.
     #[arg(long, required_unless_present = "all", conflicts_with = "all")]
     number: Option<u64>,
@@ -116,7 +116,7 @@ pub(super) enum NotificationVerb {
 
 /// The topic that is meant.
 #[derive(Debug, Args)]
-pub(super) struct Which {
+pub(super) struct TopicArgs {
     /// The topic's name.
     #[arg(value_name = "TOPIC", required_unless_present = "topic", conflicts_with = "topic")]
     named: Option<String>,
@@ -128,7 +128,7 @@ pub(super) struct Which {
     tenant: Option<String>,
 }
 
-impl Which {
+impl TopicArgs {
     fn name(&self) -> Result<&str> {
         ensure!(
             self.tenant.as_deref().unwrap_or_default().is_empty(),
@@ -138,27 +138,27 @@ impl Which {
     }
 }
 
-pub(super) async fn carry_out(gateway: &Gateway, verb: Verb) -> Result<Option<Value>> {
+pub(super) async fn run(gateway: &Gateway, verb: TopicVerb) -> Result<Option<Value>> {
     Ok(match verb {
-        Verb::List { uid, marker, max_entries } => {
+        TopicVerb::List { uid, marker, max_entries } => {
             Some(list(gateway, uid.as_deref(), marker, max_entries.unwrap_or(u64::MAX)).await?)
         }
-        Verb::Get(which) => Some(gateway.topic(which.name()?).await?.describe()),
-        Verb::Stats(which) => Some(gateway.topic_stats(which.name()?).await?),
-        Verb::Dump { which, max_entries } => Some(gateway.dump_topic(which.name()?, max_entries).await?),
-        Verb::Reshard { which, shards } => {
+        TopicVerb::Get(which) => Some(gateway.topic(which.name()?).await?.describe()),
+        TopicVerb::Stats(which) => Some(gateway.topic_stats(which.name()?).await?),
+        TopicVerb::Dump { which, max_entries } => Some(gateway.dump_topic(which.name()?, max_entries).await?),
+        TopicVerb::Reshard { which, shards } => {
             Some(gateway.reshard_topic(which.name()?, shards).await?.describe())
         }
-        Verb::Dlq(DlqVerb::List { which, marker, max_entries }) => {
+        TopicVerb::Dlq(DlqVerb::List { which, marker, max_entries }) => {
             Some(gateway.dead_letters(which.name()?, marker, max_entries).await?)
         }
-        Verb::Dlq(DlqVerb::Replay(letters)) => {
+        TopicVerb::Dlq(DlqVerb::Replay(letters)) => {
             Some(dispose(gateway, &letters, DeadLetterAction::Replay).await?)
         }
-        Verb::Dlq(DlqVerb::Purge(letters)) => {
+        TopicVerb::Dlq(DlqVerb::Purge(letters)) => {
             Some(dispose(gateway, &letters, DeadLetterAction::Purge).await?)
         }
-        Verb::Rm(which) => {
+        TopicVerb::Rm(which) => {
             let name = which.name()?;
             ensure!(gateway.remove_topic(name).await?, "no such topic: {name}");
             None
@@ -166,7 +166,7 @@ pub(super) async fn carry_out(gateway: &Gateway, verb: Verb) -> Result<Option<Va
     })
 }
 
-async fn dispose(gateway: &Gateway, letters: &Letters, action: DeadLetterAction) -> Result<Value> {
+async fn dispose(gateway: &Gateway, letters: &DeadLetterArgs, action: DeadLetterAction) -> Result<Value> {
     let which = letters.number.map_or(DeadLetters::All, DeadLetters::One);
     let count = gateway.dispose_dead_letters(letters.which.name()?, which, action).await?;
     let done = match action {
@@ -190,7 +190,7 @@ async fn list(gateway: &Gateway, uid: Option<&str>, marker: Option<String>, max:
     }
 }
 
-pub(super) async fn notification(gateway: &Gateway, verb: NotificationVerb) -> Result<Option<Value>> {
+pub(super) async fn run_notification(gateway: &Gateway, verb: NotificationVerb) -> Result<Option<Value>> {
     Ok(match verb {
         NotificationVerb::List { bucket } => Some(gateway.describe_notifications(&bucket, None).await?),
         NotificationVerb::Get { bucket, notification_id } => {

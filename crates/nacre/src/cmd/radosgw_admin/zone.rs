@@ -3,16 +3,16 @@
 use anyhow::{Result, bail};
 use clap::Subcommand;
 use nacre_client::Cluster;
-use nacre_rgw::{PLACEMENT, STORAGE_CLASS, Zone};
+use nacre_rgw::{DEFAULT_PLACEMENT, DEFAULT_STORAGE_CLASS, Zone};
 use serde_json::Value;
 
 /// The only zone, and the only zonegroup.
 const NAME: &str = "default";
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Verb {
+pub(super) enum ZoneVerb {
     /// Prints the zone.
-    Get(Which),
+    Get(ZoneArgs),
     /// Where the zone's objects are.
     #[command(subcommand)]
     Placement(PlacementVerb),
@@ -22,13 +22,13 @@ pub(super) enum Verb {
 pub(super) enum PlacementVerb {
     /// Prints the placement targets.
     #[command(visible_alias = "ls")]
-    List(Which),
+    List(ZoneArgs),
     /// Prints a placement target.
     Get {
         #[command(flatten)]
-        which: Which,
+        which: ZoneArgs,
         #[command(flatten)]
-        target: Target,
+        target: PlacementTargetArgs,
     },
     /// Names the pool of a storage class that the zonegroup has.
     Add(PlacementArgs),
@@ -37,9 +37,9 @@ pub(super) enum PlacementVerb {
     /// Removes a storage class that has no data.
     Rm {
         #[command(flatten)]
-        which: Which,
+        which: ZoneArgs,
         #[command(flatten)]
-        target: Target,
+        target: PlacementTargetArgs,
         /// The storage class.
         #[arg(long)]
         storage_class: String,
@@ -49,11 +49,11 @@ pub(super) enum PlacementVerb {
 #[derive(Debug, clap::Args)]
 pub(super) struct PlacementArgs {
     #[command(flatten)]
-    which: Which,
+    which: ZoneArgs,
     #[command(flatten)]
-    target: Target,
+    target: PlacementTargetArgs,
     /// The storage class.
-    #[arg(long, default_value = STORAGE_CLASS)]
+    #[arg(long, default_value = DEFAULT_STORAGE_CLASS)]
     storage_class: String,
     /// The pool. Gateways make it where it is not there.
     #[arg(long)]
@@ -61,9 +61,9 @@ pub(super) struct PlacementArgs {
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum GroupVerb {
+pub(super) enum ZonegroupVerb {
     /// Prints the zonegroup.
-    Get(Group),
+    Get(ZonegroupArgs),
     /// The zonegroup's storage classes.
     #[command(subcommand)]
     Placement(GroupPlacementVerb),
@@ -73,13 +73,13 @@ pub(super) enum GroupVerb {
 pub(super) enum GroupPlacementVerb {
     /// Prints the placement targets.
     #[command(visible_alias = "ls")]
-    List(Group),
+    List(ZonegroupArgs),
     /// Prints a placement target.
     Get {
         #[command(flatten)]
-        group: Group,
+        group: ZonegroupArgs,
         #[command(flatten)]
-        target: Target,
+        target: PlacementTargetArgs,
     },
     /// Adds a storage class.
     Add(GroupPlacementArgs),
@@ -92,36 +92,36 @@ pub(super) enum GroupPlacementVerb {
 #[derive(Debug, clap::Args)]
 pub(super) struct GroupPlacementArgs {
     #[command(flatten)]
-    group: Group,
+    group: ZonegroupArgs,
     #[command(flatten)]
-    target: Target,
+    target: PlacementTargetArgs,
     /// The storage class.
     #[arg(long)]
     storage_class: String,
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Target {
+pub(super) struct PlacementTargetArgs {
     /// The placement target: default-placement.
     #[arg(long)]
     placement_id: String,
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Which {
+pub(super) struct ZoneArgs {
     /// The zone: default.
     #[arg(long, default_value = NAME)]
     rgw_zone: String,
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Group {
+pub(super) struct ZonegroupArgs {
     /// The zonegroup: default.
     #[arg(long, default_value = NAME)]
     rgw_zonegroup: String,
 }
 
-impl Which {
+impl ZoneArgs {
     fn check(&self) -> Result<()> {
         match self.rgw_zone.as_str() {
             NAME => Ok(()),
@@ -130,7 +130,7 @@ impl Which {
     }
 }
 
-impl Group {
+impl ZonegroupArgs {
     fn check(&self) -> Result<()> {
         match self.rgw_zonegroup.as_str() {
             NAME => Ok(()),
@@ -139,12 +139,12 @@ impl Group {
     }
 }
 
-impl Target {
+impl PlacementTargetArgs {
     fn check(&self) -> Result<()> {
         match self.placement_id.as_str() {
-            PLACEMENT => Ok(()),
+            DEFAULT_PLACEMENT => Ok(()),
             other => bail!(
-                "placement id '{other}' is not configured in zonegroup placement targets: the only one is {PLACEMENT}"
+                "placement id '{other}' is not configured in zonegroup placement targets: the only one is {DEFAULT_PLACEMENT}"
             ),
         }
     }
@@ -155,28 +155,28 @@ fn only_target(mut targets: Value) -> Value {
     targets[0]["val"].take()
 }
 
-pub(super) async fn carry_out(cluster: &Cluster, verb: Verb) -> Result<Option<Value>> {
+pub(super) async fn carry_out(cluster: &Cluster, verb: ZoneVerb) -> Result<Option<Value>> {
     Ok(Some(match verb {
-        Verb::Get(which) => {
+        ZoneVerb::Get(which) => {
             which.check()?;
             Zone::read(cluster).await?.describe()
         }
-        Verb::Placement(PlacementVerb::List(which)) => {
+        ZoneVerb::Placement(PlacementVerb::List(which)) => {
             which.check()?;
             Zone::read(cluster).await?.describe_placement()
         }
-        Verb::Placement(PlacementVerb::Get { which, target }) => {
+        ZoneVerb::Placement(PlacementVerb::Get { which, target }) => {
             which.check()?;
             target.check()?;
             only_target(Zone::read(cluster).await?.describe_placement())
         }
-        Verb::Placement(PlacementVerb::Add(args) | PlacementVerb::Modify(args)) => {
+        ZoneVerb::Placement(PlacementVerb::Add(args) | PlacementVerb::Modify(args)) => {
             let PlacementArgs { which, target, storage_class, data_pool } = args;
             which.check()?;
             target.check()?;
             Zone::set_class_pool(cluster, &storage_class, data_pool.as_deref()).await?.describe_placement()
         }
-        Verb::Placement(PlacementVerb::Rm { which, target, storage_class }) => {
+        ZoneVerb::Placement(PlacementVerb::Rm { which, target, storage_class }) => {
             which.check()?;
             target.check()?;
             Zone::remove_class_pool(cluster, &storage_class).await?.describe_placement()
@@ -184,27 +184,27 @@ pub(super) async fn carry_out(cluster: &Cluster, verb: Verb) -> Result<Option<Va
     }))
 }
 
-pub(super) async fn carry_out_of_group(cluster: &Cluster, verb: GroupVerb) -> Result<Option<Value>> {
+pub(super) async fn run_zonegroup(cluster: &Cluster, verb: ZonegroupVerb) -> Result<Option<Value>> {
     Ok(Some(match verb {
-        GroupVerb::Get(group) => {
+        ZonegroupVerb::Get(group) => {
             group.check()?;
             Zone::read(cluster).await?.describe_zonegroup()
         }
-        GroupVerb::Placement(GroupPlacementVerb::List(group)) => {
+        ZonegroupVerb::Placement(GroupPlacementVerb::List(group)) => {
             group.check()?;
             Zone::read(cluster).await?.describe_targets()
         }
-        GroupVerb::Placement(GroupPlacementVerb::Get { group, target }) => {
+        ZonegroupVerb::Placement(GroupPlacementVerb::Get { group, target }) => {
             group.check()?;
             target.check()?;
             only_target(Zone::read(cluster).await?.describe_targets())
         }
-        GroupVerb::Placement(GroupPlacementVerb::Add(args) | GroupPlacementVerb::Modify(args)) => {
+        ZonegroupVerb::Placement(GroupPlacementVerb::Add(args) | GroupPlacementVerb::Modify(args)) => {
             args.group.check()?;
             args.target.check()?;
             Zone::define_class(cluster, &args.storage_class).await?.describe_targets()
         }
-        GroupVerb::Placement(GroupPlacementVerb::Rm(args)) => {
+        ZonegroupVerb::Placement(GroupPlacementVerb::Rm(args)) => {
             args.group.check()?;
             args.target.check()?;
             Zone::undefine_class(cluster, &args.storage_class).await?.describe_targets()

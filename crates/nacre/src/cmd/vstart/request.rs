@@ -19,7 +19,7 @@ pub(super) struct Gateway {
 
 /// A parsed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct VstartArgs {
     /// Replace an existing cluster by a new one.
     pub(super) new: bool,
     /// Number of OSDs, if given.
@@ -38,11 +38,11 @@ pub(super) struct Request {
 /// The map authority's port on addresses other than loopback.
 const MON_PORT: u16 = 3300;
 /// The default number of OSDs of a new cluster.
-pub(super) const OSDS: u32 = 3;
+pub(super) const DEFAULT_OSDS: u32 = 3;
 
-impl Request {
+impl VstartArgs {
     /// Parses the arguments. `variable` reads the environment.
-    pub(super) fn parse(args: &[String], variable: impl Fn(&str) -> Option<String>) -> Result<Request> {
+    pub(super) fn parse(args: &[String], variable: impl Fn(&str) -> Option<String>) -> Result<VstartArgs> {
         let count = |name: &str| -> Result<Option<u32>> {
             let found = variable(&format!("CEPH_NUM_{name}")).or_else(|| variable(name));
             let number = found.filter(|text| !text.is_empty()).map(|text| {
@@ -55,7 +55,7 @@ impl Request {
         ensure!(count("MDS")?.unwrap_or(0) == 0, "there is no CephFS: MDS=0");
         ensure!(count("NFS")?.unwrap_or(0) == 0, "there is no NFS server: NFS=0");
         ensure!(gateways <= 1, "one gateway is started: RGW=1; `nacre gateway -n client.rgw.ID` runs more");
-        let mut request = Request {
+        let mut request = VstartArgs {
             new: false,
             osds: count("OSD")?,
             objectstore: "bluestore",
@@ -148,12 +148,12 @@ fn known_options(text: &str) -> Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    fn parse(environment: &[(&str, &str)], line: &str) -> Result<Request> {
+    fn parse(environment: &[(&str, &str)], line: &str) -> Result<VstartArgs> {
         let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let variable = |name: &str| {
             environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         };
-        Request::parse(&args, variable)
+        VstartArgs::parse(&args, variable)
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Starts the cluster for a call of `vstart.sh`, and creates the files that calls of Ceph's tools expect.
 
-use super::request::{Gateway, OSDS, Request};
-use crate::layout::Layout;
+use super::request::{DEFAULT_OSDS, Gateway, VstartArgs};
+use crate::layout::ClusterDir;
 use anyhow::{Context, Result, bail, ensure};
 use nacre_common::auth::Keyring;
 use nacre_common::options::{self, Service};
@@ -30,9 +30,9 @@ const PID_FILE: &str = "vstart.pid";
 const CERTIFICATE: &str = "server.pem";
 
 /// Starts the cluster in the working folder. Returns when it is ready.
-pub(super) fn start(request: &Request) -> Result<ExitCode> {
+pub(super) fn start(request: &VstartArgs) -> Result<ExitCode> {
     let folder = std::env::current_dir().context("can't find the working folder")?;
-    let layout = Layout::at(&folder)?;
+    let layout = ClusterDir::open(&folder)?;
     let program = std::env::current_exe().context("can't find this program")?;
     if layout.exists() {
         ensure!(!layout.is_running()?, "the cluster in {} runs: stop it first", folder.display());
@@ -85,11 +85,11 @@ pub(super) fn start(request: &Request) -> Result<ExitCode> {
 }
 
 /// The arguments of `nacre serve`. Most of them apply only to a new cluster.
-fn arguments(request: &Request, layout: &Layout, folder: &Path) -> Vec<String> {
+fn arguments(request: &VstartArgs, layout: &ClusterDir, folder: &Path) -> Vec<String> {
     let mut args: Vec<String> = Vec::new();
     let mut add = |name: &str, value: String| args.extend([name.to_owned(), value]);
     if !layout.exists() {
-        let osds = request.osds.unwrap_or(OSDS);
+        let osds = request.osds.unwrap_or(DEFAULT_OSDS);
         add("--osds", osds.to_string());
         add("--objectstore", request.objectstore.to_owned());
         let at_start = request.options.iter().filter(|option| !is_for_running_gateways(option));
@@ -143,7 +143,7 @@ fn client_of(gateway: &Gateway) -> EntityName {
     EntityName::client(format!("rgw.{}", gateway.port))
 }
 
-fn frontends(gateway: &Gateway, request: &Request, folder: &Path) -> String {
+fn frontends(gateway: &Gateway, request: &VstartArgs, folder: &Path) -> String {
     let addr = SocketAddr::new(request.ip, gateway.port);
     let words = gateway.words.as_str();
     // Endpoints from the caller replace the default ones.
@@ -268,7 +268,7 @@ fn until_ready(socket: &UnixDatagram, child: &mut Child) -> Result<String> {
 }
 
 /// Writes the keys of the administrator and of the gateway to one file, as Ceph's script does.
-fn write_keyring(layout: &Layout, request: &Request, folder: &Path) -> Result<PathBuf> {
+fn write_keyring(layout: &ClusterDir, request: &VstartArgs, folder: &Path) -> Result<PathBuf> {
     let mut keyring = Keyring::new();
     let gateway = request.gateway.as_ref().map(client_of);
     for client in std::iter::once(EntityName::client("admin")).chain(gateway) {

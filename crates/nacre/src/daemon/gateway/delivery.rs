@@ -4,7 +4,7 @@ use nacre_client::Cluster;
 use nacre_common::config::Config;
 use nacre_common::options::Options;
 use nacre_notify::{Settings, TopicDefaults};
-use nacre_push::{Endpoints, Limits, Timeouts};
+use nacre_push::{EndpointPusher, Limits, Timeouts};
 use nacre_rgw::{Delivery, EndpointRules};
 use nacre_topics::endpoint::{CA_FOLDER_OPTION, CLEARTEXT_OPTION, LOCAL_OPTION};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const DEFAULTS: [&str; 5] = [
 /// The configuration for a gateway, which delivers.
 pub(crate) fn delivery(config: &Config, cluster: &Cluster) -> Delivery {
     let rules = EndpointRules::new(cluster);
-    let pusher = Arc::new(Endpoints::new(rules.policy(), limits(&config.snapshot())));
+    let pusher = Arc::new(EndpointPusher::new(rules.policy(), limits(&config.snapshot())));
     let clients = Arc::downgrade(&pusher);
     rules.on_change(move |policy| {
         if let Some(clients) = clients.upgrade() {
@@ -43,7 +43,7 @@ pub(crate) fn delivery(config: &Config, cluster: &Cluster) -> Delivery {
 }
 
 /// The configuration for a command, which changes and shows queues, and leaves delivery and maintenance to gateways.
-pub(crate) fn idle_delivery(config: &Config, cluster: &Cluster) -> Delivery {
+pub(crate) fn passive_delivery(config: &Config, cluster: &Cluster) -> Delivery {
     let Delivery { rules, pusher, settings } = delivery(config, cluster);
     let settings = Settings { active_shards: 0, watch: NEVER, scan: NEVER, sweep: NEVER, ..settings };
     Delivery { rules, pusher, settings }

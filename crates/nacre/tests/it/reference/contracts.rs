@@ -1,6 +1,6 @@
 //! The checks of documents 000 to 003: striped backup volumes, MemStore and cache tiers, BlueStore's scan, RocksDB.
 
-use super::place::{Contract, Place, nothing};
+use super::place::{Contract, ReferenceCluster, nothing};
 use super::table::{self, Verdict};
 use crate::support::{free_port, nacre};
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ rule memstore {
 ";
 
 /// Checks the required output of both scans of a store, as in the document.
-fn scans_agree(_: &Place, output: &str) {
+fn scans_agree(_: &ReferenceCluster, output: &str) {
     let mut lines = output.lines();
     assert_eq!(lines.next(), Some("recovery-compare bluestore compare new and legacy onode recovery"));
     let mut told = Vec::new();
@@ -58,13 +58,13 @@ fn scans_agree(_: &Place, output: &str) {
 }
 
 /// A pool's line of `osd pool ls detail`.
-fn pool_line(place: &Place, pool: &str) -> String {
+fn pool_line(place: &ReferenceCluster, pool: &str) -> String {
     let lines = place.ok("ceph osd pool ls detail");
     lines.lines().find(|line| line.contains(&format!(" '{pool}' "))).unwrap_or_default().to_owned()
 }
 
 /// Checks a variable of the cache pool.
-fn variable_is(place: &Place, name: &str, value: &str) {
+fn variable_is(place: &ReferenceCluster, name: &str, value: &str) {
     assert_eq!(place.ok(&format!("ceph osd pool get cachepool {name}")), format!("{name}: {value}\n"));
 }
 

@@ -1,6 +1,6 @@
 //! The checks of document 004: vstart.sh, persistent bucket notifications.
 
-use super::place::{Contract, Place, nothing};
+use super::place::{Contract, ReferenceCluster, nothing};
 use super::table::{self, Verdict};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ const AWS: &str = "aws --region=default --endpoint-url https://:8000";
 const SHARDS: &str = "rgw_bucket_persistent_notif_num_shards";
 
 /// The queues of topics whose names start with `topic`.
-fn queues(place: &Place, topic: &str) -> BTreeSet<String> {
+fn queues(place: &ReferenceCluster, topic: &str) -> BTreeSet<String> {
     let listed = place.ok(LIST);
     listed.lines().filter(|name| name.starts_with(&format!(":{topic}"))).map(str::to_owned).collect()
 }
@@ -29,24 +29,24 @@ fn shards(topic: &str, count: usize) -> BTreeSet<String> {
 }
 
 /// Creates the document's bucket if it does not exist.
-fn bucket(place: &Place) {
+fn bucket(place: &ReferenceCluster) {
     // It may exist.
     place.run(&place.substituted(&format!("{AWS} s3 mb s3://bk000000000000")));
 }
 
 /// Sets the number of shards of new topics.
-fn set_shards(place: &Place, count: usize) {
+fn set_shards(place: &ReferenceCluster, count: usize) {
     let set = format!("bin/ceph -c ceph.conf config set client.rgw.8000 {SHARDS} {count}");
     place.run(&place.substituted(&set));
 }
 
-fn check_topic(place: &Place, output: &str, topic: &str, count: usize) {
+fn check_topic(place: &ReferenceCluster, output: &str, topic: &str, count: usize) {
     let made: Value = serde_json::from_str(output).unwrap();
     assert_eq!(made["TopicArn"], format!("arn:aws:sns:default::{topic}"));
     assert_eq!(queues(place, topic), shards(topic, count));
 }
 
-fn check_configuration(place: &Place, topic: &str) {
+fn check_configuration(place: &ReferenceCluster, topic: &str) {
     let get = format!("{AWS} s3api get-bucket-notification-configuration --bucket bk000000000000");
     let found: Value = serde_json::from_str(&place.ok(&place.substituted(&get))).unwrap();
     let [configuration] = &found["TopicConfigurations"].as_array().unwrap()[..] else { panic!("{found}") };
@@ -147,7 +147,7 @@ pub(super) const CONTRACTS: &[Contract] = &[
 ];
 
 /// Checks the result of the call: a cluster with the given options, and the files that later lines need.
-fn check_vstart(place: &Place, said: &str) {
+fn check_vstart(place: &ReferenceCluster, said: &str) {
     assert!(said.starts_with("cluster is ready: 2 OSDs up"), "{said}");
     assert!(place.ok("bin/ceph -c ceph.conf -s").contains("osd: 2 osds: 2 up"));
     let gateway = place.substituted("client.rgw.8000");

@@ -1,7 +1,7 @@
 //! The environment of lines: a cluster, a working folder, and Ceph's names for the binary on PATH.
 
 use super::table;
-use crate::support::{PATIENCE, Serve, free_port, nacre};
+use crate::support::{Serve, TEST_TIMEOUT, free_port, nacre};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -24,7 +24,7 @@ const CONSENT: &str = "--yes-i-really-mean-it";
 /// The other programs that lines call. PATH has no more, so that no program of Ceph's runs instead of Nacre's.
 const OTHERS: [&str; 8] = ["aws", "sh", "awk", "cut", "grep", "head", "sort", "xargs"];
 
-pub(super) struct Place {
+pub(super) struct ReferenceCluster {
     home: tempfile::TempDir,
     pub(super) listen: String,
     /// Where the cluster's data is.
@@ -39,8 +39,8 @@ pub(super) struct Place {
     started: Option<(String, String)>,
 }
 
-impl Place {
-    fn new(data: &str) -> Place {
+impl ReferenceCluster {
+    fn new(data: &str) -> ReferenceCluster {
         let home = tempfile::Builder::new().prefix("nacre.reference.").tempdir().unwrap();
         let data = home.path().join(data);
         let path = home.path().join("path");
@@ -71,12 +71,21 @@ impl Place {
             ("CEPH_CONF", format!("{shown}/ceph.conf")),
         ];
         let listen = format!("127.0.0.1:{}", free_port());
-        Place { home, listen, data, environment, substitutions, _serve: None, vstart: None, started: None }
+        ReferenceCluster {
+            home,
+            listen,
+            data,
+            environment,
+            substitutions,
+            _serve: None,
+            vstart: None,
+            started: None,
+        }
     }
 
     /// A cluster of three OSDs in memory, in the folder `data` next to the working folder.
-    pub(super) fn start() -> Place {
-        let mut place = Place::new("data");
+    pub(super) fn start() -> ReferenceCluster {
+        let mut place = ReferenceCluster::new("data");
         let options = [
             "exporter_http_port=0",
             "mon_max_pg_per_osd=32768",
@@ -95,8 +104,8 @@ impl Place {
 
     /// The cluster that a call of vstart.sh starts in the working folder, with S3 over TLS. The ports are free ones, the devices
     /// files.
-    pub(super) fn start_by(call: &str) -> Place {
-        let mut place = Place::new("build");
+    pub(super) fn start_by(call: &str) -> ReferenceCluster {
+        let mut place = ReferenceCluster::new("build");
         let port = free_port();
         place.script("sudo", "exec /usr/bin/env \"$@\"");
         let home = place.home.path().to_owned();
@@ -237,12 +246,12 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ReferenceCluster {
     fn drop(&mut self) {
         let Some(pid) = self.vstart else { return };
         let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
         // Its folder is removed next.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while Path::new(&format!("/proc/{pid}/exe")).exists() && Instant::now() < deadline {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
@@ -252,8 +261,8 @@ impl Drop for Place {
 /// The preconditions and postconditions of a line.
 pub(super) struct Contract {
     pub(super) line: &'static str,
-    pub(super) before: fn(&Place),
-    pub(super) after: fn(&Place, &str),
+    pub(super) before: fn(&ReferenceCluster),
+    pub(super) after: fn(&ReferenceCluster, &str),
 }
 
-pub(super) fn nothing(_: &Place) {}
+pub(super) fn nothing(_: &ReferenceCluster) {}

@@ -9,7 +9,9 @@ mod order;
 #[cfg(test)]
 mod tests;
 
-use super::history::{Ends, Event, History, Kind, Operation, Outcome, PLAIN, Span, VERSIONED, Version};
+use super::history::{
+    Event, FinalState, History, OpInterval, OpKind, OpOutcome, Operation, PLAIN, VERSIONED, Version,
+};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Formatter};
@@ -25,11 +27,11 @@ pub(super) enum Source {
 
 /// A violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Problem {
+pub(super) enum HistoryViolation {
     /// The operation took effect, but there is no event for it.
     Missing(Operation),
     /// There are several events for one change of a key.
-    Doubled(Vec<Event>),
+    Duplicate(Vec<Event>),
     /// The operation was refused or changes nothing, but there is an event for it.
     NotExpected(Operation, Event),
     /// The event belongs to no operation, or its fields do not match its operation.
@@ -46,22 +48,24 @@ pub(super) enum Problem {
     Topics { number: u32, bucket: String, key: String },
 }
 
-impl Display for Problem {
+impl Display for HistoryViolation {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         match self {
-            Problem::Missing(operation) => write!(f, "no event of {operation:?}"),
-            Problem::Doubled(events) => write!(f, "several events of one change: {events:?}"),
-            Problem::NotExpected(operation, event) => {
+            HistoryViolation::Missing(operation) => write!(f, "no event of {operation:?}"),
+            HistoryViolation::Duplicate(events) => write!(f, "several events of one change: {events:?}"),
+            HistoryViolation::NotExpected(operation, event) => {
                 write!(f, "an event of what has no effect: {operation:?}: {event:?}")
             }
-            Problem::Foreign(event, why) => write!(f, "an event {why}: {event:?}"),
-            Problem::Changed(first, second) => {
+            HistoryViolation::Foreign(event, why) => write!(f, "an event {why}: {event:?}"),
+            HistoryViolation::Changed(first, second) => {
                 write!(f, "delivered with other fields: {first:?}, {second:?}")
             }
-            Problem::OutOfOrder(first, second) => write!(f, "out of order: {second:?} after {first:?}"),
-            Problem::Impossible(event, why) => write!(f, "an impossible order: {event:?} {why}"),
-            Problem::End { bucket, key, why } => write!(f, "{bucket}/{key}: {why}"),
-            Problem::Topics { number, bucket, key } => {
+            HistoryViolation::OutOfOrder(first, second) => {
+                write!(f, "out of order: {second:?} after {first:?}")
+            }
+            HistoryViolation::Impossible(event, why) => write!(f, "an impossible order: {event:?} {why}"),
+            HistoryViolation::End { bucket, key, why } => write!(f, "{bucket}/{key}: {why}"),
+            HistoryViolation::Topics { number, bucket, key } => {
                 write!(f, "topics differ in operation {number} on {bucket}/{key}")
             }
         }
@@ -69,7 +73,7 @@ impl Display for Problem {
 }
 
 /// The result of a check.
-type Verdict<T> = Result<T, Box<Problem>>;
+type Verdict<T> = Result<T, Box<HistoryViolation>>;
 
 /// The change that an event reports: number, bucket, key.
 pub(super) type Change = (u32, String, String);
@@ -81,12 +85,12 @@ pub(super) fn changes(events: &[Event]) -> BTreeMap<Change, &str> {
 }
 
 /// The changes whose events differ, or differ in order, between two topics with the same configurations.
-pub(super) fn compare_topics(one: &[Event], other: &[Event]) -> Vec<Problem> {
+pub(super) fn compare_topics(one: &[Event], other: &[Event]) -> Vec<HistoryViolation> {
     let (one, other) = (changes(one), changes(other));
     let changes: BTreeSet<&Change> = one.keys().chain(other.keys()).collect();
     let differing = changes.into_iter().filter(|change| one.get(*change) != other.get(*change));
     differing
-        .map(|(number, bucket, key)| Problem::Topics {
+        .map(|(number, bucket, key)| HistoryViolation::Topics {
             number: *number,
             bucket: bucket.clone(),
             key: key.clone(),
@@ -95,7 +99,12 @@ pub(super) fn compare_topics(one: &[Event], other: &[Event]) -> Vec<Problem> {
 }
 
 /// All problems with the events of a topic. `events` are in the order in which they were received.
-pub(super) fn check(history: &History, events: &[Event], ends: &Ends, source: Source) -> Vec<Problem> {
+pub(super) fn check(
+    history: &History,
+    events: &[Event],
+    ends: &FinalState,
+    source: Source,
+) -> Vec<HistoryViolation> {
     let mut problems = Vec::new();
     let firsts = first_occurrences(events, source, &mut problems);
     let operations: BTreeMap<(u32, &str, &str), &Operation> = history
@@ -111,29 +120,29 @@ pub(super) fn check(history: &History, events: &[Event], ends: &Ends, source: So
         let change = event.number.map(|number| (number, event.bucket.as_str(), event.key.as_str()));
         let operation = change.and_then(|change| operations.get(&change));
         let (Some(change), Some(operation)) = (change, operation) else {
-            problems.push(Problem::Foreign(event.clone(), "of no operation"));
+            problems.push(HistoryViolation::Foreign(event.clone(), "of no operation"));
             continue;
         };
-        if operation.outcome == Outcome::Refused || operation.kind == Kind::Nothing {
-            problems.push(Problem::NotExpected((*operation).clone(), event.clone()));
+        if operation.outcome == OpOutcome::Refused || operation.kind == OpKind::Nothing {
+            problems.push(HistoryViolation::NotExpected((*operation).clone(), event.clone()));
             continue;
         }
         if let Err(why) = compare_fields(operation, event) {
-            problems.push(Problem::Foreign(event.clone(), why));
+            problems.push(HistoryViolation::Foreign(event.clone(), why));
         }
         by_change.entry(change).or_default().push(event);
         by_key.entry((&event.bucket, &event.key)).or_default().push((event, *operation));
     }
     for events in by_change.values().filter(|events| events.len() > 1) {
-        problems.push(Problem::Doubled(events.iter().map(|event| (*event).clone()).collect()));
+        problems.push(HistoryViolation::Duplicate(events.iter().map(|event| (*event).clone()).collect()));
     }
 
     let mut seen = Vec::new();
-    for sighting in &history.sightings {
+    for sighting in &history.reads {
         let Some(number) = sighting.number else { continue };
         match operations.get(&(number, sighting.bucket.as_str(), sighting.key.as_str())) {
             Some(operation) => seen.push(*operation),
-            None => problems.push(Problem::End {
+            None => problems.push(HistoryViolation::End {
                 bucket: sighting.bucket.clone(),
                 key: sighting.key.clone(),
                 why: format!("what operation {number} wrote elsewhere was read there"),
@@ -141,14 +150,14 @@ pub(super) fn check(history: &History, events: &[Event], ends: &Ends, source: So
         }
     }
     let acknowledged = history.operations.iter().filter(|operation| {
-        matches!(operation.outcome, Outcome::Acknowledged { .. })
-            && operation.kind.always_takes_effect(&operation.bucket)
+        matches!(operation.outcome, OpOutcome::Acknowledged { .. })
+            && operation.kind.has_certain_effect(&operation.bucket)
     });
     let mut missing = BTreeSet::new();
     for operation in seen.into_iter().chain(acknowledged) {
         let change = (operation.number, operation.bucket.as_str(), operation.key.as_str());
         if !by_change.contains_key(&change) && missing.insert(change) {
-            problems.push(Problem::Missing(operation.clone()));
+            problems.push(HistoryViolation::Missing(operation.clone()));
         }
     }
 
@@ -176,14 +185,18 @@ pub(super) fn check(history: &History, events: &[Event], ends: &Ends, source: So
         let listed = ends.versions.get(key).is_some_and(|all| all.iter().any(|one| one.id == removals));
         if listed {
             let why = format!("version {removals} is listed after its removal was acknowledged");
-            problems.push(Problem::End { bucket: VERSIONED.to_owned(), key: key.to_owned(), why });
+            problems.push(HistoryViolation::End { bucket: VERSIONED.to_owned(), key: key.to_owned(), why });
         }
     }
     problems
 }
 
 /// The first event of each id, in order of arrival.
-fn first_occurrences<'a>(events: &'a [Event], source: Source, problems: &mut Vec<Problem>) -> Vec<&'a Event> {
+fn first_occurrences<'a>(
+    events: &'a [Event],
+    source: Source,
+    problems: &mut Vec<HistoryViolation>,
+) -> Vec<&'a Event> {
     let (mut by_id, mut firsts) = (BTreeMap::new(), Vec::new());
     for event in events {
         match by_id.entry(event.id.as_str()) {
@@ -192,10 +205,10 @@ fn first_occurrences<'a>(events: &'a [Event], source: Source, problems: &mut Vec
                 firsts.push(event);
             }
             Entry::Occupied(first) if source == Source::Queued => {
-                problems.push(Problem::Doubled(vec![(*first.get()).clone(), event.clone()]));
+                problems.push(HistoryViolation::Duplicate(vec![(*first.get()).clone(), event.clone()]));
             }
             Entry::Occupied(first) if *first.get() != event => {
-                problems.push(Problem::Changed((*first.get()).clone(), event.clone()));
+                problems.push(HistoryViolation::Changed((*first.get()).clone(), event.clone()));
             }
             Entry::Occupied(_) => {}
         }
@@ -210,10 +223,10 @@ fn compare_fields(operation: &Operation, event: &Event) -> Result<(), &'static s
     if (operation.bucket == VERSIONED) == event.version.is_empty() {
         return Err("with a version in a bucket without versions, or without one");
     }
-    if matches!(&operation.kind, Kind::DeleteVersion(version) if *version != event.version) {
+    if matches!(&operation.kind, OpKind::DeleteVersion(version) if *version != event.version) {
         return Err("with another version than the removed one");
     }
-    if let Outcome::Acknowledged { version, request_id } = &operation.outcome {
+    if let OpOutcome::Acknowledged { version, request_id } = &operation.outcome {
         if *request_id != event.request_id {
             return Err("with another request's id");
         }
@@ -225,18 +238,18 @@ fn compare_fields(operation: &Operation, event: &Event) -> Result<(), &'static s
 }
 
 /// Checks one key's events, in the order of their first occurrences.
-fn check_arrivals(events: &[(&Event, &Operation)], source: Source, problems: &mut Vec<Problem>) {
+fn check_arrivals(events: &[(&Event, &Operation)], source: Source, problems: &mut Vec<HistoryViolation>) {
     let mut sequencers = BTreeMap::new();
     for (event, _) in events {
         if let Some(other) = sequencers.insert(event.sequencer.as_str(), *event) {
-            problems.push(Problem::OutOfOrder(other.clone(), (*event).clone()));
+            problems.push(HistoryViolation::OutOfOrder(other.clone(), (*event).clone()));
         }
     }
     if source == Source::Delivered {
         for pair in events.windows(2) {
             let [(before, _), (after, _)] = pair else { continue };
             if before.sequencer > after.sequencer {
-                problems.push(Problem::OutOfOrder((*before).clone(), (*after).clone()));
+                problems.push(HistoryViolation::OutOfOrder((*before).clone(), (*after).clone()));
             }
         }
     }
@@ -246,17 +259,17 @@ fn check_arrivals(events: &[(&Event, &Operation)], source: Source, problems: &mu
 fn absences<'a>(
     history: &'a History,
     by_change: &BTreeMap<(u32, &str, &str), Vec<&Event>>,
-) -> BTreeMap<&'a str, Vec<Span>> {
-    let sightings = history.sightings.iter().filter(|one| one.bucket == PLAIN && one.number.is_none());
+) -> BTreeMap<&'a str, Vec<OpInterval>> {
+    let sightings = history.reads.iter().filter(|one| one.bucket == PLAIN && one.number.is_none());
     let sightings = sightings.map(|one| (one.key.as_str(), one.span));
     let removals = history.operations.iter().filter(|operation| {
         operation.bucket == PLAIN
-            && operation.kind == Kind::Delete
-            && matches!(operation.outcome, Outcome::Acknowledged { .. })
+            && operation.kind == OpKind::Delete
+            && matches!(operation.outcome, OpOutcome::Acknowledged { .. })
             && !by_change.contains_key(&(operation.number, operation.bucket.as_str(), operation.key.as_str()))
     });
     let removals = removals.map(|operation| (operation.key.as_str(), operation.span));
-    let mut absences: BTreeMap<&str, Vec<Span>> = BTreeMap::new();
+    let mut absences: BTreeMap<&str, Vec<OpInterval>> = BTreeMap::new();
     for (key, span) in sightings.chain(removals) {
         absences.entry(key).or_default().push(span);
     }
@@ -266,7 +279,7 @@ fn absences<'a>(
 /// The versions whose removal was acknowledged, with their keys.
 fn acknowledged_removals(history: &History) -> impl Iterator<Item = (&str, &str)> {
     history.operations.iter().filter_map(|operation| match (&operation.kind, &operation.outcome) {
-        (Kind::DeleteVersion(version), Outcome::Acknowledged { .. }) => {
+        (OpKind::DeleteVersion(version), OpOutcome::Acknowledged { .. }) => {
             Some((operation.key.as_str(), version.as_str()))
         }
         _ => None,
@@ -278,8 +291,8 @@ fn check_object(key: &str, events: &[(&Event, &Operation)], end: Option<&(u32, O
     let mut state: Option<(u32, Option<u32>)> = None;
     for (_, operation) in events {
         state = match (&operation.kind, state) {
-            (Kind::Delete, _) => None,
-            (Kind::Tag, Some((number, _))) => Some((number, Some(operation.number))),
+            (OpKind::Delete, _) => None,
+            (OpKind::Tag, Some((number, _))) => Some((number, Some(operation.number))),
             _ => Some((operation.number, None)),
         };
     }
@@ -287,33 +300,43 @@ fn check_object(key: &str, events: &[(&Event, &Operation)], end: Option<&(u32, O
         return Ok(());
     }
     let why = format!("operation and tags are {end:?}, {state:?} by the events");
-    Err(Box::new(Problem::End { bucket: PLAIN.to_owned(), key: key.to_owned(), why }))
+    Err(Box::new(HistoryViolation::End { bucket: PLAIN.to_owned(), key: key.to_owned(), why }))
 }
 
 /// For a key with versions: each version has one event for its creation and, if it is not listed, one for its removal.
 fn check_versions(key: &str, events: &[(&Event, &Operation)], listed: &[Version]) -> Verdict<()> {
-    order::check_moments(events)?;
-    let wrong =
-        |why: String| Box::new(Problem::End { bucket: VERSIONED.to_owned(), key: key.to_owned(), why });
+    order::check_linearization(events)?;
+    let wrong = |why: String| {
+        Box::new(HistoryViolation::End { bucket: VERSIONED.to_owned(), key: key.to_owned(), why })
+    };
     // By version: when it was created, by which operation, and whether it exists.
     let mut versions: BTreeMap<&str, (usize, u32, bool)> = BTreeMap::new();
     for (at, (event, operation)) in events.iter().enumerate() {
         let version = event.version.as_str();
         match &operation.kind {
-            Kind::DeleteVersion(_) => match versions.get_mut(version) {
+            OpKind::DeleteVersion(_) => match versions.get_mut(version) {
                 Some((_, _, is_there)) if *is_there => *is_there = false,
                 _ => {
-                    return Err(Box::new(Problem::Impossible((*event).clone(), "removes what is not there")));
+                    return Err(Box::new(HistoryViolation::Impossible(
+                        (*event).clone(),
+                        "removes what is not there",
+                    )));
                 }
             },
-            Kind::Tag => {
+            OpKind::Tag => {
                 if !versions.get(version).is_some_and(|(_, _, is_there)| *is_there) {
-                    return Err(Box::new(Problem::Impossible((*event).clone(), "tags what is not there")));
+                    return Err(Box::new(HistoryViolation::Impossible(
+                        (*event).clone(),
+                        "tags what is not there",
+                    )));
                 }
             }
             _ => {
                 if versions.insert(version, (at, operation.number, true)).is_some() {
-                    return Err(Box::new(Problem::Impossible((*event).clone(), "creates a version again")));
+                    return Err(Box::new(HistoryViolation::Impossible(
+                        (*event).clone(),
+                        "creates a version again",
+                    )));
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Reads the final state of both buckets from gateways.
 
 use super::client::{Answer, Connection, Keys, Reply, Request, elements_of, text_of};
-use super::history::{Ends, History, Kind, Outcome, PLAIN, VERSIONED, Version};
-use crate::support::PATIENCE;
+use super::history::{FinalState, History, OpKind, OpOutcome, PLAIN, VERSIONED, Version};
+use crate::support::TEST_TIMEOUT;
 use http::Method;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     async fn surely(&self, request: Request) -> Answer {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             let mut connection = Connection::new(Ipv4Addr::LOCALHOST, self.to);
             if let Reply::Answered(answer) = connection.send(self.credentials, &request).await
@@ -82,8 +82,8 @@ impl Reader<'_> {
     }
 
     /// The final state.
-    pub(super) async fn read(&self, history: &History) -> Ends {
-        let mut ends = Ends { objects: BTreeMap::new(), versions: self.versions().await };
+    pub(super) async fn read(&self, history: &History) -> FinalState {
+        let mut ends = FinalState { objects: BTreeMap::new(), versions: self.versions().await };
         let operations = history.operations.iter().filter(|one| one.bucket == PLAIN);
         let keys: BTreeSet<&str> = operations.map(|one| one.key.as_str()).collect();
         for key in keys {
@@ -95,10 +95,10 @@ impl Reader<'_> {
         let told: BTreeSet<&str> = history
             .operations
             .iter()
-            .filter(|operation| operation.kind.is_creation() || operation.kind == Kind::Delete)
+            .filter(|operation| operation.kind.is_creation() || operation.kind == OpKind::Delete)
             .filter_map(|operation| match &operation.outcome {
-                Outcome::Acknowledged { version, .. } => version.as_deref(),
-                Outcome::Refused | Outcome::Unknown => None,
+                OpOutcome::Acknowledged { version, .. } => version.as_deref(),
+                OpOutcome::Refused | OpOutcome::Unknown => None,
             })
             .collect();
         for (key, versions) in &mut ends.versions {

@@ -2,7 +2,7 @@
 
 use super::sink::{Mode, Sink};
 use crate::s3_faults::Gateway;
-use crate::support::{Daemon, PATIENCE, TestCluster, nacre};
+use crate::support::{Daemon, TEST_TIMEOUT, TestCluster, nacre};
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{Rng as _, SeedableRng as _};
@@ -204,7 +204,7 @@ fn bucket_reshard<'a>(bucket: &'a str, shards: &'a str) -> Vec<&'a str> {
 
 /// Runs a command until it succeeds: earlier ones may have to be ended first.
 fn surely(cluster: &TestCluster, args: &[&str]) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         let out = cluster.run(args);
         if out.status.success() {

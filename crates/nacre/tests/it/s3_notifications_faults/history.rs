@@ -13,14 +13,14 @@ pub(super) const NEVER: u64 = u64::MAX;
 
 /// When an operation was invoked and answered, in microseconds since the start of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct OpInterval {
     pub(super) invoked: u64,
     pub(super) answered: u64,
 }
 
 /// The change that an operation requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OpKind {
     /// With `If-None-Match: *` if `only_new`.
     Put {
         only_new: bool,
@@ -38,38 +38,38 @@ pub(super) enum Kind {
     Nothing,
 }
 
-impl Kind {
+impl OpKind {
     /// Whether it creates an object or a version with data.
     pub(super) fn is_creation(&self) -> bool {
-        matches!(self, Kind::Put { .. } | Kind::Copy | Kind::Complete)
+        matches!(self, OpKind::Put { .. } | OpKind::Copy | OpKind::Complete)
     }
 
     /// The `eventName` of its event, or `None` if it has none.
     pub(super) fn event_name(&self, bucket: &str) -> Option<&'static str> {
         Some(match self {
-            Kind::Put { .. } => "ObjectCreated:Put",
-            Kind::Copy => "ObjectCreated:Copy",
-            Kind::Complete => "ObjectCreated:CompleteMultipartUpload",
-            Kind::Delete if bucket == VERSIONED => "ObjectRemoved:DeleteMarkerCreated",
-            Kind::Delete | Kind::DeleteVersion(_) => "ObjectRemoved:Delete",
-            Kind::Tag => "ObjectTagging:Put",
-            Kind::Nothing => return None,
+            OpKind::Put { .. } => "ObjectCreated:Put",
+            OpKind::Copy => "ObjectCreated:Copy",
+            OpKind::Complete => "ObjectCreated:CompleteMultipartUpload",
+            OpKind::Delete if bucket == VERSIONED => "ObjectRemoved:DeleteMarkerCreated",
+            OpKind::Delete | OpKind::DeleteVersion(_) => "ObjectRemoved:Delete",
+            OpKind::Tag => "ObjectTagging:Put",
+            OpKind::Nothing => return None,
         })
     }
 
     /// Whether an acknowledged one certainly took effect. Removals of missing objects are acknowledged, too.
-    pub(super) fn always_takes_effect(&self, bucket: &str) -> bool {
+    pub(super) fn has_certain_effect(&self, bucket: &str) -> bool {
         match self {
-            Kind::Put { .. } | Kind::Copy | Kind::Complete | Kind::Tag => true,
-            Kind::Delete => bucket == VERSIONED,
-            Kind::DeleteVersion(_) | Kind::Nothing => false,
+            OpKind::Put { .. } | OpKind::Copy | OpKind::Complete | OpKind::Tag => true,
+            OpKind::Delete => bucket == VERSIONED,
+            OpKind::DeleteVersion(_) | OpKind::Nothing => false,
         }
     }
 }
 
 /// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum OpOutcome {
     /// With the version from the answer, and the id of the request.
     Acknowledged { version: Option<String>, request_id: String },
     /// By an error of the client (4xx): it has no effect.
@@ -85,17 +85,17 @@ pub(super) struct Operation {
     pub(super) number: u32,
     pub(super) bucket: String,
     pub(super) key: String,
-    pub(super) kind: Kind,
-    pub(super) span: Span,
-    pub(super) outcome: Outcome,
+    pub(super) kind: OpKind,
+    pub(super) span: OpInterval,
+    pub(super) outcome: OpOutcome,
 }
 
 /// The result of a read: the object that the operation `number` wrote, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sighting {
+pub(super) struct ReadObservation {
     pub(super) bucket: String,
     pub(super) key: String,
-    pub(super) span: Span,
+    pub(super) span: OpInterval,
     pub(super) number: Option<u32>,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct Sighting {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct History {
     pub(super) operations: Vec<Operation>,
-    pub(super) sightings: Vec<Sighting>,
+    pub(super) reads: Vec<ReadObservation>,
 }
 
 /// A version in a bucket's listing.
@@ -118,7 +118,7 @@ pub(super) struct Version {
 
 /// The final state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ends {
+pub(super) struct FinalState {
     /// The objects of [`PLAIN`] by key: the number of the operation that wrote each, and of the operation that tagged it.
     pub(super) objects: BTreeMap<String, (u32, Option<u32>)>,
     /// The versions of [`VERSIONED`] by key: those with data, newest first, and then the delete markers, newest first.
@@ -174,12 +174,13 @@ fn number_of(address: Ipv4Addr) -> Option<u32> {
 impl History {
     /// The number of operations for each outcome.
     pub(super) fn summary(&self) -> String {
-        let count = |is: fn(&Outcome) -> bool| self.operations.iter().filter(|one| is(&one.outcome)).count();
+        let count =
+            |is: fn(&OpOutcome) -> bool| self.operations.iter().filter(|one| is(&one.outcome)).count();
         format!(
             "{} acknowledged, {} refused, {} of unknown outcome",
-            count(|outcome| matches!(outcome, Outcome::Acknowledged { .. })),
-            count(|outcome| *outcome == Outcome::Refused),
-            count(|outcome| *outcome == Outcome::Unknown),
+            count(|outcome| matches!(outcome, OpOutcome::Acknowledged { .. })),
+            count(|outcome| *outcome == OpOutcome::Refused),
+            count(|outcome| *outcome == OpOutcome::Unknown),
         )
     }
 }

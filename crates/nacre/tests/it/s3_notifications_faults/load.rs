@@ -5,9 +5,10 @@
 
 use super::client::{Answer, Connection, Keys, Reply, Request, elements_of, text_of};
 use super::history::{
-    History, Kind, MAX_OPERATIONS, NEVER, Operation, Outcome, PLAIN, Sighting, Span, VERSIONED, address_of,
+    History, MAX_OPERATIONS, NEVER, OpInterval, OpKind, OpOutcome, Operation, PLAIN, ReadObservation,
+    VERSIONED, address_of,
 };
-use crate::support::PATIENCE;
+use crate::support::TEST_TIMEOUT;
 use http::{Method, StatusCode};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
@@ -68,7 +69,7 @@ impl Load {
         for client in clients.collect::<Vec<_>>() {
             let done = client.await.unwrap();
             history.operations.extend(done.operations);
-            history.sightings.extend(done.sightings);
+            history.reads.extend(done.reads);
         }
         history
     }
@@ -105,8 +106,8 @@ struct Session {
 
 impl Session {
     /// Sends a request once to a gateway that accepts the connection. The answer is `None` if it is lost.
-    async fn once(&mut self, request: &Request) -> (Option<Answer>, Span) {
-        let deadline = Instant::now() + PATIENCE;
+    async fn once(&mut self, request: &Request) -> (Option<Answer>, OpInterval) {
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             let plan = &self.load.plan;
             let to = plan.gateways[self.gateway % plan.gateways.len()];
@@ -117,9 +118,9 @@ impl Session {
             match reply {
                 Reply::Answered(answer) => {
                     self.connection = Some(connection);
-                    return (Some(answer), Span { invoked, answered: self.load.now() });
+                    return (Some(answer), OpInterval { invoked, answered: self.load.now() });
                 }
-                Reply::Lost => return (None, Span { invoked, answered: NEVER }),
+                Reply::Lost => return (None, OpInterval { invoked, answered: NEVER }),
                 Reply::NotSent => {
                     assert!(Instant::now() < deadline, "no gateway takes connections");
                     self.gateway += 1;
@@ -131,15 +132,15 @@ impl Session {
 }
 
 /// The outcome of a change, from its answer.
-fn outcome_of(answer: Option<&Answer>) -> Outcome {
-    let Some(answer) = answer else { return Outcome::Unknown };
+fn outcome_of(answer: Option<&Answer>) -> OpOutcome {
+    let Some(answer) = answer else { return OpOutcome::Unknown };
     if answer.is_refusal() {
-        Outcome::Refused
+        OpOutcome::Refused
     } else if answer.error().is_some() {
-        Outcome::Unknown
+        OpOutcome::Unknown
     } else {
         let request_id = answer.header("x-amz-request-id").unwrap_or_default();
-        Outcome::Acknowledged { version: answer.header("x-amz-version-id"), request_id }
+        OpOutcome::Acknowledged { version: answer.header("x-amz-version-id"), request_id }
     }
 }
 
@@ -192,29 +193,35 @@ impl Client {
     async fn change(
         &mut self,
         session: &mut Session,
-        (bucket, key, kind): (&str, &str, Kind),
+        (bucket, key, kind): (&str, &str, OpKind),
         request: &Request,
     ) -> Option<Answer> {
         let (answer, span) = session.once(request).await;
         let outcome = outcome_of(answer.as_ref());
-        if let (Outcome::Acknowledged { version, .. }, VERSIONED) = (&outcome, bucket)
-            && (kind.is_creation() || kind == Kind::Delete)
+        if let (OpOutcome::Acknowledged { version, .. }, VERSIONED) = (&outcome, bucket)
+            && (kind.is_creation() || kind == OpKind::Delete)
         {
             self.load.remember(key, version.as_ref());
         }
-        let is_acknowledged = matches!(outcome, Outcome::Acknowledged { .. });
+        let is_acknowledged = matches!(outcome, OpOutcome::Acknowledged { .. });
         self.note(session.number, (bucket, key, kind), span, outcome);
         answer.filter(|_| is_acknowledged)
     }
 
-    fn note(&mut self, number: u32, (bucket, key, kind): (&str, &str, Kind), span: Span, outcome: Outcome) {
+    fn note(
+        &mut self,
+        number: u32,
+        (bucket, key, kind): (&str, &str, OpKind),
+        span: OpInterval,
+        outcome: OpOutcome,
+    ) {
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
         self.history.operations.push(Operation { number, bucket, key, kind, span, outcome });
     }
 
-    fn saw(&mut self, bucket: &str, key: &str, span: Span, number: Option<u32>) {
+    fn saw(&mut self, bucket: &str, key: &str, span: OpInterval, number: Option<u32>) {
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
-        self.history.sightings.push(Sighting { bucket, key, span, number });
+        self.history.reads.push(ReadObservation { bucket, key, span, number });
     }
 
     async fn put(&mut self, session: &mut Session, bucket: &str, key: &str, only_new: bool) {
@@ -224,11 +231,11 @@ impl Client {
         if only_new {
             request = request.header("if-none-match", "*");
         }
-        self.change(session, (bucket, key, Kind::Put { only_new }), &request).await;
+        self.change(session, (bucket, key, OpKind::Put { only_new }), &request).await;
     }
 
     async fn remove(&mut self, session: &mut Session, bucket: &str, key: &str) {
-        self.change(session, (bucket, key, Kind::Delete), &Request::new(Method::DELETE, bucket, key)).await;
+        self.change(session, (bucket, key, OpKind::Delete), &Request::new(Method::DELETE, bucket, key)).await;
     }
 
     async fn remove_many(&mut self, session: &mut Session, bucket: &str) {
@@ -241,10 +248,10 @@ impl Client {
         let (answer, span) = session.once(&request).await;
         for key in &keys {
             let outcome = outcome_of_key(answer.as_ref(), key);
-            if let (Outcome::Acknowledged { version, .. }, VERSIONED) = (&outcome, bucket) {
+            if let (OpOutcome::Acknowledged { version, .. }, VERSIONED) = (&outcome, bucket) {
                 self.load.remember(key, version.as_ref());
             }
-            self.note(session.number, (bucket, key, Kind::Delete), span, outcome);
+            self.note(session.number, (bucket, key, OpKind::Delete), span, outcome);
         }
     }
 
@@ -255,7 +262,7 @@ impl Client {
             .header("x-amz-metadata-directive", "REPLACE")
             .header("x-amz-tagging-directive", "REPLACE")
             .header("x-amz-meta-op", session.number.to_string());
-        self.change(session, (bucket, key, Kind::Copy), &request).await;
+        self.change(session, (bucket, key, OpKind::Copy), &request).await;
     }
 
     async fn upload(&mut self, session: &mut Session, bucket: &str, key: &str) {
@@ -282,12 +289,12 @@ impl Client {
         }
         if self.random.random_bool(0.15) {
             let abort = upload_of(bucket, key, Method::DELETE, upload);
-            self.change(session, (bucket, key, Kind::Nothing), &abort).await;
+            self.change(session, (bucket, key, OpKind::Nothing), &abort).await;
             return;
         }
         let document = format!("<CompleteMultipartUpload>{document}</CompleteMultipartUpload>");
         let complete = upload_of(bucket, key, Method::POST, upload).body(document);
-        let completed = self.change(session, (bucket, key, Kind::Complete), &complete).await;
+        let completed = self.change(session, (bucket, key, OpKind::Complete), &complete).await;
         if completed.is_some() && self.random.random_bool(0.3) {
             // Repeats the completion: whatever the answer, only the first one has an event. The operation has one key, so the
             // repetition is not an operation of its own.
@@ -311,7 +318,7 @@ impl Client {
         if answer.is_some_and(|answer| answer.status == StatusCode::NOT_FOUND) {
             self.saw(bucket, key, span, None);
         }
-        self.note(number, (bucket, key, Kind::Tag), span, outcome);
+        self.note(number, (bucket, key, OpKind::Tag), span, outcome);
     }
 
     /// An acknowledged version of the key.
@@ -324,7 +331,7 @@ impl Client {
     async fn remove_version(&mut self, session: &mut Session, key: &str) {
         let Some(version) = self.version(key) else { return };
         let request = Request::new(Method::DELETE, VERSIONED, key).query("versionId", version.clone());
-        self.change(session, (VERSIONED, key, Kind::DeleteVersion(version)), &request).await;
+        self.change(session, (VERSIONED, key, OpKind::DeleteVersion(version)), &request).await;
     }
 
     async fn get(&mut self, session: &mut Session, bucket: &str, key: &str) {
@@ -341,7 +348,7 @@ impl Client {
 }
 
 /// The outcome for one key of a DeleteObjects.
-fn outcome_of_key(answer: Option<&Answer>, key: &str) -> Outcome {
+fn outcome_of_key(answer: Option<&Answer>, key: &str) -> OpOutcome {
     let Some(answer) = answer.filter(|answer| answer.status.is_success()) else {
         return outcome_of(answer);
     };
@@ -349,11 +356,11 @@ fn outcome_of_key(answer: Option<&Answer>, key: &str) -> Outcome {
     if let Some(deleted) = elements_of(&answer.body, "Deleted").find(is_of_key) {
         let request_id = answer.header("x-amz-request-id").unwrap_or_default();
         let version = text_of(deleted, "DeleteMarkerVersionId").map(str::to_owned);
-        return Outcome::Acknowledged { version, request_id };
+        return OpOutcome::Acknowledged { version, request_id };
     }
     let error = elements_of(&answer.body, "Error").find(is_of_key);
     match error.and_then(|error| text_of(error, "Code")) {
-        Some("InternalError" | "SlowDown" | "ServiceUnavailable") | None => Outcome::Unknown,
-        Some(_) => Outcome::Refused,
+        Some("InternalError" | "SlowDown" | "ServiceUnavailable") | None => OpOutcome::Unknown,
+        Some(_) => OpOutcome::Refused,
     }
 }

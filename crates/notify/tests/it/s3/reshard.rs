@@ -9,7 +9,7 @@ use crate::bucket::{Bucket, is_overtaken};
 use crate::scene::Scene;
 use bytes::Bytes;
 use nacre_engine::{OpReply, Result, WriteOp};
-use nacre_index::key::{self, Kind};
+use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::record::{self, Stats};
 use nacre_index::reshard;
 use nacre_index::state::{OPEN, STATE, closed, frozen};
@@ -30,7 +30,7 @@ const BETWEEN: Duration = Duration::from_millis(40);
 /// Attempts at a shard whose state others change.
 const ATTEMPTS: usize = 16;
 /// The records that are copied while the bucket is in use.
-const BULK: [Kind; 3] = [Kind::Upload, Kind::Entry, Kind::Tails];
+const BULK: [IndexRecordKind; 3] = [IndexRecordKind::Upload, IndexRecordKind::Entry, IndexRecordKind::Tails];
 
 impl S3 {
     /// The index of a bucket shall have so many shards.
@@ -166,7 +166,7 @@ impl S3 {
             }
             written?;
         }
-        let sums = self.copy(old, new, &Kind::ALL).await?;
+        let sums = self.copy(old, new, &IndexRecordKind::ALL).await?;
         self.drop_stale(old, new).await?;
         for (shard, sums) in (0..new.shards).zip(sums) {
             let sums = (Bytes::from_static(key::STATS), record::encode(&sums));
@@ -220,7 +220,7 @@ impl S3 {
         Ok(false)
     }
 
-    /// Ends an attempt that comes to nothing and opens what it closed; tells whether it still stood.
+    /// Ends a failed attempt and thaws the index; returns whether the attempt was still valid.
     async fn release(&self, bucket: &Bucket, tag: &str) -> Result<bool> {
         let released = self.buckets.modify(&bucket.id, |now| now.closed_by.take().as_deref() == Some(tag));
         let Some(now) = released.await? else { return Ok(false) };
@@ -240,7 +240,7 @@ impl S3 {
 
     async fn has_pending(&self, bucket: &Bucket) -> Result<bool> {
         for shard in bucket.shard_names() {
-            let page = self.index.omap_get_vals(&shard, "", Kind::Pending.prefix(), 1).await?;
+            let page = self.index.omap_get_vals(&shard, "", IndexRecordKind::Pending.prefix(), 1).await?;
             if !page.entries.is_empty() {
                 return Ok(true);
             }
@@ -259,7 +259,7 @@ impl S3 {
     }
 
     /// Copies records that the new shards do not have just so; returns the sums of the entries among them by new shard.
-    async fn copy(&self, old: &Bucket, new: &Bucket, kinds: &[Kind]) -> Result<Vec<Stats>> {
+    async fn copy(&self, old: &Bucket, new: &Bucket, kinds: &[IndexRecordKind]) -> Result<Vec<Stats>> {
         let mut sums = vec![Stats::default(); new.shards as usize];
         for from in old.shard_names() {
             for kind in kinds {
@@ -268,12 +268,12 @@ impl S3 {
                     let page = self.index.omap_get_vals(&from, after, kind.prefix(), PAGE).await?;
                     let mut parts: BTreeMap<u32, Vec<(Bytes, Bytes)>> = BTreeMap::new();
                     for (name, value) in &page.entries {
-                        let Some(place) = reshard::place(name) else { continue };
+                        let Some(place) = reshard::routing_key(name) else { continue };
                         let shard = new.shard_number(&place);
-                        sums[shard as usize].add(reshard::counted(&from, name, value).unwrap());
+                        sums[shard as usize].add(reshard::record_stats(&from, name, value).unwrap());
                         parts.entry(shard).or_default().push((name.clone(), value.clone()));
                     }
-                    if *kind == Kind::Outbox {
+                    if *kind == IndexRecordKind::Outbox {
                         self.shared.note(Scene::Carried, page.entries.len());
                     }
                     for (shard, records) in parts {
@@ -305,13 +305,13 @@ impl S3 {
     /// Removes what was copied and is not in the old shards any more.
     async fn drop_stale(&self, old: &Bucket, new: &Bucket) -> Result<()> {
         for shard in new.shard_names() {
-            for kind in Kind::ALL {
+            for kind in IndexRecordKind::ALL {
                 let mut after = Bytes::new();
                 loop {
                     let page = self.index.omap_get_vals(&shard, after, kind.prefix(), PAGE).await?;
                     let mut stale = Vec::new();
                     for (name, _) in &page.entries {
-                        let Some(place) = reshard::place(name) else { continue };
+                        let Some(place) = reshard::routing_key(name) else { continue };
                         let from = old.shard_of(&place);
                         let there = self.index.omap_get_vals_by_keys(&from, vec![name.clone()]).await?;
                         if !there.contains_key(name) {

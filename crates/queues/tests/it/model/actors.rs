@@ -3,18 +3,20 @@
 use super::rados::Fail;
 use super::room::{Gateway, Mutation};
 use bytes::Bytes;
-use nacre_queues::dead::{self, AddLetters, DeadQueue, LetterKind, LetterLimit, LetterPage};
-use nacre_queues::enqueue::{self, Enqueue, Moved, Refusal, ShardLimit, SourcePage};
-use nacre_queues::layout::{self, Generation, Layout};
-use nacre_queues::name::{self, KeyHash, Kind, SourceId, TopicId};
+use nacre_queues::dead_letters::{
+    self, AddLettersResult, DeadLetterLimit, DeadLetterPage, DeadLetterQueue, LetterKind,
+};
+use nacre_queues::enqueue::{self, EnqueueRefusal, EnqueueResult, EnqueuedRecords, OutboxPage, ShardLimit};
+use nacre_queues::layout::{self, Generation, QueueLayout};
+use nacre_queues::name::{self, KeyHash, QueueRecordKind, SourceId, TopicId};
 use nacre_queues::op::{Guard, ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
 use nacre_queues::record::{Event, EventId, OWNER};
 use nacre_queues::reshard::{self, BeginCopy, ShardStep};
 use nacre_queues::retry::{Backoff, RetryPolicy};
-use nacre_queues::settle::{self, LogMap, Oldest};
-use nacre_queues::shard::{self, Found, Progress, Shard};
+use nacre_queues::settle::{self, DropCandidate, LogIndex};
+use nacre_queues::shard::{self, DrainProgress, ObjectContent, Shard};
 use nacre_queues::spill;
-use nacre_queues::window::{OlderShards, Times, Window, WindowLimits};
+use nacre_queues::window::{OlderGenerations, Window, WindowLimits, WindowTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +25,7 @@ pub(crate) const NAME: &str = "fishtopic";
 pub(crate) const LIMITS: WindowLimits = WindowLimits { window: 6, in_flight: 4, parked: 5 };
 /// Of a shard that drops its oldest events.
 const LIMIT: ShardLimit = ShardLimit { entries: 8, bytes: 200 };
-const LETTERS: LetterLimit = LetterLimit { entries: 10_000, bytes: 1 << 20 };
+const LETTERS: DeadLetterLimit = DeadLetterLimit { entries: 10_000, bytes: 1 << 20 };
 /// Long enough that leases end only when the scheduler says so.
 const TERM_NS: u64 = 1_000_000_000;
 
@@ -41,12 +43,12 @@ fn policy() -> RetryPolicy {
     RetryPolicy { time_to_live_ns: None, max_retries: Some(4), sleep_ns: None, backoff }
 }
 
-fn times(gateway: &Gateway) -> Times {
-    Times { steady_ns: gateway.now_ns(), mono_ns: gateway.now_ns() }
+fn times(gateway: &Gateway) -> WindowTime {
+    WindowTime { steady_ns: gateway.now_ns(), mono_ns: gateway.now_ns() }
 }
 
 /// Every third generation drops its oldest events.
-fn limit(layout: &Layout) -> Option<ShardLimit> {
+fn limit(layout: &QueueLayout) -> Option<ShardLimit> {
     layout.last_number.is_multiple_of(3).then_some(LIMIT)
 }
 
@@ -74,7 +76,7 @@ worker!(operator, replay);
 
 /// Where a shard is; `None` where it is gone, which only one of a closed generation can be.
 async fn locate(gateway: &Gateway, generation: Generation, index: u32) -> Option<ObjectKey> {
-    let (visible, hidden) = layout::places("", NAME, &topic(), generation, index);
+    let (visible, hidden) = layout::candidate_objects("", NAME, &topic(), generation, index);
     let wanted = generation.identity(&topic(), index);
     for object in visible.into_iter().chain([hidden]) {
         if let Ok(reply) = gateway.read(ObjectRead::attributes(&object)).await
@@ -128,22 +130,22 @@ async fn move_events(gateway: &Gateway) -> Result<(), Fail> {
             events.truncate(events.len() / 2);
         }
         let (source, gone) = (source.clone(), BTreeSet::new());
-        pages.push(SourcePage { source, basis: shard.basis(), events, gone, is_complete });
+        pages.push(OutboxPage { source, basis: shard.basis(), events, gone, is_complete });
     }
     if gateway.mutation() == Mutation::NoDedup {
         shard.receipts.values_mut().for_each(BTreeSet::clear);
     }
     match enqueue::plan(&shard, pages, limit(&layout), enqueue::MAX_RESIDENT_BYTES).expect("events are small")
     {
-        Enqueue::Write(plan) => {
+        EnqueueResult::Write(plan) => {
             gateway.write(plan.op, None).await?;
             forget_moved(gateway, plan.moved).await
         }
-        Enqueue::Nothing(moved) => forget_moved(gateway, moved).await,
-        Enqueue::Refused(Refusal::NoRoom { entries, bytes }) => {
+        EnqueueResult::Nothing(moved) => forget_moved(gateway, moved).await,
+        EnqueueResult::Refused(EnqueueRefusal::NoRoom { entries, bytes }) => {
             drop_oldest(gateway, &shard, entries, bytes).await
         }
-        Enqueue::Refused(_) => Ok(()),
+        EnqueueResult::Refused(_) => Ok(()),
     }
 }
 
@@ -152,21 +154,21 @@ async fn replays(
     gateway: &Gateway,
     shard: &Shard,
     belongs: impl Fn(KeyHash) -> bool,
-) -> Result<SourcePage, Fail> {
-    let reply = gateway.read(dead::read_letters(&topic(), LetterKind::Replayed, None, 3)).await;
+) -> Result<OutboxPage, Fail> {
+    let reply = gateway.read(dead_letters::read_letters(&topic(), LetterKind::Replayed, None, 3)).await;
     let (letters, is_complete) = match reply {
         Err(Fail::Absent) => (Vec::new(), true),
         reply => {
             let reply = reply?;
-            let queue = DeadQueue::from_reply(&topic(), &[], &reply).expect("sound");
+            let queue = DeadLetterQueue::from_reply(&topic(), &[], &reply).expect("sound");
             (queue.letters(LetterKind::Replayed, &reply.page).expect("sound"), !reply.more)
         }
     };
-    Ok(dead::replay_page(&topic(), &letters, shard, is_complete, |event| belongs(event.key)))
+    Ok(dead_letters::replay_page(&topic(), &letters, shard, is_complete, |event| belongs(event.key)))
 }
 
-async fn forget_moved(gateway: &Gateway, moved: Vec<Moved>) -> Result<(), Fail> {
-    for Moved { source, ids } in moved {
+async fn forget_moved(gateway: &Gateway, moved: Vec<EnqueuedRecords>) -> Result<(), Fail> {
+    for EnqueuedRecords { source, ids } in moved {
         forget_records(gateway, &source, ids).await?;
     }
     Ok(())
@@ -175,16 +177,17 @@ async fn forget_moved(gateway: &Gateway, moved: Vec<Moved>) -> Result<(), Fail> 
 /// Removes outbox records that are in the queue.
 async fn forget_records(gateway: &Gateway, source: &SourceId, ids: Vec<EventId>) -> Result<(), Fail> {
     if *source == SourceId::replay(&topic()) {
-        let numbers: Vec<u64> = ids.iter().filter_map(dead::number_of).collect();
-        return gateway.write(dead::forget_replayed(&topic(), &numbers), None).await;
+        let numbers: Vec<u64> = ids.iter().filter_map(dead_letters::number_of).collect();
+        return gateway.write(dead_letters::forget_replayed(&topic(), &numbers), None).await;
     }
     gateway.remove_outbox(source, ids).await;
     Ok(())
 }
 
 async fn drop_oldest(gateway: &Gateway, shard: &Shard, entries: u64, bytes: u64) -> Result<(), Fail> {
-    let mut log = LogMap::default();
-    let manifests = gateway.read(settle::read_kind(&shard.object, Kind::Segment, Bytes::new(), 9)).await?;
+    let mut log = LogIndex::default();
+    let manifests =
+        gateway.read(settle::read_kind(&shard.object, QueueRecordKind::Segment, Bytes::new(), 9)).await?;
     log.add_segments(shard, &manifests.page).expect("sound");
     let mut events = Vec::new();
     if let Some((first, object)) = log.segment_at(shard, shard.head.value.cursor) {
@@ -198,8 +201,9 @@ async fn drop_oldest(gateway: &Gateway, shard: &Shard, entries: u64, bytes: u64)
         }
         events.extend(log.add_batches(&fresh, &reply.page).expect("sound").events);
     }
-    let oldest = |(sequence, event): &(u64, Event)| Oldest { sequence: *sequence, bytes: event.size_bytes() };
-    let oldest: Vec<Oldest> = events.iter().map(oldest).collect();
+    let oldest =
+        |(sequence, event): &(u64, Event)| DropCandidate { sequence: *sequence, bytes: event.size_bytes() };
+    let oldest: Vec<DropCandidate> = events.iter().map(oldest).collect();
     match settle::drop_oldest(shard, &oldest, entries, bytes) {
         Some((op, _)) => gateway.write(op, None).await,
         // Parked events are not dropped; they leave when their attempts are over.
@@ -211,7 +215,7 @@ async fn drop_oldest(gateway: &Gateway, shard: &Shard, entries: u64, bytes: u64)
 struct Owned {
     place: (Generation, u32),
     shard: Shard,
-    log: LogMap,
+    log: LogIndex,
     window: Window,
 }
 
@@ -245,8 +249,8 @@ async fn deliver(gateway: &Gateway) -> Result<(), Fail> {
     }
     hand_over_letters(gateway, &owned).await?;
     if layout.older.contains(&generation) {
-        let beside = gateway.read(shard::beside_log(&object, 1)).await?;
-        if let Some(op) = owned.shard.retire(shard::is_nothing_left(&beside.page)) {
+        let beside = gateway.read(shard::read_side_records(&object, 1)).await?;
+        if let Some(op) = owned.shard.retire(shard::has_only_receipts(&beside.page)) {
             gateway.write(op, owned.claim()).await?;
             return retire_generation(gateway, layout, generation).await;
         }
@@ -267,18 +271,18 @@ async fn take_over(
         return Ok(None);
     }
     let window = Window::new(LIMITS, policy(), &shard.head.value);
-    let mut owned = Owned { place, shard, log: LogMap::default(), window };
+    let mut owned = Owned { place, shard, log: LogIndex::default(), window };
     let mut after = Bytes::new();
     loop {
-        let page = read_page(gateway, &owned, Kind::Segment, after).await?;
+        let page = read_page(gateway, &owned, QueueRecordKind::Segment, after).await?;
         owned.log.add_segments(&owned.shard, &page.page).expect("sound");
         let Some((last, _)) = page.page.last().filter(|_| page.more) else { break };
         after = last.clone();
     }
     let mut after = Bytes::new();
     while gateway.mutation() != Mutation::ForgetParked {
-        let page = read_page(gateway, &owned, Kind::Parked, after).await?;
-        for (sequence, parked) in shard::parked_of(object, &page.page).expect("sound") {
+        let page = read_page(gateway, &owned, QueueRecordKind::Parked, after).await?;
+        for (sequence, parked) in shard::parse_parked(object, &page.page).expect("sound") {
             owned.window.load_parked(sequence, parked, gateway.now_ns(), times(gateway));
         }
         let Some((last, _)) = page.page.last().filter(|_| page.more) else { break };
@@ -287,15 +291,20 @@ async fn take_over(
     Ok(Some(owned))
 }
 
-async fn read_page(gateway: &Gateway, owned: &Owned, kind: Kind, after: Bytes) -> Result<ObjectReply, Fail> {
+async fn read_page(
+    gateway: &Gateway,
+    owned: &Owned,
+    kind: QueueRecordKind,
+    after: Bytes,
+) -> Result<ObjectReply, Fail> {
     let reply = gateway.read(settle::read_kind(&owned.shard.object, kind, after, 2)).await?;
-    if owned.shard.is_still(&reply) { Ok(reply) } else { Err(Fail::Canceled) }
+    if owned.shard.is_same_shard(&reply) { Ok(reply) } else { Err(Fail::Canceled) }
 }
 
 /// Loads what the window has room for: a segment or a page of batches.
 async fn load(gateway: &Gateway, owned: &mut Owned) -> Result<(), Fail> {
     let object = owned.shard.object.clone();
-    let Some((from, _)) = owned.window.wants() else { return refresh(gateway, owned).await };
+    let Some((from, _)) = owned.window.next_load() else { return refresh(gateway, owned).await };
     let loaded = if let Some((first, segment)) = owned.log.segment_at(&owned.shard, from) {
         let reply = gateway.read(ObjectRead::data(&segment)).await?;
         owned.log.segment_events(&owned.shard, first, &reply.data).expect("sound")
@@ -321,15 +330,15 @@ fn adopt(owned: &mut Owned, fresh: Shard) -> Result<(), Fail> {
         return Err(Fail::Canceled);
     }
     if fresh.head != owned.shard.head {
-        owned.window.rebase(&fresh.head.value);
+        owned.window.skip_dropped(&fresh.head.value);
     }
     owned.shard = fresh;
     Ok(())
 }
 
-async fn send(gateway: &Gateway, owned: &mut Owned, layout: &Layout) -> Result<(), Fail> {
+async fn send(gateway: &Gateway, owned: &mut Owned, layout: &QueueLayout) -> Result<(), Fail> {
     let older = older_shards(gateway, layout, owned.place.0).await;
-    owned.window.older_changed();
+    owned.window.recheck_held();
     let sent = owned.window.next(times(gateway), &older, 3);
     for sendable in sent {
         if gateway.mutation() == Mutation::TrimBeforeAck {
@@ -347,8 +356,8 @@ async fn send(gateway: &Gateway, owned: &mut Owned, layout: &Layout) -> Result<(
     Ok(())
 }
 
-async fn older_shards(gateway: &Gateway, layout: &Layout, generation: Generation) -> OlderShards {
-    let mut older = OlderShards::default();
+async fn older_shards(gateway: &Gateway, layout: &QueueLayout, generation: Generation) -> OlderGenerations {
+    let mut older = OlderGenerations::default();
     if gateway.mutation() == Mutation::IgnoreOlder {
         return older;
     }
@@ -362,21 +371,21 @@ async fn older_shards(gateway: &Gateway, layout: &Layout, generation: Generation
     older
 }
 
-async fn progress(gateway: &Gateway, generation: Generation, index: u32) -> Progress {
-    let Some(object) = locate(gateway, generation, index).await else { return Progress::Drained };
-    let read = settle::read_kind(&object, Kind::Parked, Bytes::new(), 100);
-    let Ok(reply) = gateway.read(read).await else { return Progress::Busy };
+async fn progress(gateway: &Gateway, generation: Generation, index: u32) -> DrainProgress {
+    let Some(object) = locate(gateway, generation, index).await else { return DrainProgress::Drained };
+    let read = settle::read_kind(&object, QueueRecordKind::Parked, Bytes::new(), 100);
+    let Ok(reply) = gateway.read(read).await else { return DrainProgress::Busy };
     match Shard::from_reply(&object, &[], &reply) {
         Ok(shard) if shard.id.value == generation.identity(&topic(), index) && !reply.more => {
-            Progress::of(&shard, &shard::parked_of(&object, &reply.page).expect("sound"))
+            DrainProgress::of(&shard, &shard::parse_parked(&object, &reply.page).expect("sound"))
         }
-        _ => Progress::Busy,
+        _ => DrainProgress::Busy,
     }
 }
 
 async fn settle_events(gateway: &Gateway, owned: &mut Owned) -> Result<(), Fail> {
     let settlements = owned.window.settlements(gateway.now_ns());
-    if !settlements.is_empty() || owned.log.is_behind(&owned.shard) {
+    if !settlements.is_empty() || owned.log.needs_trim(&owned.shard) {
         let plan = settle::settle(&owned.shard, &owned.log, &settlements);
         let mut op = plan.op;
         if gateway.mutation() == Mutation::UnfencedTrim {
@@ -384,14 +393,14 @@ async fn settle_events(gateway: &Gateway, owned: &mut Owned) -> Result<(), Fail>
         }
         match gateway.write(op, owned.claim()).await {
             Ok(()) => {
-                owned.window.written(&settlements, &plan.after.head.value);
+                owned.window.settled(&settlements, &plan.after.head.value);
                 (owned.shard, owned.log) = (plan.after, plan.log);
             }
             Err(Fail::Canceled) => return refresh(gateway, owned).await,
             Err(fail) => return Err(fail),
         }
     }
-    if let Some((segments, manifests)) = owned.log.finished(&owned.shard) {
+    if let Some((segments, manifests)) = owned.log.removable_segments(&owned.shard) {
         for object in segments {
             let remove = ObjectOp::on(&object).then(Step::Remove);
             match gateway.write(remove, None).await {
@@ -400,7 +409,7 @@ async fn settle_events(gateway: &Gateway, owned: &mut Owned) -> Result<(), Fail>
             }
         }
         gateway.write(manifests, owned.claim()).await?;
-        owned.log.forget_finished();
+        owned.log.forget_removed_segments();
     }
     Ok(())
 }
@@ -420,31 +429,37 @@ async fn spill_batches(gateway: &Gateway, owned: &mut Owned) -> Result<(), Fail>
 /// Moves dead letters of a shard to the dead-letter queue.
 async fn hand_over_letters(gateway: &Gateway, owned: &Owned) -> Result<(), Fail> {
     let source = SourceId::dead(&topic(), owned.place.0.number, owned.place.1);
-    let reply = match gateway.read(dead::read(&topic(), &source)).await {
-        Err(Fail::Absent) => return gateway.write(dead::create(&topic()), None).await,
+    let reply = match gateway.read(dead_letters::read(&topic(), &source)).await {
+        Err(Fail::Absent) => return gateway.write(dead_letters::create(&topic()), None).await,
         reply => reply?,
     };
-    let queue = DeadQueue::from_reply(&topic(), std::slice::from_ref(&source), &reply).expect("sound");
-    let reply = read_page(gateway, owned, Kind::Dead, Bytes::new()).await?;
-    let letters = settle::dead_of(&owned.shard.object, &reply.page).expect("sound");
+    let queue = DeadLetterQueue::from_reply(&topic(), std::slice::from_ref(&source), &reply).expect("sound");
+    let reply = read_page(gateway, owned, QueueRecordKind::Dead, Bytes::new()).await?;
+    let letters = settle::parse_dead_letters(&owned.shard.object, &reply.page).expect("sound");
     let revision = queue.counters.value.revision;
-    let page = LetterPage { source, revision, letters, is_complete: !reply.more };
+    let page = DeadLetterPage { source, revision, letters, is_complete: !reply.more };
     let moved = match queue.add(page, LETTERS, &[]) {
-        AddLetters::Write(plan) => {
+        AddLettersResult::Write(plan) => {
             gateway.write(plan.op, None).await?;
             plan.moved
         }
-        AddLetters::Nothing(moved) => moved,
-        AddLetters::Stale | AddLetters::NeedsOldest(_) => panic!("it was read in order and has room"),
+        AddLettersResult::Nothing(moved) => moved,
+        AddLettersResult::Stale | AddLettersResult::NeedsOldest(_) => {
+            panic!("it was read in order and has room")
+        }
     };
-    let numbers: Vec<u64> = moved.ids.iter().filter_map(dead::number_of).collect();
+    let numbers: Vec<u64> = moved.ids.iter().filter_map(dead_letters::number_of).collect();
     if numbers.is_empty() {
         return Ok(());
     }
-    gateway.write(settle::forget_dead(&owned.shard, &numbers), owned.claim()).await
+    gateway.write(settle::remove_dead_letters(&owned.shard, &numbers), owned.claim()).await
 }
 
-async fn retire_generation(gateway: &Gateway, layout: Layout, generation: Generation) -> Result<(), Fail> {
+async fn retire_generation(
+    gateway: &Gateway,
+    layout: QueueLayout,
+    generation: Generation,
+) -> Result<(), Fail> {
     if !layout.older.contains(&generation) {
         return Ok(());
     }
@@ -460,11 +475,11 @@ async fn retire_generation(gateway: &Gateway, layout: Layout, generation: Genera
 async fn reshard_topic(gateway: &Gateway) -> Result<(), Fail> {
     let layout = gateway.topic().await;
     let Some(next) = layout.next else { return Ok(()) };
-    for index in reshard::indices(layout.current, next) {
+    for index in reshard::affected_indices(layout.current, next) {
         let object = name::queue_object("", NAME, index);
         loop {
             let found = find(gateway, &object).await?;
-            let step = reshard::step(&topic(), layout.current, next, index, found.as_ref());
+            let step = reshard::next_step(&topic(), layout.current, next, index, found.as_ref());
             if step == ShardStep::Done {
                 break;
             }
@@ -490,16 +505,16 @@ async fn reshard_topic(gateway: &Gateway) -> Result<(), Fail> {
     gateway.write_topic(layout, done).await
 }
 
-async fn find(gateway: &Gateway, object: &ObjectKey) -> Result<Option<Found>, Fail> {
+async fn find(gateway: &Gateway, object: &ObjectKey) -> Result<Option<ObjectContent>, Fail> {
     match gateway.read(ObjectRead::attributes(object)).await {
         Err(Fail::Absent) => Ok(None),
-        reply => Ok(Some(shard::found(object, &reply?).expect("sound"))),
+        reply => Ok(Some(shard::classify(object, &reply?).expect("sound"))),
     }
 }
 
 async fn change(
     gateway: &Gateway,
-    layout: &Layout,
+    layout: &QueueLayout,
     object: &ObjectKey,
     index: u32,
     step: ShardStep,
@@ -521,7 +536,7 @@ async fn change(
             let current = layout.current.expect("a shard of it is there");
             let shard = close(gateway, object, (current, index)).await?;
             copy(gateway, &shard).await?;
-            gateway.write(reshard::switch(&shard, then.as_ref()), Some(shard.owner.value.epoch)).await
+            gateway.write(reshard::switch_over(&shard, then.as_ref()), Some(shard.owner.value.epoch)).await
         }
         ShardStep::Stale => Err(Fail::Canceled),
         ShardStep::Foreign(of) => panic!("{object} belongs to {of}"),
@@ -535,7 +550,7 @@ async fn close(gateway: &Gateway, object: &ObjectKey, place: (Generation, u32)) 
     match gateway.write(take, None).await {
         // Who holds it is thought to be dead, now and then wrongly.
         Err(Fail::Busy) if gateway.below(8) == 0 => {
-            let (take, _) = shard.take_lease_of_dead(gateway.client, TERM_NS);
+            let (take, _) = shard.take_over_lease(gateway.client, TERM_NS);
             gateway.write(take, None).await?;
         }
         taken => taken?,
@@ -552,7 +567,7 @@ async fn close(gateway: &Gateway, object: &ObjectKey, place: (Generation, u32)) 
     let mut after = Bytes::new();
     loop {
         let page = gateway.read(reshard::read_page(object, after, 3)).await?;
-        for (source, ids) in reshard::receipts_of(object, &page.page).expect("sound") {
+        for (source, ids) in reshard::parse_receipts(object, &page.page).expect("sound") {
             if gateway.mutation() != Mutation::KeepReceiptsRecords {
                 forget_records(gateway, &source, ids).await?;
             }
@@ -575,12 +590,12 @@ async fn copy(gateway: &Gateway, shard: &Shard) -> Result<(), Fail> {
     let mut after = Bytes::new();
     loop {
         let mut page = gateway.read(reshard::read_page(&shard.object, after, 2)).await?;
-        if !shard.is_still(&page) {
+        if !shard.is_same_shard(&page) {
             return Err(Fail::Canceled);
         }
         let last = page.page.last().filter(|_| page.more).map(|(last, _)| last.clone());
         if gateway.mutation() == Mutation::DropAtReshard {
-            page.page.retain(|(key, _)| Kind::Batch.sequence(key).is_none());
+            page.page.retain(|(key, _)| QueueRecordKind::Batch.sequence(key).is_none());
         }
         gateway.write(reshard::copy_page(shard, &page.page), None).await?;
         let Some(last) = last else { break };
@@ -594,8 +609,8 @@ async fn replay(gateway: &Gateway) -> Result<(), Fail> {
     if gateway.below(20) > 0 {
         return Ok(());
     }
-    let reply = gateway.read(dead::read_letters(&topic(), LetterKind::Kept, None, 2)).await?;
-    let queue = DeadQueue::from_reply(&topic(), &[], &reply).expect("sound");
+    let reply = gateway.read(dead_letters::read_letters(&topic(), LetterKind::Kept, None, 2)).await?;
+    let queue = DeadLetterQueue::from_reply(&topic(), &[], &reply).expect("sound");
     let letters = queue.letters(LetterKind::Kept, &reply.page).expect("sound");
     if letters.is_empty() {
         return Ok(());

@@ -2,11 +2,11 @@
 
 use super::rados::{Object, Rados};
 use bytes::Bytes;
-use nacre_queues::name::{self, Kind};
+use nacre_queues::name::{self, QueueRecordKind};
 use nacre_queues::op::{ObjectKey, ObjectOp, ObjectRead, Step};
 use nacre_queues::record::{
-    self, Batch, COPY, CopyState, DeadLetter, Event, HEAD, Head, ID, Identity, OWNER, Owner, Parked, Segment,
-    SegmentData, TAIL,
+    self, Batch, COPY, CopyState, DeadLetter, Event, HEAD, ID, OWNER, Owner, Parked, QueueHead, Segment,
+    SegmentData, ShardIdentity, TAIL,
 };
 use nacre_queues::shard::Shard;
 use nacre_types::encoding::Versioned;
@@ -92,10 +92,11 @@ impl Check {
         if set_by::<Owner>(op, OWNER).is_some_and(|next| next.epoch == owner.epoch + 1) {
             self.scenes.takeovers += 1;
         }
-        if let (Some(old), Some(new)) = (attribute::<Head>(before, HEAD), set_by::<Head>(op, HEAD)) {
+        if let (Some(old), Some(new)) = (attribute::<QueueHead>(before, HEAD), set_by::<QueueHead>(op, HEAD))
+        {
             self.scenes.dropped += new.dropped.saturating_sub(old.dropped);
         }
-        if set_by::<record::Tail>(op, TAIL).is_some() {
+        if set_by::<record::QueueTail>(op, TAIL).is_some() {
             for event in op.write.steps.iter().flat_map(enqueued_by).filter(|event| !event.replayed) {
                 if !self.enqueued.insert(event.payload.clone()) {
                     return Err(format!("{:?} is enqueued twice, into {}", event.payload, op.object));
@@ -103,15 +104,15 @@ impl Check {
             }
         }
         for key in op.write.steps.iter().flat_map(keys_set_by) {
-            let is = |kind: Kind| u64::from(kind.sequence(&key).is_some());
-            self.scenes.parked += is(Kind::Parked);
-            self.scenes.letters += is(Kind::Letter);
-            self.scenes.replays += is(Kind::Replay);
-            self.scenes.spilled += is(Kind::Segment);
+            let is = |kind: QueueRecordKind| u64::from(kind.sequence(&key).is_some());
+            self.scenes.parked += is(QueueRecordKind::Parked);
+            self.scenes.letters += is(QueueRecordKind::Letter);
+            self.scenes.replays += is(QueueRecordKind::Replay);
+            self.scenes.spilled += is(QueueRecordKind::Segment);
         }
         audit(&op.object, rados)?;
         // A shard that has left its visible object is its copy from now on.
-        let id = |object: Option<&Object>| attribute::<Identity>(object, ID);
+        let id = |object: Option<&Object>| attribute::<ShardIdentity>(object, ID);
         match id(before) {
             Some(left) if id(rados.objects.get(&op.object)).as_ref() != Some(&left) => {
                 self.scenes.relocations += 1;
@@ -174,7 +175,7 @@ fn keys_set_by(step: &Step) -> Vec<Bytes> {
 
 fn enqueued_by(step: &Step) -> Vec<Event> {
     let Step::OmapSet(entries) = step else { return Vec::new() };
-    let batches = entries.iter().filter(|(key, _)| Kind::Batch.sequence(key).is_some());
+    let batches = entries.iter().filter(|(key, _)| QueueRecordKind::Batch.sequence(key).is_some());
     batches.flat_map(|(_, value)| decode::<Batch>(value).events).collect()
 }
 
@@ -185,7 +186,7 @@ fn audit(key: &ObjectKey, rados: &Rados) -> Result<(), String> {
     };
     let copy = attribute::<CopyState>(Some(object), COPY);
     let is_here = |(other, visible): (&ObjectKey, &Object)| {
-        other.namespace == name::QUEUES && visible.xattrs.get(ID) == object.xattrs.get(ID)
+        other.namespace == name::QUEUE_NAMESPACE && visible.xattrs.get(ID) == object.xattrs.get(ID)
     };
     // A copy counts when the shard is not in its visible object any more.
     if copy.is_some_and(|copy| !copy.is_complete || rados.objects.iter().any(is_here)) {
@@ -201,11 +202,11 @@ fn audit(key: &ObjectKey, rados: &Rados) -> Result<(), String> {
         }
     };
     for (name, value) in &object.omap {
-        if let Some(first) = Kind::Batch.sequence(name) {
+        if let Some(first) = QueueRecordKind::Batch.sequence(name) {
             let batch: Batch = decode(value);
             resident += batch.size_bytes();
             count(first, &batch);
-        } else if let Some(first) = Kind::Segment.sequence(name) {
+        } else if let Some(first) = QueueRecordKind::Segment.sequence(name) {
             let segment: Segment = decode(value);
             if segment.end <= shard.head.value.cursor {
                 continue;
@@ -217,7 +218,8 @@ fn audit(key: &ObjectKey, rados: &Rados) -> Result<(), String> {
             data.batches.iter().for_each(|(first, batch)| count(*first, batch));
         }
     }
-    for (_, value) in object.omap.iter().filter(|(name, _)| Kind::Parked.sequence(name).is_some()) {
+    for (_, value) in object.omap.iter().filter(|(name, _)| QueueRecordKind::Parked.sequence(name).is_some())
+    {
         let parked: Parked = decode(value);
         entries += 1;
         bytes += parked.event.size_bytes();

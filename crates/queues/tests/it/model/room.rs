@@ -5,7 +5,7 @@
 use super::check::Check;
 use super::rados::{Fail, Rados};
 use nacre_queues::enqueue::OutboxEvent;
-use nacre_queues::layout::Layout;
+use nacre_queues::layout::QueueLayout;
 use nacre_queues::name::SourceId;
 use nacre_queues::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply};
 use nacre_queues::record::{Event, EventId};
@@ -49,8 +49,8 @@ pub(crate) enum Action {
     RemoveOutbox(SourceId, Vec<EventId>),
     ReadTopic,
     WriteTopic {
-        from: Layout,
-        to: Layout,
+        from: QueueLayout,
+        to: QueueLayout,
     },
     /// Sends an event of the shard in this object.
     Push(Event, ObjectKey),
@@ -62,7 +62,7 @@ pub(crate) enum Answer {
     Failed(Fail),
     Reply(ObjectReply),
     Outbox(Vec<OutboxEvent>),
-    Topic(Layout),
+    Topic(QueueLayout),
 }
 
 /// Small, fast and good enough: SplitMix64.
@@ -88,7 +88,7 @@ impl Random {
 pub(crate) struct World {
     pub(crate) rados: Rados,
     pub(crate) outboxes: BTreeMap<SourceId, Vec<OutboxEvent>>,
-    pub(crate) layout: Layout,
+    pub(crate) layout: QueueLayout,
     pub(crate) random: Random,
     pub(crate) now_ns: u64,
     pub(crate) is_endpoint_alive: bool,
@@ -217,14 +217,14 @@ impl Gateway {
         self.ask(Action::RemoveOutbox(source.clone(), ids)).await;
     }
 
-    pub(crate) async fn topic(&self) -> Layout {
+    pub(crate) async fn topic(&self) -> QueueLayout {
         match self.ask(Action::ReadTopic).await {
             Answer::Topic(layout) => layout,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) async fn write_topic(&self, from: Layout, to: Layout) -> Result<(), Fail> {
+    pub(crate) async fn write_topic(&self, from: QueueLayout, to: QueueLayout) -> Result<(), Fail> {
         self.done(Action::WriteTopic { from, to }).await
     }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::gateway::Config;
-use crate::object::{Holder, SECRET_BYTES};
+use crate::object::{SECRET_BYTES, SseKeySource};
 use nacre_client::engine::{Engine, ListPage, ObjectRequest, OnReply};
 use nacre_client::{Cluster, OpReply, Pending};
 use nacre_types::op::{Op, OpResult};
@@ -163,8 +163,8 @@ async fn an_object_that_is_replaced_between_the_reads_is_read_whole() {
 #[test]
 fn a_second_read_asks_for_what_the_first_did_not_bring() {
     let inline = |size| Head { size, ..Head::default() };
-    let secret = Secret::new(Holder::Cluster, [1; SECRET_BYTES]);
-    let encrypted = |size| Head { encryption: Some(secret.seal().unwrap()), ..inline(size) };
+    let secret = Secret::new(SseKeySource::Cluster, [1; SECRET_BYTES]);
+    let encrypted = |size| Head { encryption: Some(secret.new_encryption().unwrap()), ..inline(size) };
     let (asked, tag) = (64 << 10, 16);
     assert_eq!(inline(100).longer_read(100, asked), None);
     assert_eq!(inline(asked).longer_read(asked, asked), None);
@@ -174,9 +174,9 @@ fn a_second_read_asks_for_what_the_first_did_not_bring() {
     assert_eq!(inline(asked + 1).longer_read(100, asked), None);
     assert_eq!(inline(u64::MAX).longer_read(asked, asked), Some(HEAD_BYTES));
     assert_eq!(encrypted(u64::MAX).longer_read(HEAD_BYTES, HEAD_BYTES), None);
-    let tails = Data::Tails(Tails { name: "t".into(), count: 3 });
+    let tails = DataLocation::Tails(Tails { name: "t".into(), count: 3 });
     assert_eq!(Head { data: tails, ..inline(9 << 20) }.longer_read(0, asked), None);
-    let parts = Head { data: Data::Parts(9000), ..inline(9 << 30) };
+    let parts = Head { data: DataLocation::Parts(9000), ..inline(9 << 30) };
     assert_eq!(parts.longer_read(asked, asked), Some(MANIFEST_BYTES as u64));
     assert_eq!(parts.longer_read(asked - 1, asked), None);
 }

@@ -7,10 +7,10 @@ pub(super) const LANES: usize = 16;
 pub(super) const BLOCK: usize = 64;
 
 /// The state of a stream: A, B, C and D of RFC 1321.
-pub(super) type State = [u32; 4];
+pub(super) type Md5State = [u32; 4];
 
 /// The state of an empty stream.
-pub(super) const START: State = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
+pub(super) const INITIAL_STATE: Md5State = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 
 /// The absolute sines of 1 to 64 (radians) times 2^32, rounded down.
 #[rustfmt::skip]
@@ -28,11 +28,11 @@ const SINES: [u32; 64] = [
 /// A round of sixteen steps with these shifts. `word(i)` is the word of the block that step `i` adds.
 #[inline(always)]
 fn round<const S0: u32, const S1: u32, const S2: u32, const S3: u32>(
-    [mut a, mut b, mut c, mut d]: State,
+    [mut a, mut b, mut c, mut d]: Md5State,
     word: impl Fn(usize) -> u32,
     sines: &[u32; 16],
     mix: impl Fn(u32, u32, u32) -> u32,
-) -> State {
+) -> Md5State {
     let step = |shift: u32, i: usize, a: u32, b: u32, c: u32, d: u32| {
         let sum = a.wrapping_add(mix(b, c, d)).wrapping_add(word(i).wrapping_add(sines[i]));
         b.wrapping_add(sum.rotate_left(shift))
@@ -49,7 +49,7 @@ fn round<const S0: u32, const S1: u32, const S2: u32, const S3: u32>(
 
 /// Returns `state` after a block, whose words are given by `word`.
 #[inline(always)]
-fn block(state: State, word: impl Fn(usize) -> u32) -> State {
+fn block(state: Md5State, word: impl Fn(usize) -> u32) -> Md5State {
     let (sines, _) = SINES.as_chunks::<16>();
     let next = round::<7, 12, 17, 22>(state, &word, &sines[0], |x, y, z| z ^ (x & (y ^ z)));
     let next =
@@ -85,7 +85,7 @@ pub(super) fn compress_lanes<const N: usize>(states: &mut [[u32; N]; 4], data: &
 }
 
 /// Digests all of `data`, which consists of whole blocks.
-pub(super) fn compress_one(state: &mut State, data: &[u8]) {
+pub(super) fn compress_one(state: &mut Md5State, data: &[u8]) {
     let mut states = state.map(|word| [word]);
     compress(&mut states, &[data], data.len() / BLOCK);
     *state = states.map(|[word]| word);

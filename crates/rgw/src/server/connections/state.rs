@@ -1,6 +1,6 @@
 //! The state of a connection: what it waits for, and since when.
 
-use super::Limits;
+use super::ConnectionLimits;
 use crate::server::RequestInfo;
 use parking_lot::Mutex;
 use std::net::IpAddr;
@@ -23,11 +23,11 @@ pub(super) enum Phase {
     /// A request is being served.
     Busy,
     /// The connection was told to close.
-    GivenUp,
+    Closing,
 }
 
 const PHASES: [Phase; 6] =
-    [Phase::Handshake, Phase::Silent, Phase::Head, Phase::Between, Phase::Busy, Phase::GivenUp];
+    [Phase::Handshake, Phase::Silent, Phase::Head, Phase::Between, Phase::Busy, Phase::Closing];
 
 /// A connection. Times are milliseconds since the server started.
 #[derive(Debug)]
@@ -98,7 +98,13 @@ impl Stall {
 }
 
 impl Connection {
-    pub(super) fn new(id: u64, address: IpAddr, began: Instant, limits: &Limits, tls: bool) -> Connection {
+    pub(super) fn new(
+        id: u64,
+        address: IpAddr,
+        began: Instant,
+        limits: &ConnectionLimits,
+        tls: bool,
+    ) -> Connection {
         let connection = Connection {
             id,
             address,
@@ -136,7 +142,7 @@ impl Connection {
     }
 
     /// Records that the TLS handshake is complete.
-    pub(in crate::server) fn shook_hands(&self) {
+    pub(in crate::server) fn handshake_done(&self) {
         self.change(&[Phase::Handshake], Phase::Silent);
     }
 
@@ -169,7 +175,7 @@ impl Connection {
 
     /// Returns whether the request is from a user whose signature is valid.
     pub(super) fn is_known(&self) -> bool {
-        self.request.lock().as_ref().is_some_and(|info| info.is_known())
+        self.request.lock().as_ref().is_some_and(|info| info.is_authenticated())
     }
 
     /// Records that the answer is complete. It is sent as fast as the client takes it.
@@ -186,21 +192,21 @@ impl Connection {
     }
 
     /// Records that the gateway waits for bytes of the body.
-    pub(in crate::server) fn body_awaited(&self) {
+    pub(in crate::server) fn begin_body_wait(&self) {
         self.body.wait(self.now());
     }
 
     /// Records that `bytes` of the body were read.
-    pub(in crate::server) fn body_came(&self, bytes: usize) {
+    pub(in crate::server) fn body_progress(&self, bytes: usize) {
         self.body.progress(self.now(), bytes);
     }
 
     /// Returns how long the gateway waits for more of the body; zero once it has waited long enough.
-    pub(in crate::server) fn body_patience(&self) -> Duration {
-        self.idle.saturating_sub(self.body_owed())
+    pub(in crate::server) fn body_time_left(&self) -> Duration {
+        self.idle.saturating_sub(self.body_debt())
     }
 
-    pub(super) fn body_owed(&self) -> Duration {
+    pub(super) fn body_debt(&self) -> Duration {
         self.body.owed(self.now())
     }
 
@@ -215,16 +221,16 @@ impl Connection {
     }
 
     /// Records that the gateway waits for the client to take bytes of the answer.
-    pub(in crate::server) fn answer_waits(&self) {
+    pub(in crate::server) fn begin_answer_wait(&self) {
         self.answer.wait(self.now());
     }
 
     /// Records that the client took `bytes` of the answer.
-    pub(in crate::server) fn answer_taken(&self, bytes: usize) {
+    pub(in crate::server) fn answer_progress(&self, bytes: usize) {
         self.answer.progress(self.now(), bytes);
     }
 
-    pub(super) fn answer_owed(&self) -> Duration {
+    pub(super) fn answer_debt(&self) -> Duration {
         self.answer.owed(self.now())
     }
 
@@ -234,8 +240,8 @@ impl Connection {
     }
 
     /// Tells the connection to close; returns false if it was told before.
-    pub(super) fn give_up(&self) -> bool {
-        let told = self.change(&PHASES[..5], Phase::GivenUp);
+    pub(super) fn request_close(&self) -> bool {
+        let told = self.change(&PHASES[..5], Phase::Closing);
         if told {
             self.given_up.notify_one();
         }
@@ -244,10 +250,10 @@ impl Connection {
 
     /// Tells the connection to close if it is still in the phase `seen` ([`Connection::phase`]): another thread may have
     /// started a request meanwhile. Returns false if the phase has changed, or if the connection was told before.
-    pub(super) fn give_up_if_still(&self, seen: (Phase, Duration)) -> bool {
+    pub(super) fn request_close_if(&self, seen: (Phase, Duration)) -> bool {
         let state = pack(seen.0, u64::try_from(seen.1.as_millis()).unwrap_or(u64::MAX >> 3));
-        let next = pack(Phase::GivenUp, self.now());
-        let told = seen.0 != Phase::GivenUp
+        let next = pack(Phase::Closing, self.now());
+        let told = seen.0 != Phase::Closing
             && self.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if told {
             self.given_up.notify_one();
@@ -256,7 +262,7 @@ impl Connection {
     }
 
     /// Waits until the connection is told to close.
-    pub(in crate::server) async fn given_up(&self) {
+    pub(in crate::server) async fn wait_close_requested(&self) {
         self.given_up.notified().await;
     }
 }
@@ -266,6 +272,6 @@ fn pack(phase: Phase, at: u64) -> u64 {
 }
 
 fn unpack(state: u64) -> (Phase, Duration) {
-    let phase = PHASES.get((state & 7) as usize).copied().unwrap_or(Phase::GivenUp);
+    let phase = PHASES.get((state & 7) as usize).copied().unwrap_or(Phase::Closing);
     (phase, Duration::from_millis(state >> 3))
 }

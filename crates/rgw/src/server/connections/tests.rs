@@ -1,7 +1,7 @@
 use super::*;
 use crate::server::RequestInfo;
 
-const LIMITS: Limits = Limits {
+const LIMITS: ConnectionLimits = ConnectionLimits {
     most: 4,
     per_address: 0,
     handshake: Duration::from_millis(200),
@@ -11,7 +11,7 @@ const LIMITS: Limits = Limits {
     min_rate: 1000,
 };
 
-fn connections(limits: Limits) -> Arc<Connections> {
+fn connections(limits: ConnectionLimits) -> Arc<Connections> {
     Arc::new(Connections::new(limits, Arc::default()))
 }
 
@@ -19,11 +19,11 @@ fn ip(last: u8) -> IpAddr {
     IpAddr::from([192, 0, 2, last])
 }
 
-fn is_given_up(place: &Place) -> bool {
-    place.connection().phase().0 == Phase::GivenUp
+fn is_given_up(place: &ConnectionPermit) -> bool {
+    place.connection().phase().0 == Phase::Closing
 }
 
-async fn admit(connections: &Arc<Connections>, last: u8) -> Place {
+async fn admit(connections: &Arc<Connections>, last: u8) -> ConnectionPermit {
     let place = connections.admit(ip(last), false).await.unwrap();
     // Ages have a resolution of milliseconds.
     tokio::time::sleep(Duration::from_millis(2)).await;
@@ -31,7 +31,7 @@ async fn admit(connections: &Arc<Connections>, last: u8) -> Place {
 }
 
 /// Drops the connections that were told to close, as their tasks do.
-fn end(places: &mut Vec<Place>) -> usize {
+fn end(places: &mut Vec<ConnectionPermit>) -> usize {
     let before = places.len();
     places.retain(|place| !is_given_up(place));
     before - places.len()
@@ -82,32 +82,32 @@ async fn silent_connections_from_many_addresses_make_way_the_oldest_first() {
 
 #[tokio::test]
 async fn busy_connections_are_closed_only_when_they_stall() {
-    let all = connections(Limits { most: 2, ..LIMITS });
+    let all = connections(ConnectionLimits { most: 2, ..LIMITS });
     let (stranger, known) = (admit(&all, 1).await, admit(&all, 1).await);
     for place in [&stranger, &known] {
         assert!(place.connection().begin());
     }
     let info = Arc::new(RequestInfo::default());
-    info.note("PutObject", "alice");
+    info.set_operation("PutObject", "alice");
     known.connection().set_request(info);
-    assert!(!all.give_up_idle() && !all.give_up_stalled());
-    known.connection().body_awaited();
-    stranger.connection().answer_waits();
+    assert!(!all.evict_idle() && !all.evict_stalled());
+    known.connection().begin_body_wait();
+    stranger.connection().begin_answer_wait();
     // A known user's request may stall for some time, an unknown one's may not.
-    assert!(all.give_up_stalled());
+    assert!(all.evict_stalled());
     assert!(is_given_up(&stranger) && !is_given_up(&known));
-    assert!(!all.give_up_stalled());
+    assert!(!all.evict_stalled());
     tokio::time::sleep(LIMITS.stalled_after * 2).await;
     known.connection().received();
-    assert!(!all.give_up_stalled(), "a byte came");
-    known.connection().body_awaited();
+    assert!(!all.evict_stalled(), "a byte came");
+    known.connection().begin_body_wait();
     tokio::time::sleep(LIMITS.stalled_after * 2).await;
-    assert!(all.give_up_stalled() && is_given_up(&known));
+    assert!(all.evict_stalled() && is_given_up(&known));
 }
 
 #[tokio::test]
 async fn an_address_has_its_bound() {
-    let all = connections(Limits { per_address: 2, most: 100, ..LIMITS });
+    let all = connections(ConnectionLimits { per_address: 2, most: 100, ..LIMITS });
     let mut places = Vec::new();
     for _ in 0..5 {
         places.push(admit(&all, 1).await);
@@ -128,7 +128,7 @@ async fn an_address_has_its_bound() {
 
 #[tokio::test]
 async fn the_oldest_idle_connection_of_an_address_makes_way_at_its_bound() {
-    let all = connections(Limits { per_address: 3, most: 100, ..LIMITS });
+    let all = connections(ConnectionLimits { per_address: 3, most: 100, ..LIMITS });
     let others = [admit(&all, 2).await, admit(&all, 2).await];
     let mut places = [admit(&all, 1).await, admit(&all, 1).await, admit(&all, 1).await];
     // The oldest connection is busy. The second one began to wait for its next request after the third one began to wait
@@ -146,7 +146,7 @@ async fn the_oldest_idle_connection_of_an_address_makes_way_at_its_bound() {
 
 #[tokio::test]
 async fn a_request_that_begins_while_its_connection_is_chosen_is_not_cut() {
-    let all = connections(Limits { most: 2, ..LIMITS });
+    let all = connections(ConnectionLimits { most: 2, ..LIMITS });
     let (first, second) = (admit(&all, 1).await, admit(&all, 1).await);
     let seen = first.connection().phase();
     // As another thread would.
@@ -157,7 +157,7 @@ async fn a_request_that_begins_while_its_connection_is_chosen_is_not_cut() {
         assert_eq!(table.active, 2);
     }
     assert!(!is_given_up(&first));
-    assert!(all.give_up_idle() && is_given_up(&second) && !all.give_up_idle());
+    assert!(all.evict_idle() && is_given_up(&second) && !all.evict_idle());
     let seen = second.connection().phase();
     assert!(!all.close(&mut all.table.lock(), second.connection(), seen), "it is closed once");
     assert_eq!(all.table.lock().active, 1);
@@ -166,7 +166,10 @@ async fn a_request_that_begins_while_its_connection_is_chosen_is_not_cut() {
 #[tokio::test]
 async fn a_connection_whose_task_panics_or_is_cancelled_leaves_nothing() {
     let metrics = Arc::new(Metrics::default());
-    let all = Arc::new(Connections::new(Limits { most: 1, per_address: 1, ..LIMITS }, Arc::clone(&metrics)));
+    let all = Arc::new(Connections::new(
+        ConnectionLimits { most: 1, per_address: 1, ..LIMITS },
+        Arc::clone(&metrics),
+    ));
     for panics in [true, false] {
         // The previous connection has released its place.
         let place = all.admit(ip(1), false).await.unwrap();
@@ -192,7 +195,7 @@ async fn a_connection_whose_task_panics_or_is_cancelled_leaves_nothing() {
 
 #[tokio::test]
 async fn every_phase_has_its_time() {
-    let all = connections(Limits { most: 10, ..LIMITS });
+    let all = connections(ConnectionLimits { most: 10, ..LIMITS });
     let begin = Instant::now();
     let handshake = all.admit(ip(1), true).await.unwrap();
     let silent = all.admit(ip(1), false).await.unwrap();
@@ -207,16 +210,16 @@ async fn every_phase_has_its_time() {
     }
     between.connection().answered();
     between.connection().flushed();
-    unread.connection().answer_waits();
+    unread.connection().begin_answer_wait();
     while begin.elapsed() < LIMITS.idle * 3 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         // One byte at a time is too slow.
         for (place, bytes) in [(&trickle, 1), (&steady, 100_000)] {
-            place.connection().body_came(bytes);
-            place.connection().body_awaited();
+            place.connection().body_progress(bytes);
+            place.connection().begin_body_wait();
         }
-        assert!(!steady.connection().body_patience().is_zero());
-        all.close_late();
+        assert!(!steady.connection().body_time_left().is_zero());
+        all.close_timed_out();
         let waited = begin.elapsed();
         if waited < LIMITS.head {
             assert!(![&handshake, &silent, &head].into_iter().any(is_given_up));
@@ -226,6 +229,6 @@ async fn every_phase_has_its_time() {
         }
     }
     assert!([&handshake, &silent, &head, &between, &unread].into_iter().all(is_given_up));
-    assert!(trickle.connection().body_patience().is_zero());
+    assert!(trickle.connection().body_time_left().is_zero());
     assert!(![&working, &steady].into_iter().any(is_given_up));
 }

@@ -10,7 +10,7 @@ struct Flood {
 
 impl Dispatcher for Flood {
     fn on_message(&self, conn: &Conn, frame: Frame) {
-        let _: Note = frame.decode().unwrap();
+        let _: TestMessage = frame.decode().unwrap();
         let answer = note(1, 60 << 10);
         for _ in 0..200 {
             match conn.send(&answer) {
@@ -42,7 +42,7 @@ async fn clients_that_do_not_read_share_one_bound() {
     let mut most = 0;
     for _ in 0..CLIENTS {
         let name = EntityName::client("a");
-        let client = Arc::new(Seen { hold: true, ..Seen::default() });
+        let client = Arc::new(RecordingDispatcher { hold: true, ..RecordingDispatcher::default() });
         // Reads two messages and then no more, because it keeps holding them.
         let user = Messenger::builder(&config(name.clone(), &[]))
             .lane(Handle::current(), client.clone())
@@ -71,7 +71,8 @@ async fn clients_that_do_not_read_share_one_bound() {
 #[tokio::test]
 async fn connections_of_clients_are_counted() {
     let realm = Realm::new();
-    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let (server, client) =
+        (Arc::new(RecordingDispatcher::default()), Arc::new(RecordingDispatcher::default()));
     let osd0 = messenger(osd(0), &[("ms_max_connections", "16")], realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
     let name = EntityName::client("a");
@@ -99,7 +100,8 @@ async fn connections_of_clients_are_counted() {
 #[tokio::test]
 async fn thousands_of_half_open_handshakes_hold_little_and_delay_nobody() {
     let realm = Realm::new();
-    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let (server, client) =
+        (Arc::new(RecordingDispatcher::default()), Arc::new(RecordingDispatcher::default()));
     // No timeout ends a connection here.
     let settings = [("ms_connection_ready_timeout", "600"), ("ms_max_handshakes", "64")];
     let osd0 = messenger(osd(0), &settings, realm.verifier(), &server);
@@ -134,14 +136,14 @@ async fn thousands_of_half_open_handshakes_hold_little_and_delay_nobody() {
 
 #[tokio::test]
 async fn the_oldest_of_the_greediest_stranger_is_given_up_first() {
-    let handshakes = Arc::new(Handshakes::new(4));
+    let handshakes = Arc::new(HandshakeLimiter::new(4));
     let (greedy, modest) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
     let over = |given_up: &mut tokio::sync::oneshot::Receiver<()>| {
         given_up.try_recv() == Err(tokio::sync::oneshot::error::TryRecvError::Closed)
     };
     let mut honest = handshakes.clone().begin(modest).await.unwrap();
     let mut known = handshakes.clone().begin(greedy).await.unwrap();
-    known.0.set_known();
+    known.0.set_authenticated();
     let mut strangers = Vec::new();
     for _ in 0..2 {
         strangers.push(handshakes.clone().begin(greedy).await.unwrap());
@@ -156,7 +158,7 @@ async fn the_oldest_of_the_greediest_stranger_is_given_up_first() {
         assert_eq!(handshakes.len(), 4);
     }
     for (slot, _) in &strangers {
-        slot.set_known();
+        slot.set_authenticated();
     }
     // Then also a peer that is alone at its address, and finally those that have proved a secret.
     let next = tokio::spawn(handshakes.clone().begin(greedy));
@@ -164,7 +166,7 @@ async fn the_oldest_of_the_greediest_stranger_is_given_up_first() {
     assert!(strangers.iter_mut().chain([&mut known]).all(|(_, given_up)| !over(given_up)));
     drop(honest);
     let (slot, _given_up) = next.await.unwrap().unwrap();
-    slot.set_known();
+    slot.set_authenticated();
     let next = tokio::spawn(handshakes.clone().begin(modest));
     until("the oldest is given up", || over(&mut known.1)).await;
     drop(known);
@@ -174,7 +176,8 @@ async fn the_oldest_of_the_greediest_stranger_is_given_up_first() {
 #[tokio::test]
 async fn a_connection_ends_with_its_ticket() {
     let realm = Realm::new();
-    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let (server, client) =
+        (Arc::new(RecordingDispatcher::default()), Arc::new(RecordingDispatcher::default()));
     let osd0 = messenger(osd(0), &[], realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
     let name = EntityName::client("a");
@@ -192,13 +195,14 @@ async fn a_connection_ends_with_its_ticket() {
 #[tokio::test]
 async fn a_session_outlives_its_tickets_as_long_as_there_are_new_ones() {
     let realm = Arc::new(Realm::new());
-    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let (server, client) =
+        (Arc::new(RecordingDispatcher::default()), Arc::new(RecordingDispatcher::default()));
     let osd0 = messenger(osd(0), &[], realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
     let osd1 = messenger(osd(1), &[], Verifier::new(), &client);
     let tickets = realm.clone();
     let short = move || Ok(Credential::Ticket(tickets.ticket_until(&osd(1), now_unix() - 8)));
-    let target = Target {
+    let target = ConnectTarget {
         credentials: Arc::new(short),
         ..target(addr, Policy::Lossless, Credential::Ticket(realm.ticket(&osd(1))))
     };

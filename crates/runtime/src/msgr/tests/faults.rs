@@ -110,8 +110,8 @@ async fn survive(mode: &str, misbehaviour: Misbehaviour, cuts: usize, sizes: u64
         ("ms_keepalive_interval", "0.05"),
         ("ms_keepalive_timeout", "0.5"),
     ];
-    let server = Arc::new(Seen { echo: true, ..Seen::default() });
-    let client = Arc::new(Seen::default());
+    let server = Arc::new(RecordingDispatcher { echo: true, ..RecordingDispatcher::default() });
+    let client = Arc::new(RecordingDispatcher::default());
     let osd0 = messenger(osd(0), &settings, realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
     let proxy = Proxy::start(addr, misbehaviour).await;
@@ -171,8 +171,11 @@ async fn altered_bytes_are_noticed_and_sent_again() {
 #[tokio::test]
 async fn a_restarted_server_resets_the_session_and_serves_a_new_one() {
     let realm = Realm::new();
-    let (first, second, client) =
-        (Arc::new(Seen::default()), Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let (first, second, client) = (
+        Arc::new(RecordingDispatcher::default()),
+        Arc::new(RecordingDispatcher::default()),
+        Arc::new(RecordingDispatcher::default()),
+    );
     let old = messenger(osd(0), &[], realm.verifier(), &first);
     let addr = old.bind(loopback()).unwrap();
     let osd1 = messenger(osd(1), &[], Verifier::new(), &client);
@@ -201,13 +204,13 @@ async fn a_restarted_server_resets_the_session_and_serves_a_new_one() {
 #[tokio::test]
 async fn a_restarted_client_supersedes_its_old_session() {
     let realm = Realm::new();
-    let server = Arc::new(Seen::default());
+    let server = Arc::new(RecordingDispatcher::default());
     let osd0 = messenger(osd(0), &[], realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
     let proxy = Proxy::start(addr, Misbehaviour { cut_within: 1 << 40, corrupt_every: 0 }).await;
     let ticket = Credential::Ticket(realm.ticket(&osd(1)));
     for run in 1..=2 {
-        let process = messenger(osd(1), &[], Verifier::new(), &Arc::new(Seen::default()));
+        let process = messenger(osd(1), &[], Verifier::new(), &Arc::new(RecordingDispatcher::default()));
         let conn = process.connect(target(proxy.addr, Policy::Lossless, ticket.clone())).unwrap();
         conn.send(&note(run, 0)).unwrap();
         until("the message", || server.count() as u64 == run).await;
@@ -226,11 +229,11 @@ async fn a_restarted_client_supersedes_its_old_session() {
 #[tokio::test]
 async fn a_session_that_its_peer_gave_up_is_over_before_the_next_one_begins() {
     let realm = Realm::new();
-    let server = Arc::new(Seen::default());
+    let server = Arc::new(RecordingDispatcher::default());
     let osd0 = messenger(osd(0), &[], realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
     let ticket = Credential::Ticket(realm.ticket(&osd(1)));
-    let process = messenger(osd(1), &[], Verifier::new(), &Arc::new(Seen::default()));
+    let process = messenger(osd(1), &[], Verifier::new(), &Arc::new(RecordingDispatcher::default()));
     for run in 1..=3 {
         let conn = process.connect(target(addr, Policy::Lossless, ticket.clone())).unwrap();
         conn.send(&note(run, 0)).unwrap();
@@ -247,12 +250,13 @@ async fn a_session_that_its_peer_gave_up_is_over_before_the_next_one_begins() {
 #[tokio::test]
 async fn two_processes_that_claim_one_name_do_not_make_the_server_spin() {
     let realm = Realm::new();
-    let server = Arc::new(Seen::default());
+    let server = Arc::new(RecordingDispatcher::default());
     let osd0 = messenger(osd(0), &[], realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
     let ticket = Credential::Ticket(realm.ticket(&osd(1)));
     let slow = [("ms_initial_backoff", "0.02"), ("ms_max_backoff", "0.2")];
-    let twins = [(); 2].map(|()| messenger(osd(1), &slow, Verifier::new(), &Arc::new(Seen::default())));
+    let twins = [(); 2]
+        .map(|()| messenger(osd(1), &slow, Verifier::new(), &Arc::new(RecordingDispatcher::default())));
     for twin in &twins {
         twin.connect(target(addr, Policy::Lossless, ticket.clone())).unwrap();
     }
@@ -269,12 +273,12 @@ async fn two_processes_that_claim_one_name_do_not_make_the_server_spin() {
 #[tokio::test]
 async fn a_session_whose_peer_stays_away_lapses() {
     let realm = Realm::new();
-    let server = Arc::new(Seen::default());
+    let server = Arc::new(RecordingDispatcher::default());
     let osd0 = messenger(osd(0), &[("ms_session_timeout", "1")], realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
     let proxy = Proxy::start(addr, Misbehaviour { cut_within: 1 << 40, corrupt_every: 0 }).await;
     let ticket = Credential::Ticket(realm.ticket(&osd(1)));
-    let process = messenger(osd(1), &[], Verifier::new(), &Arc::new(Seen::default()));
+    let process = messenger(osd(1), &[], Verifier::new(), &Arc::new(RecordingDispatcher::default()));
     let conn = process.connect(target(proxy.addr, Policy::Lossless, ticket)).unwrap();
     conn.ready().await.unwrap();
     until("the session", || !server.accepted.lock().is_empty()).await;
@@ -301,7 +305,7 @@ async fn stalled() -> SocketAddr {
 async fn peers_that_say_nothing_time_out() {
     let ticket = Credential::Ticket(Realm::new().ticket(&osd(1)));
     let quick = [("ms_connection_ready_timeout", "1")];
-    let osd1 = messenger(osd(1), &quick, Verifier::new(), &Arc::new(Seen::default()));
+    let osd1 = messenger(osd(1), &quick, Verifier::new(), &Arc::new(RecordingDispatcher::default()));
     let conn = osd1.connect(target(stalled().await, Policy::Lossy, ticket.clone())).unwrap();
     assert!(matches!(conn.ready().await, Err(Error::TimedOut(_))));
     let listening = osd1.bind(loopback()).unwrap();
@@ -316,7 +320,7 @@ async fn peers_that_say_nothing_time_out() {
 
 #[tokio::test]
 async fn speakers_of_other_protocols_are_turned_away() {
-    let seen = Arc::new(Seen::default());
+    let seen = Arc::new(RecordingDispatcher::default());
     let osd0 = messenger(osd(0), &[], Verifier::new(), &seen);
     let addr = osd0.bind(loopback()).unwrap();
     for greeting in [&b"ceph v2\n\x10\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0"[..], b"GET / HTTP/1.1\r\n\r\n"] {
@@ -334,7 +338,8 @@ async fn speakers_of_other_protocols_are_turned_away() {
 #[tokio::test]
 async fn a_stalled_connection_is_given_up_and_a_quiet_one_kept() {
     let realm = Realm::new();
-    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let (server, client) =
+        (Arc::new(RecordingDispatcher::default()), Arc::new(RecordingDispatcher::default()));
     let settings = [("ms_keepalive_interval", "0.02"), ("ms_keepalive_timeout", "0.2")];
     let osd0 = messenger(osd(0), &settings, realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
@@ -377,7 +382,8 @@ async fn a_stalled_connection_is_given_up_and_a_quiet_one_kept() {
 #[tokio::test]
 async fn unused_lossy_connections_are_closed_and_lossless_ones_kept() {
     let realm = Realm::new();
-    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let (server, client) =
+        (Arc::new(RecordingDispatcher::default()), Arc::new(RecordingDispatcher::default()));
     let settings = [("ms_keepalive_interval", "0.1"), ("ms_connection_idle_timeout", "1")];
     let osd0 = messenger(osd(0), &settings, realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();

@@ -6,8 +6,8 @@
 //! only free or only used blocks take no place.
 
 use super::bits;
-use super::delta::{Change, Delta, key, position_of};
-use super::head::{Head, Kind, PAGE_BLOCKS, PAGE_BYTES, PAGE_WORDS, Page, pages_of};
+use super::delta::{AllocationChange, Delta, decode_key, key};
+use super::head::{ImageHeader, ImageKind, PAGE_BLOCKS, PAGE_BYTES, PAGE_WORDS, Page, page_count};
 use super::{HEAD_SLOTS, PAGES_FILE, SpaceAccounting};
 use crate::blue::aligned::AlignedBuffer;
 use crate::blue::db::{Db, Family};
@@ -37,7 +37,7 @@ const GROW_PAGES: u32 = 256;
 pub(in crate::blue) struct Checkpoint {
     directory: PathBuf,
     pages: Device,
-    head: Head,
+    head: ImageHeader,
 }
 
 /// The outcome of [`Checkpoint::advance`].
@@ -56,14 +56,14 @@ impl Checkpoint {
         directory: &Path,
         uuid: Uuid,
         device_blocks: u64,
-        kind: Kind,
+        kind: ImageKind,
         is_known: impl Fn(u64) -> Result<bool>,
     ) -> Result<std::result::Result<Checkpoint, String>> {
         let mut heads = Vec::new();
         let mut problems = Vec::new();
         for name in HEAD_SLOTS {
             let Some(bytes) = read_if_present(&directory.join(name))? else { continue };
-            match Head::decode(&bytes, &[kind]) {
+            match ImageHeader::decode(&bytes, &[kind]) {
                 Ok(head) if head.uuid != uuid => problems.push(format!("{name} is of another store")),
                 Ok(head) if head.device_blocks != device_blocks => {
                     problems.push(format!("{name} is of a device of another size"));
@@ -91,7 +91,7 @@ impl Checkpoint {
         let mut newest = None;
         for name in HEAD_SLOTS {
             if let Some(bytes) = read_if_present(&directory.join(name))?
-                && let Ok(head) = Head::decode(&bytes, &[Kind::Checkpoint, Kind::Totals])
+                && let Ok(head) = ImageHeader::decode(&bytes, &[ImageKind::Checkpoint, ImageKind::Totals])
                 && head.uuid == uuid
             {
                 newest = newest.max(Some(head.position));
@@ -122,7 +122,7 @@ impl Checkpoint {
     pub(in crate::blue) fn replace(
         directory: &Path,
         current: Option<&Checkpoint>,
-        mut head: Head,
+        mut head: ImageHeader,
         words: &[u64],
     ) -> Result<Checkpoint> {
         let pages = Checkpoint::create(directory)?;
@@ -131,7 +131,7 @@ impl Checkpoint {
         let mut newest = 0;
         for name in HEAD_SLOTS {
             if let Some(bytes) = read_if_present(&directory.join(name))?
-                && let Ok(found) = Head::decode(&bytes, &[Kind::Checkpoint, Kind::Totals])
+                && let Ok(found) = ImageHeader::decode(&bytes, &[ImageKind::Checkpoint, ImageKind::Totals])
             {
                 newest = newest.max(found.sequence);
             }
@@ -141,10 +141,10 @@ impl Checkpoint {
         if kept.is_some_and(|kept| slot(kept) == slot(head.sequence)) {
             head.sequence += 1;
         }
-        let mut places = Places::of(current.map(|current| &current.head));
+        let mut places = FreePageSlots::of(current.map(|current| &current.head));
         let mut writer = Writer::new(&pages)?;
         head.pages = Vec::new();
-        if head.kind == Kind::Checkpoint {
+        if head.kind == ImageKind::Checkpoint {
             for words in words.as_chunks::<PAGE_WORDS>().0 {
                 head.pages.push(writer.put(words, &mut places)?);
             }
@@ -164,7 +164,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    pub(in crate::blue) fn head(&self) -> &Head {
+    pub(in crate::blue) fn head(&self) -> &ImageHeader {
         &self.head
     }
 
@@ -188,7 +188,7 @@ impl Checkpoint {
         let mut next = self.head.clone();
         // By page: (first block in the page, number of blocks, used), in order.
         let mut dirty: BTreeMap<u32, Vec<(u16, u16, bool)>> = BTreeMap::new();
-        let has_pages = self.head.kind == Kind::Checkpoint;
+        let has_pages = self.head.kind == ImageKind::Checkpoint;
         each_delta(db, self.head.position, position, |delta| {
             for change in &delta.changes {
                 if change.run.start + change.run.blocks > frontier || !has_pages {
@@ -202,7 +202,7 @@ impl Checkpoint {
         next.sequence += 1;
         next.position = position;
         next.frontier = frontier;
-        let mut places = Places::of(Some(&self.head));
+        let mut places = FreePageSlots::of(Some(&self.head));
         let mut writer = Writer::new(&self.pages)?;
         let mut buffer = AlignedBuffer::zeroed(PAGE_BYTES);
         let mut words = [0; PAGE_WORDS];
@@ -214,7 +214,7 @@ impl Checkpoint {
             self.page(*page, &mut buffer, &mut words)?;
             for (first, blocks, used) in changes {
                 let run = Run { start: u64::from(first), blocks: u64::from(blocks) };
-                if !bits::change(&mut words, run, used) {
+                if !bits::set_range(&mut words, run, used) {
                     return Err(misfit("delta", "it takes what is taken or frees what is free"));
                 }
                 next.used = next.used.wrapping_add_signed(if used {
@@ -257,7 +257,7 @@ fn slot(sequence: u64) -> usize {
 }
 
 /// Writes a head to its slot. Durable on return.
-fn write_head(directory: &Path, head: &Head) -> Result<()> {
+fn write_head(directory: &Path, head: &ImageHeader) -> Result<()> {
     let path = directory.join(HEAD_SLOTS[slot(head.sequence)]);
     let failed = |error: &std::io::Error| StoreError::io(format!("write {}", path.display()), error);
     let is_new = !path.exists();
@@ -279,7 +279,7 @@ pub(super) fn each_delta(db: &Db, from: u64, to: u64, mut f: impl FnMut(Delta) -
     let mut range = db.range(Family::AllocDelta, &key(from + 1), Some(key(to + 1).to_vec()));
     let (mut expected, mut bytes) = (from + 1, 0);
     while let Some((found, value)) = range.next()? {
-        if position_of(found) != Some(expected) {
+        if decode_key(found) != Some(expected) {
             return Err(misfit("deltas", &format!("{expected} is missing")));
         }
         let delta = Delta::decode(value).filter(|delta| !delta.void);
@@ -306,7 +306,7 @@ pub(super) fn apply_totals(
 }
 
 /// Splits a change at page boundaries.
-fn split(change: Change, dirty: &mut BTreeMap<u32, Vec<(u16, u16, bool)>>) {
+fn split(change: AllocationChange, dirty: &mut BTreeMap<u32, Vec<(u16, u16, bool)>>) {
     let (mut at, end) = (change.run.start, change.run.start + change.run.blocks);
     while at < end {
         let page = at / PAGE_BLOCKS;
@@ -325,7 +325,7 @@ fn copy_words(bytes: &[u8], words: &mut [u64]) {
 }
 
 /// Fills in the pages that take no place. Returns (place, page) of the others, sorted by place.
-pub(super) fn stored_pages(head: &Head, words: &mut [u64]) -> Vec<(u32, u32)> {
+pub(super) fn stored_pages(head: &ImageHeader, words: &mut [u64]) -> Vec<(u32, u32)> {
     let mut stored = Vec::new();
     for ((at, page), words) in (0..).zip(&head.pages).zip(words.as_chunks_mut::<PAGE_WORDS>().0) {
         match page.index() {
@@ -364,7 +364,7 @@ fn chunks(stored: &[(u32, u32)]) -> Vec<Chunk<'_>> {
 /// `words` must be zero except for full pages.
 pub(super) fn load_pages(
     stored: &[(u32, u32)],
-    head: &Head,
+    head: &ImageHeader,
     words: &mut [u64],
     read: impl Fn(u32, &mut [u8]) -> Result<()> + Sync,
 ) -> Result<std::result::Result<(), String>> {
@@ -420,22 +420,22 @@ pub(super) fn load_pages(
 
 /// A bitmap that is read in advance, while the database is being opened.
 #[derive(Debug)]
-pub(in crate::blue) struct Ahead(JoinHandle<Option<(u64, Vec<u64>)>>);
+pub(in crate::blue) struct BitmapPrefetch(JoinHandle<Option<(u64, Vec<u64>)>>);
 
-impl Ahead {
+impl BitmapPrefetch {
     /// Starts reading the checkpoint that seems to be the newest. Whether it is valid is determined later.
-    pub(in crate::blue) fn begin(directory: &Path, uuid: Uuid, device_blocks: u64) -> Option<Ahead> {
+    pub(in crate::blue) fn begin(directory: &Path, uuid: Uuid, device_blocks: u64) -> Option<BitmapPrefetch> {
         let directory = directory.to_owned();
         let read = move || {
             let checkpoint =
-                Checkpoint::open(&directory, uuid, device_blocks, Kind::Checkpoint, |_| Ok(true))
+                Checkpoint::open(&directory, uuid, device_blocks, ImageKind::Checkpoint, |_| Ok(true))
                     .ok()?
                     .ok()?;
-            let mut words = bits::none(device_blocks);
+            let mut words = bits::empty(device_blocks);
             checkpoint.load(&mut words).ok()?.ok()?;
             Some((checkpoint.head.sequence, words))
         };
-        std::thread::Builder::new().name("bstore_ahead".into()).spawn(read).ok().map(Ahead)
+        std::thread::Builder::new().name("bstore_ahead".into()).spawn(read).ok().map(BitmapPrefetch)
     }
 
     /// The bitmap, if it belongs to `checkpoint`.
@@ -446,13 +446,13 @@ impl Ahead {
 }
 
 /// The places in the file of pages that the current head does not use, lowest first.
-struct Places {
+struct FreePageSlots {
     taken: Vec<bool>,
     next: u32,
 }
 
-impl Places {
-    fn of(head: Option<&Head>) -> Places {
+impl FreePageSlots {
+    fn of(head: Option<&ImageHeader>) -> FreePageSlots {
         let mut taken = Vec::new();
         for index in head.into_iter().flat_map(|head| &head.pages).filter_map(|page| page.index()) {
             let index = index as usize;
@@ -461,7 +461,7 @@ impl Places {
             }
             taken[index] = true;
         }
-        Places { taken, next: 0 }
+        FreePageSlots { taken, next: 0 }
     }
 
     fn take(&mut self) -> u32 {
@@ -488,7 +488,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes a page, if it needs a place.
-    fn put(&mut self, words: &[u64; PAGE_WORDS], places: &mut Places) -> Result<Page> {
+    fn put(&mut self, words: &[u64; PAGE_WORDS], places: &mut FreePageSlots) -> Result<Page> {
         if words.iter().all(|word| *word == 0) {
             return Ok(Page::FREE);
         }
@@ -527,14 +527,14 @@ impl SpaceAccounting {
     /// The head of an image of this accounting.
     pub(in crate::blue) fn head(
         &self,
-        kind: Kind,
+        kind: ImageKind,
         uuid: Uuid,
         position: u64,
         frontier: u64,
         device_blocks: u64,
-    ) -> Head {
-        let pages = if kind == Kind::Totals { 0 } else { pages_of(device_blocks) };
-        Head {
+    ) -> ImageHeader {
+        let pages = if kind == ImageKind::Totals { 0 } else { page_count(device_blocks) };
+        ImageHeader {
             kind,
             uuid,
             sequence: 0,

@@ -6,7 +6,7 @@
 
 use crate::PoolUsage;
 use crate::blue::onode::Run;
-use crate::blue::varint::{self, Fields};
+use crate::blue::varint::{self, FieldReader};
 use nacre_types::crc32c::crc32c;
 use nacre_types::ids::{PgId, PoolId};
 
@@ -23,13 +23,13 @@ pub(in crate::blue) fn key(position: u64) -> [u8; 8] {
 pub(in crate::blue) const END: [u8; 9] = [0xff; 9];
 
 /// The position in the key of a delta.
-pub(in crate::blue) fn position_of(key: &[u8]) -> Option<u64> {
+pub(in crate::blue) fn decode_key(key: &[u8]) -> Option<u64> {
     key.try_into().ok().map(u64::from_be_bytes)
 }
 
 /// A change of the set of used blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::blue) struct Change {
+pub(in crate::blue) struct AllocationChange {
     pub(in crate::blue) run: Run,
     /// True if the run was allocated, false if it was freed.
     pub(in crate::blue) used: bool,
@@ -39,7 +39,7 @@ pub(in crate::blue) struct Change {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::blue) struct Delta {
     /// In order of occurrence.
-    pub(in crate::blue) changes: Vec<Change>,
+    pub(in crate::blue) changes: Vec<AllocationChange>,
     pub(in crate::blue) pools: Vec<(PoolId, PoolUsage)>,
     /// The number of objects of each collection, or `None` if it was removed.
     pub(in crate::blue) collections: Vec<(PgId, Option<u64>)>,
@@ -107,7 +107,7 @@ impl Delta {
         }
         let ([VERSION, flags @ (0 | FLAG_VOID)], rest) = body.split_first_chunk::<2>()? else { return None };
         let mut delta = Delta { void: *flags == FLAG_VOID, ..Delta::default() };
-        let mut fields = Fields(rest);
+        let mut fields = FieldReader(rest);
         let mut last_end = 0_u64;
         loop {
             let head = fields.number()?;
@@ -116,7 +116,7 @@ impl Delta {
             }
             let run = Run { start: last_end.wrapping_add(fields.signed()? as u64), blocks: head >> 1 };
             last_end = run.start.checked_add(run.blocks).filter(|_| run.blocks > 0)?;
-            delta.changes.push(Change { run, used: head & 1 == 1 });
+            delta.changes.push(AllocationChange { run, used: head & 1 == 1 });
         }
         for _ in 0..fields.number()? {
             delta.pools.push(take_usage(&mut fields)?);
@@ -144,7 +144,7 @@ pub(super) fn put_usage(out: &mut Vec<u8>, pool: PoolId, usage: PoolUsage) {
     }
 }
 
-pub(super) fn take_usage(fields: &mut Fields<'_>) -> Option<(PoolId, PoolUsage)> {
+pub(super) fn take_usage(fields: &mut FieldReader<'_>) -> Option<(PoolId, PoolUsage)> {
     let pool = PoolId(fields.signed()?);
     let usage = PoolUsage {
         stored_bytes: fields.number()?,
@@ -164,7 +164,7 @@ pub(super) fn put_collection(out: &mut Vec<u8>, id: PgId, number: u64) {
     varint::put(out, number);
 }
 
-pub(super) fn take_collection(fields: &mut Fields<'_>) -> Option<(PgId, u64)> {
+pub(super) fn take_collection(fields: &mut FieldReader<'_>) -> Option<(PgId, u64)> {
     let pool = PoolId(fields.signed()?);
     Some((PgId::new(pool, fields.small()?), fields.number()?))
 }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn fuzz_deltas() {
         let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
-        let run = |start, blocks, used| Change { run: Run { start, blocks }, used };
+        let run = |start, blocks, used| AllocationChange { run: Run { start, blocks }, used };
         let usage = PoolUsage {
             stored_bytes: 1 << 33,
             allocated_bytes: 4096,

@@ -6,7 +6,7 @@
 //! file that outlived its removal is never used.
 
 use super::checkpoint::{load_pages, stored_pages};
-use super::head::{Head, Kind, PAGE_BYTES, PAGE_WORDS, Page};
+use super::head::{ImageHeader, ImageKind, PAGE_BYTES, PAGE_WORDS, Page};
 use super::{FILE, SpaceAccounting};
 use crate::blue::device::Device;
 use crate::error::{Result, StoreError};
@@ -32,7 +32,7 @@ pub(in crate::blue) fn write(
     expected: Expected,
 ) -> Result<()> {
     let Expected { uuid, position, frontier, device_blocks } = expected;
-    let mut head = accounting.head(Kind::File, uuid, position, frontier, device_blocks);
+    let mut head = accounting.head(ImageKind::File, uuid, position, frontier, device_blocks);
     let pages = accounting.used.as_chunks::<PAGE_WORDS>().0;
     let mut place = 0;
     let mut bytes = Vec::with_capacity(PAGE_BYTES);
@@ -116,7 +116,7 @@ pub(in crate::blue) fn read(
 }
 
 /// The head, and the offset of the pages in bytes.
-fn read_head(file: &Device) -> std::result::Result<(Head, u64), String> {
+fn read_head(file: &Device) -> std::result::Result<(ImageHeader, u64), String> {
     let size = file.size().map_err(|error| error.to_string())?;
     let mut len = PAGE_BYTES as u64;
     loop {
@@ -129,7 +129,7 @@ fn read_head(file: &Device) -> std::result::Result<(Head, u64), String> {
         let told = buffer[40..44].try_into().map(u32::from_le_bytes).unwrap_or_default();
         let whole = (u64::from(told) + 4).next_multiple_of(PAGE_BYTES as u64);
         if whole <= len {
-            return Ok((Head::decode(&buffer, &[Kind::File])?, whole));
+            return Ok((ImageHeader::decode(&buffer, &[ImageKind::File])?, whole));
         }
         len = whole;
     }

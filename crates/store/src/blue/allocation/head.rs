@@ -4,7 +4,7 @@
 use super::delta::{put_collection, put_usage, take_collection, take_usage};
 use crate::PoolUsage;
 use crate::blue::onode::BLOCK_BYTES;
-use crate::blue::varint::{self, Fields};
+use crate::blue::varint::{self, FieldReader};
 use nacre_types::crc32c::crc32c;
 use nacre_types::ids::{PgId, PoolId};
 use std::collections::BTreeMap;
@@ -21,13 +21,13 @@ const VERSION: u32 = 2;
 const FIXED_BYTES: usize = 84;
 
 /// Number of pages for `device_blocks` blocks.
-pub(in crate::blue) fn pages_of(device_blocks: u64) -> usize {
+pub(in crate::blue) fn page_count(device_blocks: u64) -> usize {
     device_blocks.div_ceil(PAGE_BLOCKS) as usize
 }
 
 /// The purpose of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::blue) enum Kind {
+pub(in crate::blue) enum ImageKind {
     /// The state at a position; its pages are in the file `pages`.
     Checkpoint,
     /// The state at a clean shutdown; its pages follow the head.
@@ -36,12 +36,12 @@ pub(in crate::blue) enum Kind {
     Totals,
 }
 
-impl Kind {
+impl ImageKind {
     fn magic(self) -> &'static [u8; 16] {
         match self {
-            Kind::Checkpoint => b"nacre checkpoint",
-            Kind::File => b"nacre allocation",
-            Kind::Totals => b"nacre freetotals",
+            ImageKind::Checkpoint => b"nacre checkpoint",
+            ImageKind::File => b"nacre allocation",
+            ImageKind::Totals => b"nacre freetotals",
         }
     }
 }
@@ -69,8 +69,8 @@ impl Page {
 
 /// The head of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::blue) struct Head {
-    pub(in crate::blue) kind: Kind,
+pub(in crate::blue) struct ImageHeader {
+    pub(in crate::blue) kind: ImageKind,
     /// The store's uuid.
     pub(in crate::blue) uuid: Uuid,
     /// Sequence number of the image: the newest one is used.
@@ -85,11 +85,11 @@ pub(in crate::blue) struct Head {
     pub(in crate::blue) usage: BTreeMap<PoolId, PoolUsage>,
     /// Number of objects in each collection.
     pub(in crate::blue) objects: BTreeMap<PgId, u64>,
-    /// Empty for [`Kind::Totals`].
+    /// Empty for [`ImageKind::Totals`].
     pub(in crate::blue) pages: Vec<Page>,
 }
 
-impl Head {
+impl ImageHeader {
     pub(in crate::blue) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(FIXED_BYTES + self.pages.len() * 8 + self.objects.len() * 16 + 64);
         out.extend_from_slice(self.kind.magic());
@@ -117,7 +117,7 @@ impl Head {
     }
 
     /// Decodes a head of one of `kinds` at the start of `bytes`. The error says what is wrong.
-    pub(in crate::blue) fn decode(bytes: &[u8], kinds: &[Kind]) -> Result<Head, &'static str> {
+    pub(in crate::blue) fn decode(bytes: &[u8], kinds: &[ImageKind]) -> Result<ImageHeader, &'static str> {
         let magic = bytes.first_chunk::<16>().ok_or("cut short")?;
         let kind = *kinds.iter().find(|kind| kind.magic() == magic).ok_or("no such head")?;
         let len = u32_at(bytes, 40).ok_or("cut short")? as usize;
@@ -128,12 +128,12 @@ impl Head {
         if u32_at(body, 16) != Some(VERSION) || u32_at(body, 20) != Some(BLOCK_BYTES as u32) {
             return Err("written in another format");
         }
-        Head::decode_body(kind, body).ok_or("malformed")
+        ImageHeader::decode_body(kind, body).ok_or("malformed")
     }
 
-    fn decode_body(kind: Kind, body: &[u8]) -> Option<Head> {
+    fn decode_body(kind: ImageKind, body: &[u8]) -> Option<ImageHeader> {
         let number = |at: usize| body.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
-        let mut head = Head {
+        let mut head = ImageHeader {
             kind,
             uuid: Uuid::from_slice(body.get(24..40)?).ok()?,
             sequence: number(44)?,
@@ -145,7 +145,7 @@ impl Head {
             objects: BTreeMap::new(),
             pages: Vec::new(),
         };
-        let mut fields = Fields(&body[FIXED_BYTES..]);
+        let mut fields = FieldReader(&body[FIXED_BYTES..]);
         for _ in 0..fields.number()? {
             let (pool, usage) = take_usage(&mut fields)?;
             head.usage.insert(pool, usage);
@@ -155,7 +155,7 @@ impl Head {
             head.objects.insert(id, objects);
         }
         let (pages, []) = fields.0.as_chunks::<8>() else { return None };
-        let expected = if kind == Kind::Totals { 0 } else { pages_of(head.device_blocks) };
+        let expected = if kind == ImageKind::Totals { 0 } else { page_count(head.device_blocks) };
         if pages.len() != expected || head.frontier > head.device_blocks || head.used > head.frontier {
             return None;
         }
@@ -182,8 +182,8 @@ mod tests {
     #[test]
     fn fuzz_heads() {
         let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
-        let head = Head {
-            kind: Kind::Checkpoint,
+        let head = ImageHeader {
+            kind: ImageKind::Checkpoint,
             uuid: Uuid::from_u128(7),
             sequence: 3,
             position: 900,
@@ -197,15 +197,15 @@ mod tests {
             objects: BTreeMap::from([(PgId::new(PoolId(2), 5), 1), (PgId::new(PoolId(-1), 0), 0)]),
             pages: vec![Page { place: 2, crc: 77 }, Page::FREE, Page::FULL],
         };
-        let kinds = [Kind::Checkpoint, Kind::Totals];
-        let mut totals = Head { kind: Kind::Totals, ..head.clone() };
+        let kinds = [ImageKind::Checkpoint, ImageKind::Totals];
+        let mut totals = ImageHeader { kind: ImageKind::Totals, ..head.clone() };
         totals.pages.clear();
-        assert_eq!(Head::decode(&head.encode(), &kinds), Ok(head.clone()));
-        assert_eq!(Head::decode(&totals.encode(), &[Kind::Checkpoint]), Err("no such head"));
+        assert_eq!(ImageHeader::decode(&head.encode(), &kinds), Ok(head.clone()));
+        assert_eq!(ImageHeader::decode(&totals.encode(), &[ImageKind::Checkpoint]), Err("no such head"));
         let mut bytes = head.encode();
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(Head::decode(&bytes, &kinds).is_err(), "bit {bit}");
+            assert!(ImageHeader::decode(&bytes, &kinds).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
         let reseal = |record: &mut [u8]| {
@@ -219,6 +219,6 @@ mod tests {
         };
         let seeds = vec![head.encode(), totals.encode()];
         let target = Target { repair: reseal, ..Target::new("allocation-head", corpus, seeds) };
-        target.run(|input| Head::decode(input, &kinds).ok().map(|head| head.encode()));
+        target.run(|input| ImageHeader::decode(input, &kinds).ok().map(|head| head.encode()));
     }
 }

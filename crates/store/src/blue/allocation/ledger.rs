@@ -3,9 +3,9 @@
 
 use super::delta::{self, DeltaWriter};
 use super::freelist;
-use super::worker::Worker;
+use super::worker::CheckpointWorker;
 use crate::PoolUsage;
-use crate::blue::commit::Queued;
+use crate::blue::commit::QueuedTxn;
 use crate::blue::db::{Family, FamilyIds, RawBatch};
 use nacre_types::ids::{PgId, PoolId};
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 /// Bytes that a delta takes in the database in addition to its value.
 const DELTA_OVERHEAD: u64 = 24;
 /// At this multiple of the limit for deltas, commits wait for the checkpoint in progress.
-const PATIENCE: u64 = 4;
+const MAX_BACKLOG_FACTOR: u64 = 4;
 
 /// How a mounted store records its allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::blue) enum Scheme {
+pub(in crate::blue) enum FreelistMode {
     /// With deltas and checkpoints.
     Deltas,
     /// With records in the database for the blocks, and with deltas and checkpoints for totals.
@@ -28,8 +28,8 @@ pub(in crate::blue) enum Scheme {
 
 /// The commit thread's accounting.
 #[derive(Debug)]
-pub(in crate::blue) struct Ledger {
-    scheme: Scheme,
+pub(in crate::blue) struct FreelistManager {
+    scheme: FreelistMode,
     /// Position of the last delta.
     position: u64,
     /// Usage as of the last delta.
@@ -45,16 +45,16 @@ pub(in crate::blue) struct Ledger {
     limit_bytes: u64,
 }
 
-impl Ledger {
+impl FreelistManager {
     /// Continues after `position`, with `bytes` of existing deltas.
     pub(in crate::blue) fn new(
-        scheme: Scheme,
+        scheme: FreelistMode,
         position: u64,
         bytes: u64,
         usage: BTreeMap<PoolId, PoolUsage>,
         limit_bytes: u64,
-    ) -> Ledger {
-        Ledger {
+    ) -> FreelistManager {
+        FreelistManager {
             scheme,
             position,
             usage,
@@ -72,15 +72,15 @@ impl Ledger {
     /// Adds the changes of these transactions to the batch.
     pub(in crate::blue) fn record(
         &mut self,
-        queued: &[Queued],
-        worker: &Worker,
+        queued: &[QueuedTxn],
+        worker: &CheckpointWorker,
         ids: FamilyIds,
         batch: &mut RawBatch,
     ) {
         for queued in queued.iter().filter(|queued| !queued.usage.is_none()) {
             queued.usage.apply_to(self.usage.entry(queued.pool).or_default());
         }
-        if self.scheme == Scheme::Off {
+        if self.scheme == FreelistMode::Off {
             return;
         }
         if worker.is_broken() {
@@ -105,7 +105,7 @@ impl Ledger {
                 self.collections.insert(id, objects);
             }
             changes |= !queued.allocated.is_empty() || !queued.freed.is_empty();
-            if self.scheme == Scheme::Records {
+            if self.scheme == FreelistMode::Records {
                 queued
                     .allocated
                     .iter()
@@ -128,20 +128,20 @@ impl Ledger {
     }
 
     /// Must be called when the batch is durable. Every block in its deltas is below `frontier`.
-    pub(in crate::blue) fn committed(&mut self, worker: &Worker, frontier: u64) {
-        if self.bytes < self.limit_bytes || self.scheme == Scheme::Off {
+    pub(in crate::blue) fn committed(&mut self, worker: &CheckpointWorker, frontier: u64) {
+        if self.bytes < self.limit_bytes || self.scheme == FreelistMode::Off {
             return;
         }
         if worker.request(self.position, frontier) {
             (self.requested, self.covered) = (self.position, self.bytes);
-        } else if self.bytes >= self.limit_bytes.saturating_mul(PATIENCE) {
+        } else if self.bytes >= self.limit_bytes.saturating_mul(MAX_BACKLOG_FACTOR) {
             worker.wait(self.requested);
         }
     }
 
     /// Stops recording: from now on only a scan can determine what is allocated.
     fn end(&mut self, ids: FamilyIds, batch: &mut RawBatch) {
-        self.scheme = Scheme::Off;
+        self.scheme = FreelistMode::Off;
         self.position += 1;
         batch.delete_range(ids, Family::AllocDelta, &delta::key(0), &delta::key(self.position));
         batch.put(ids, Family::AllocDelta, &delta::key(self.position), &delta::empty(true));

@@ -1,19 +1,19 @@
 //! The start of a store: determines what is allocated from the cheapest sound source, and begins recording.
 
-use super::checkpoint::{Ahead, Checkpoint, apply_totals, each_delta};
-use super::delta::{self, Delta, position_of};
+use super::checkpoint::{BitmapPrefetch, Checkpoint, apply_totals, each_delta};
+use super::delta::{self, Delta, decode_key};
 use super::file::{self, Expected};
-use super::head::Kind;
-use super::ledger::Scheme;
+use super::head::ImageKind;
+use super::ledger::FreelistMode;
 use super::{DIRECTORY, FILE, SpaceAccounting, bits, freelist};
 use crate::AllocationSource;
 use crate::StoreEvents;
 use crate::blue::BlueStoreConfig;
 use crate::blue::db::{Db, Family, RawBatch};
 use crate::blue::label::FIRST_DATA_BLOCK;
-use crate::blue::mount::Opened;
+use crate::blue::mount::OpenedStore;
 use crate::blue::onode::{BLOCK_BYTES, Run};
-use crate::blue::recovery::{self, Findings};
+use crate::blue::recovery::{self, ScanFindings};
 use crate::blue::state;
 use crate::error::{Result, StoreError};
 use std::path::{Path, PathBuf};
@@ -24,11 +24,11 @@ const FALLBACK_LIMIT_BYTES: u64 = 8 << 20;
 const TYPICAL_DELTA_BYTES: u64 = 64;
 
 /// The allocation state that a start has determined.
-pub(in crate::blue) struct Known {
+pub(in crate::blue) struct AllocationState {
     pub(in crate::blue) accounting: SpaceAccounting,
     pub(in crate::blue) source: AllocationSource,
     /// The findings of a scan.
-    pub(in crate::blue) findings: Findings,
+    pub(in crate::blue) findings: ScanFindings,
     /// The database's limits, or higher ones if a scan found higher values in use.
     pub(in crate::blue) id_max: u64,
     pub(in crate::blue) frontier: u64,
@@ -42,8 +42,8 @@ pub(in crate::blue) struct Known {
 }
 
 /// The way in which a mounted store records its allocation.
-pub(in crate::blue) struct Recording {
-    pub(in crate::blue) scheme: Scheme,
+pub(in crate::blue) struct FreelistState {
+    pub(in crate::blue) scheme: FreelistMode,
     pub(in crate::blue) position: u64,
     pub(in crate::blue) delta_bytes: u64,
     pub(in crate::blue) checkpoint: Option<Checkpoint>,
@@ -51,23 +51,27 @@ pub(in crate::blue) struct Recording {
 }
 
 /// Starts reading the bitmap that a start after a crash needs.
-pub(in crate::blue) fn read_ahead(store: &Path, uuid: uuid::Uuid, device_blocks: u64) -> Option<Ahead> {
-    let folder = folder(store);
-    if folder.join(FILE).exists() { None } else { Ahead::begin(&folder, uuid, device_blocks) }
+pub(in crate::blue) fn prefetch_bitmap(
+    store: &Path,
+    uuid: uuid::Uuid,
+    device_blocks: u64,
+) -> Option<BitmapPrefetch> {
+    let folder = allocation_directory(store);
+    if folder.join(FILE).exists() { None } else { BitmapPrefetch::begin(&folder, uuid, device_blocks) }
 }
 
 /// The directory of the allocation file and the checkpoints.
-pub(in crate::blue) fn folder(store: &Path) -> PathBuf {
+pub(in crate::blue) fn allocation_directory(store: &Path) -> PathBuf {
     store.join(DIRECTORY)
 }
 
 /// The last delta: its position, and its contents if it can be decoded.
 pub(in crate::blue) fn last_delta(db: &Db) -> Result<Option<(u64, Option<Delta>)>> {
-    db.last(Family::AllocDelta, |key, value| Some((position_of(key)?, Delta::decode(value))))
+    db.last(Family::AllocDelta, |key, value| Some((decode_key(key)?, Delta::decode(value))))
 }
 
 /// Creates the first checkpoint of a store without objects. Adds its delta to the batch that creates the store.
-pub(in crate::blue) fn make(
+pub(in crate::blue) fn create_first_checkpoint(
     store: &Path,
     uuid: uuid::Uuid,
     device_blocks: u64,
@@ -75,8 +79,8 @@ pub(in crate::blue) fn make(
     batch: &mut RawBatch,
 ) -> Result<()> {
     let accounting = SpaceAccounting::empty(device_blocks);
-    let head = accounting.head(Kind::Checkpoint, uuid, 0, FIRST_DATA_BLOCK, device_blocks);
-    Checkpoint::replace(&folder(store), None, head, &accounting.used)?;
+    let head = accounting.head(ImageKind::Checkpoint, uuid, 0, FIRST_DATA_BLOCK, device_blocks);
+    Checkpoint::replace(&allocation_directory(store), None, head, &accounting.used)?;
     batch.put(db.ids(), Family::AllocDelta, &delta::key(0), &delta::empty(false));
     Ok(())
 }
@@ -85,14 +89,16 @@ pub(in crate::blue) fn make(
 /// first checkpoint, which is written just before the delta of its position.
 pub(in crate::blue) fn lost_deltas(store: &Path, db: &Db, uuid: uuid::Uuid) -> Result<Option<String>> {
     let Some((last, _)) = last_delta(db)? else { return Ok(None) };
-    let newest = Checkpoint::newest_position(&folder(store), uuid)?;
+    let newest = Checkpoint::newest_position(&allocation_directory(store), uuid)?;
     Ok(newest.filter(|newest| *newest > last + 1).map(|newest| {
         format!("the database ends at allocation delta {last}, but a checkpoint includes delta {newest}")
     }))
 }
 
 /// The allocation state according to the store's notes, without a scan. The text says why the notes are not valid.
-pub(in crate::blue) fn noted(opened: &Opened) -> Result<std::result::Result<Known, String>> {
+pub(in crate::blue) fn load_saved_allocation(
+    opened: &OpenedStore,
+) -> Result<std::result::Result<AllocationState, String>> {
     if opened.loss.is_some() {
         return Ok(Err("the database has lost what was durable".into()));
     }
@@ -105,7 +111,8 @@ pub(in crate::blue) fn noted(opened: &Opened) -> Result<std::result::Result<Know
         Some((_, None)) => return Ok(Err("the last allocation delta can't be decoded".into())),
         Some((last, Some(delta))) => (last, delta),
     };
-    let notes = Notes { opened, folder: folder(&opened.directory), last, void: delta.void };
+    let notes =
+        SavedAllocation { opened, folder: allocation_directory(&opened.directory), last, void: delta.void };
     let by_file = notes.by_file()?;
     match by_file {
         Ok(known) => Ok(Ok(known)),
@@ -118,14 +125,14 @@ pub(in crate::blue) fn noted(opened: &Opened) -> Result<std::result::Result<Know
     }
 }
 
-struct Notes<'a> {
-    opened: &'a Opened,
+struct SavedAllocation<'a> {
+    opened: &'a OpenedStore,
     folder: PathBuf,
     last: u64,
     void: bool,
 }
 
-impl Notes<'_> {
+impl SavedAllocation<'_> {
     fn device_blocks(&self) -> u64 {
         self.opened.label.size / BLOCK_BYTES
     }
@@ -135,12 +142,12 @@ impl Notes<'_> {
             Ok(position <= self.last
                 && self.opened.db.get(Family::AllocDelta, &delta::key(position))?.is_some())
         };
-        let kind = if self.opened.state.records { Kind::Totals } else { Kind::Checkpoint };
+        let kind = if self.opened.state.records { ImageKind::Totals } else { ImageKind::Checkpoint };
         Checkpoint::open(&self.folder, self.opened.label.uuid, self.device_blocks(), kind, is_known)
     }
 
-    fn by_file(&self) -> Result<std::result::Result<Known, String>> {
-        let Opened { state, label, .. } = self.opened;
+    fn by_file(&self) -> Result<std::result::Result<AllocationState, String>> {
+        let OpenedStore { state, label, .. } = self.opened;
         if !state.clean || state.records {
             return Ok(Err("no allocation file counts here".into()));
         }
@@ -156,10 +163,10 @@ impl Notes<'_> {
         };
         let checkpoint = if self.void { None } else { self.checkpoint()?.ok() };
         let deltas = checkpoint.as_ref().map_or(0, |checkpoint| self.last - checkpoint.head().position);
-        Ok(Ok(Known {
+        Ok(Ok(AllocationState {
             accounting,
             source: AllocationSource::File,
-            findings: Findings::default(),
+            findings: ScanFindings::default(),
             id_max: state.id_max,
             frontier: state.frontier,
             checkpoint,
@@ -169,7 +176,7 @@ impl Notes<'_> {
         }))
     }
 
-    fn by_checkpoint(&self) -> Result<std::result::Result<Known, String>> {
+    fn by_checkpoint(&self) -> Result<std::result::Result<AllocationState, String>> {
         if self.void {
             return Ok(Err("allocations were not recorded".into()));
         }
@@ -202,7 +209,7 @@ impl Notes<'_> {
             for change in &delta.changes {
                 let Run { start, blocks } = change.run;
                 let inside = data.contains(&start) && start + blocks <= data.end && !state.records;
-                if !inside || !bits::change(&mut accounting.used, change.run, change.used) {
+                if !inside || !bits::set_range(&mut accounting.used, change.run, change.used) {
                     return Err(StoreError::corrupt("allocation delta", "it contradicts what is allocated"));
                 }
             }
@@ -218,10 +225,10 @@ impl Notes<'_> {
             true => AllocationSource::Records,
             false => AllocationSource::Checkpoint { deltas: self.last - head.position },
         };
-        Ok(Ok(Known {
+        Ok(Ok(AllocationState {
             accounting,
             source,
-            findings: Findings::default(),
+            findings: ScanFindings::default(),
             id_max: state.id_max,
             frontier: state.frontier,
             checkpoint: Some(checkpoint),
@@ -233,19 +240,19 @@ impl Notes<'_> {
 }
 
 /// Determines what is allocated from the store's notes, or otherwise by a scan.
-pub(in crate::blue) fn know(
-    opened: &Opened,
+pub(in crate::blue) fn load_allocation(
+    opened: &OpenedStore,
     config: &BlueStoreConfig,
     events: &dyn StoreEvents,
-) -> Result<Known> {
-    let reason = match noted(opened)? {
+) -> Result<AllocationState> {
+    let reason = match load_saved_allocation(opened)? {
         Ok(known) => return Ok(known),
         Err(reason) => reason,
     };
     tracing::warn!(directory = %opened.directory.display(), %reason, "bluestore: scanning all objects for what is allocated");
     let scanned = recovery::scan(opened, config.recovery_threads, events)?;
     let (last, void) = last_position(opened)?;
-    Ok(Known {
+    Ok(AllocationState {
         accounting: scanned.accounting,
         source: AllocationSource::Scan { reason },
         findings: scanned.findings,
@@ -259,8 +266,8 @@ pub(in crate::blue) fn know(
 }
 
 /// The highest position of a delta or checkpoint, and whether the last delta is void. New notes get positions above it.
-fn last_position(opened: &Opened) -> Result<(u64, bool)> {
-    let newest = Checkpoint::newest_position(&folder(&opened.directory), opened.label.uuid)?;
+fn last_position(opened: &OpenedStore) -> Result<(u64, bool)> {
+    let newest = Checkpoint::newest_position(&allocation_directory(&opened.directory), opened.label.uuid)?;
     let (last, void) = match last_delta(&opened.db)? {
         None => (0, true),
         Some((last, delta)) => (last, delta.is_none_or(|delta| delta.void)),
@@ -270,40 +277,46 @@ fn last_position(opened: &Opened) -> Result<(u64, bool)> {
 
 /// Prepares the notes so that recording can begin, and adds the related changes to the batch that marks the store as
 /// mounted. Nothing may be allocated before that batch is durable.
-pub(in crate::blue) fn begin(
-    opened: &Opened,
+pub(in crate::blue) fn start_recording(
+    opened: &OpenedStore,
     config: &BlueStoreConfig,
     frontier: u64,
-    known: &mut Known,
+    known: &mut AllocationState,
     batch: &mut RawBatch,
-) -> Result<Recording> {
-    let (db, ids, folder) = (&opened.db, opened.db.ids(), folder(&opened.directory));
+) -> Result<FreelistState> {
+    let (db, ids, folder) = (&opened.db, opened.db.ids(), allocation_directory(&opened.directory));
     let scheme = if !known.findings.is_empty() {
-        Scheme::Off
+        FreelistMode::Off
     } else if !config.allocation_from_file {
-        Scheme::Records
+        FreelistMode::Records
     } else if config.checkpoint_bytes == 0 {
-        Scheme::Off
+        FreelistMode::Off
     } else {
-        Scheme::Deltas
+        FreelistMode::Deltas
     };
     let limit_bytes =
         if config.checkpoint_bytes == 0 { FALLBACK_LIMIT_BYTES } else { config.checkpoint_bytes };
-    let kind = if scheme == Scheme::Records { Kind::Totals } else { Kind::Checkpoint };
-    for key in std::mem::take(&mut known.findings.needless) {
+    let kind = if scheme == FreelistMode::Records { ImageKind::Totals } else { ImageKind::Checkpoint };
+    for key in std::mem::take(&mut known.findings.unreferenced) {
         batch.delete(ids, Family::Shared, &key);
     }
     let mut checkpoint = known.checkpoint.take();
-    if scheme != Scheme::Off
+    if scheme != FreelistMode::Off
         && !matches!(known.source, AllocationSource::Scan { .. })
         && let Some(checkpoint) = checkpoint.take_if(|checkpoint| checkpoint.head().kind == kind)
     {
         file::invalidate(&folder)?;
         let (position, delta_bytes) = (known.last, known.delta_bytes);
-        return Ok(Recording { scheme, position, delta_bytes, checkpoint: Some(checkpoint), limit_bytes });
+        return Ok(FreelistState {
+            scheme,
+            position,
+            delta_bytes,
+            checkpoint: Some(checkpoint),
+            limit_bytes,
+        });
     }
     let is_ahead = known.last > last_delta(db)?.map_or(0, |(last, _)| last);
-    let replaces = opened.state.records || (scheme != Scheme::Off && checkpoint.is_none());
+    let replaces = opened.state.records || (scheme != FreelistMode::Off && checkpoint.is_none());
     if is_ahead || (replaces && !known.void) {
         // Until the new notes are complete, a start must not use records that are being rewritten. It must not take the
         // checkpoint, which is written first, for one that is newer than the database. And it must not continue from an older
@@ -317,34 +330,34 @@ pub(in crate::blue) fn begin(
     let position = known.last + 1;
     let mut made = None;
     match scheme {
-        Scheme::Records => freelist::rewrite(db, &known.accounting.used)?,
-        Scheme::Deltas | Scheme::Off => freelist::clear(ids, batch),
+        FreelistMode::Records => freelist::rewrite(db, &known.accounting.used)?,
+        FreelistMode::Deltas | FreelistMode::Off => freelist::clear(ids, batch),
     }
-    if scheme != Scheme::Off {
+    if scheme != FreelistMode::Off {
         let blocks = opened.label.size / BLOCK_BYTES;
         let head = known.accounting.head(kind, opened.label.uuid, position, frontier, blocks);
         made = Some(Checkpoint::replace(&folder, checkpoint.as_ref(), head, &known.accounting.used)?);
     }
     file::invalidate(&folder)?;
     batch.delete_range(ids, Family::AllocDelta, &delta::key(0), &delta::key(position));
-    batch.put(ids, Family::AllocDelta, &delta::key(position), &delta::empty(scheme == Scheme::Off));
-    batch.put(ids, Family::Super, state::RECORDS, &[u8::from(scheme == Scheme::Records)]);
-    Ok(Recording { scheme, position, delta_bytes: 0, checkpoint: made, limit_bytes })
+    batch.put(ids, Family::AllocDelta, &delta::key(position), &delta::empty(scheme == FreelistMode::Off));
+    batch.put(ids, Family::Super, state::RECORDS, &[u8::from(scheme == FreelistMode::Records)]);
+    Ok(FreelistState { scheme, position, delta_bytes: 0, checkpoint: made, limit_bytes })
 }
 
 /// Records the allocation of an unmounted store that was filled by other means, with the batch that fills it.
-pub(in crate::blue) fn note(
-    opened: &Opened,
+pub(in crate::blue) fn record_filled(
+    opened: &OpenedStore,
     config: &BlueStoreConfig,
     accounting: SpaceAccounting,
     frontier: u64,
     batch: &mut RawBatch,
 ) -> Result<()> {
     let (last, void) = last_position(opened)?;
-    let mut known = Known {
+    let mut known = AllocationState {
         accounting,
         source: AllocationSource::Scan { reason: "filled".into() },
-        findings: Findings::default(),
+        findings: ScanFindings::default(),
         id_max: opened.state.id_max,
         frontier,
         checkpoint: None,
@@ -352,11 +365,11 @@ pub(in crate::blue) fn note(
         last,
         void,
     };
-    begin(opened, config, frontier, &mut known, batch).map(drop)
+    start_recording(opened, config, frontier, &mut known, batch).map(drop)
 }
 
 /// Makes the next start of a store that is being closed scan, because its notes do not contain all free blocks.
-pub(in crate::blue) fn void(db: &Db, batch: &mut RawBatch) -> Result<()> {
+pub(in crate::blue) fn mark_invalid(db: &Db, batch: &mut RawBatch) -> Result<()> {
     let position = last_delta(db)?.map_or(0, |(position, _)| position + 1);
     batch.put(db.ids(), Family::AllocDelta, &delta::key(position), &delta::empty(true));
     Ok(())
@@ -370,5 +383,5 @@ pub(in crate::blue) fn save(
     expected: Expected,
 ) -> Result<()> {
     let position = last_delta(db)?.map_or(0, |(position, _)| position);
-    file::write(&folder(store), accounting, Expected { position, ..expected })
+    file::write(&allocation_directory(store), accounting, Expected { position, ..expected })
 }

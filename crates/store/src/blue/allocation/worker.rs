@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// State shared by the commit thread and the checkpoint thread.
 #[derive(Debug, Default)]
-pub(in crate::blue) struct Worker {
+pub(in crate::blue) struct CheckpointWorker {
     state: Mutex<State>,
     changed: Condvar,
     cancel: AtomicBool,
@@ -29,7 +29,7 @@ struct State {
     end: bool,
 }
 
-impl Worker {
+impl CheckpointWorker {
     /// Requests a checkpoint. Returns false if one is in progress or none can be made.
     pub(super) fn request(&self, position: u64, frontier: u64) -> bool {
         let mut state = self.state.lock();

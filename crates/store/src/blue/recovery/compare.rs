@@ -1,6 +1,6 @@
 //! Scans of an unmounted store, for tools that compare them.
 
-use super::{Findings, ScanStats, scan};
+use super::{ScanFindings, ScanStats, scan};
 use crate::blue::allocation::start;
 use crate::blue::label::FIRST_DATA_BLOCK;
 use crate::blue::onode::BLOCK_BYTES;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// The allocation state as determined in one way.
 #[derive(Debug)]
-pub struct Recovery {
+pub struct RecoveredAllocation {
     /// The counts of the scan. All 0 if there was none.
     pub stats: ScanStats,
     /// Usage of each pool that has any.
@@ -27,26 +27,26 @@ pub struct Recovery {
     /// What is wrong with the store, for display: health codes and texts.
     pub health: Vec<(String, String)>,
     used: Vec<u64>,
-    findings: Findings,
+    findings: ScanFindings,
     frontier: u64,
     device_blocks: u64,
 }
 
-impl Recovery {
+impl RecoveredAllocation {
     /// Whether both have the same usage.
-    pub fn same_usage(&self, other: &Recovery) -> bool {
+    pub fn same_usage(&self, other: &RecoveredAllocation) -> bool {
         self.pools == other.pools
     }
 
     /// Whether both result in the same allocator: the same free blocks, and the same blocks withheld for the same reason.
-    pub fn same_allocator(&self, other: &Recovery) -> bool {
+    pub fn same_allocator(&self, other: &RecoveredAllocation) -> bool {
         self.used == other.used
             && self.findings.disputed == other.findings.disputed
             && (self.findings.undecodable == 0) == (other.findings.undecodable == 0)
     }
 
     /// Number of blocks that are used here and free in `other`, and vice versa.
-    pub fn differences(&self, other: &Recovery) -> (u64, u64) {
+    pub fn differences(&self, other: &RecoveredAllocation) -> (u64, u64) {
         self.used.iter().zip(&other.used).fold((0, 0), |(more, less), (own, their)| {
             (more + u64::from((own & !their).count_ones()), less + u64::from((their & !own).count_ones()))
         })
@@ -67,7 +67,7 @@ impl Recovery {
         FreeSpace {
             capacity_bytes: (self.device_blocks - FIRST_DATA_BLOCK) * BLOCK_BYTES,
             unit_bytes: BLOCK_BYTES,
-            free_bytes: (allocator.free() + allocator.ungrown()) * BLOCK_BYTES,
+            free_bytes: (allocator.free() + allocator.blocks_above_frontier()) * BLOCK_BYTES,
             extents: runs.iter().map(|run| (run.start * BLOCK_BYTES, run.blocks * BLOCK_BYTES)).collect(),
             more,
         }
@@ -82,14 +82,14 @@ impl BlueStore {
         config: &BlueStoreConfig,
         threads: usize,
         events: &dyn StoreEvents,
-    ) -> Result<Recovery> {
+    ) -> Result<RecoveredAllocation> {
         let opened = mount::open(directory, config)?;
         let begun = Instant::now();
         let scanned = scan(&opened, threads, events)?;
         let took = begun.elapsed();
         let mut pools = scanned.accounting.usage;
         pools.retain(|_, usage| *usage != PoolUsage::default());
-        Ok(Recovery {
+        Ok(RecoveredAllocation {
             stats: scanned.stats,
             pools,
             took,
@@ -103,19 +103,19 @@ impl BlueStore {
     }
 
     /// The allocation state noted by an unmounted store. The inner `Err` says why a start would scan.
-    pub fn noted_allocation(
+    pub fn saved_allocation(
         directory: &Path,
         config: &BlueStoreConfig,
-    ) -> Result<std::result::Result<Recovery, String>> {
+    ) -> Result<std::result::Result<RecoveredAllocation, String>> {
         let opened = mount::open(directory, config)?;
         let begun = Instant::now();
-        let known = match start::noted(&opened)? {
+        let known = match start::load_saved_allocation(&opened)? {
             Ok(known) => known,
             Err(reason) => return Ok(Err(reason)),
         };
         let mut pools = known.accounting.usage;
         pools.retain(|_, usage| *usage != PoolUsage::default());
-        Ok(Ok(Recovery {
+        Ok(Ok(RecoveredAllocation {
             stats: ScanStats::default(),
             pools,
             took: begun.elapsed(),
@@ -129,7 +129,7 @@ impl BlueStore {
     }
 
     /// Evicts the store's database from the kernel's page cache, so that a scan reads it from disk.
-    pub fn evict(directory: &Path) -> Result<()> {
+    pub fn drop_page_cache(directory: &Path) -> Result<()> {
         let db = directory.join("db");
         let failed = |error: &std::io::Error| StoreError::io(format!("read {}", db.display()), error);
         for entry in std::fs::read_dir(&db).map_err(|e| failed(&e))? {

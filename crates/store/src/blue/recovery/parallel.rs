@@ -1,17 +1,17 @@
-//! The parallel scan: threads take key ranges of about the same size, decode records in place ([`super::wire`]) and
+//! The parallel scan: threads take key ranges of about the same size, decode records in place ([`super::record_decoder`]) and
 //! mark blocks in one shared bitmap.
 //!
 //! The scan of a large store is limited by marking: its blocks are spread over a bitmap that is larger than any cache. So runs
 //! are collected and their words are read first, with many cache misses at a time, before each run is marked.
 
-use super::wire::{self, Blob};
-use super::{Findings, Highest, Progress, ScanStats, Traversed, bytes_of};
+use super::record_decoder::{self, Blob};
+use super::{MaxInUse, Progress, ScanFindings, ScanStats, Traversal, bytes_of};
 use crate::PoolUsage;
 use crate::blue::allocation::SpaceAccounting;
 use crate::blue::allocation::bits;
 use crate::blue::db::{Db, Family};
 use crate::blue::label::FIRST_DATA_BLOCK;
-use crate::blue::mount::Opened;
+use crate::blue::mount::OpenedStore;
 use crate::blue::onode::{BLOCK_BYTES, Run, SharedBlob};
 use crate::error::Result;
 use nacre_types::ids::{PgId, PoolId};
@@ -26,11 +26,11 @@ const RANGES_PER_THREAD: u64 = 16;
 /// Minimum size of a range, in bytes.
 const MIN_RANGE_BYTES: u64 = 1 << 20;
 /// Number of runs that are collected before they are marked.
-const GATHER_RUNS: usize = 512;
+const MARK_BATCH_EXTENTS: usize = 512;
 /// Number of records between checks whether to stop.
-const RECORDS_PER_LOOK: u64 = 1024;
+const RECORDS_PER_CHECK: u64 = 1024;
 /// Interval between checks of the threads' progress.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The bitmap of used blocks, shared by all threads.
 struct Bitmap {
@@ -62,17 +62,17 @@ struct Scan<'a> {
 #[derive(Default)]
 struct Part {
     stats: ScanStats,
-    findings: Findings,
-    highest: Highest,
+    findings: ScanFindings,
+    highest: MaxInUse,
     usage: BTreeMap<PoolId, PoolUsage>,
     objects: BTreeMap<PgId, u64>,
 }
 
-pub(super) fn scan(opened: &Opened, threads: usize, mut progress: Progress<'_>) -> Result<Traversed> {
+pub(super) fn scan(opened: &OpenedStore, threads: usize, mut progress: Progress<'_>) -> Result<Traversal> {
     let db = &opened.db;
     let mut whole = Part::default();
     let device_blocks = opened.label.size / BLOCK_BYTES;
-    let words = (0..bits::words_of(device_blocks)).map(|_| AtomicU64::new(0)).collect();
+    let words = (0..bits::word_count(device_blocks)).map(|_| AtomicU64::new(0)).collect();
     let bitmap = Bitmap { words, device_blocks };
     let shared = scan_shared(db, &bitmap, &mut whole)?;
     let ranges = split(db, threads)?;
@@ -103,7 +103,7 @@ pub(super) fn scan(opened: &Opened, threads: usize, mut progress: Progress<'_>) 
         }
         drop(done);
         loop {
-            match ended.recv_timeout(LOOK_INTERVAL) {
+            match ended.recv_timeout(PROGRESS_INTERVAL) {
                 Ok(()) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {
@@ -135,7 +135,7 @@ pub(super) fn scan(opened: &Opened, threads: usize, mut progress: Progress<'_>) 
     let used = scan.bitmap.words.into_iter().map(AtomicU64::into_inner).collect();
     let accounting = SpaceAccounting { used, usage: std::mem::take(&mut whole.usage), objects };
     let Part { findings, stats, highest, .. } = whole;
-    Ok(Traversed { accounting, findings, stats, highest })
+    Ok(Traversal { accounting, findings, stats, highest })
 }
 
 fn scan_shared(db: &Db, bitmap: &Bitmap, part: &mut Part) -> Result<HashMap<u64, Shared>> {
@@ -316,7 +316,7 @@ impl<'a> Thread<'a> {
             at: None,
             usage: PoolUsage::default(),
             holders: Vec::new(),
-            gathered: Vec::with_capacity(GATHER_RUNS * 2),
+            gathered: Vec::with_capacity(MARK_BATCH_EXTENTS * 2),
         }
     }
 
@@ -326,15 +326,15 @@ impl<'a> Thread<'a> {
             let mut seen = 0;
             while let Some((key, value)) = records.next()? {
                 seen += 1;
-                if seen % RECORDS_PER_LOOK == 0 {
-                    self.scan.onodes.fetch_add(RECORDS_PER_LOOK, Ordering::Relaxed);
+                if seen % RECORDS_PER_CHECK == 0 {
+                    self.scan.onodes.fetch_add(RECORDS_PER_CHECK, Ordering::Relaxed);
                     if self.scan.stop.load(Ordering::Relaxed) {
                         return Ok(self.part);
                     }
                 }
                 self.record(key, value);
             }
-            self.scan.onodes.fetch_add(seen % RECORDS_PER_LOOK, Ordering::Relaxed);
+            self.scan.onodes.fetch_add(seen % RECORDS_PER_CHECK, Ordering::Relaxed);
         }
         self.mark();
         self.close();
@@ -344,8 +344,8 @@ impl<'a> Thread<'a> {
     fn record(&mut self, key: &[u8], value: &[u8]) {
         self.part.stats.onode_count += 1;
         let first = self.gathered.len();
-        let coll = wire::collection(key);
-        let read = coll.and_then(|_| wire::onode(value, &mut self.gathered, &mut self.holders));
+        let coll = record_decoder::collection(key);
+        let read = coll.and_then(|_| record_decoder::onode(value, &mut self.gathered, &mut self.holders));
         let (Some(coll), Some(totals)) = (coll, read) else {
             tracing::error!(?key, "bluestore: an object's record can't be decoded");
             self.gathered.truncate(first);
@@ -377,7 +377,7 @@ impl<'a> Thread<'a> {
         if totals.shared_blobs > 0 {
             self.shared(first, totals.nid);
         }
-        if self.gathered.len() >= GATHER_RUNS {
+        if self.gathered.len() >= MARK_BATCH_EXTENTS {
             self.mark();
         }
     }

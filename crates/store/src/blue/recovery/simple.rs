@@ -1,13 +1,13 @@
 //! The simple scan: one thread reads one record after the other and decodes each with the store's own decoder. It is slow, and
 //! written to be obviously correct, because the parallel scan is compared with it.
 
-use super::{Findings, Highest, Progress, ScanStats, Traversed, bytes_of};
+use super::{MaxInUse, Progress, ScanFindings, ScanStats, Traversal, bytes_of};
 use crate::PoolUsage;
 use crate::blue::allocation::SpaceAccounting;
 use crate::blue::db::Family;
 use crate::blue::keys;
 use crate::blue::label::FIRST_DATA_BLOCK;
-use crate::blue::mount::Opened;
+use crate::blue::mount::OpenedStore;
 use crate::blue::onode::{BLOCK_BYTES, Blob, Onode, Run, SharedBlob};
 use crate::error::Result;
 use std::collections::{HashMap, HashSet};
@@ -17,21 +17,21 @@ const RECORDS_PER_LOOK: u64 = 1024;
 
 struct Simple {
     accounting: SpaceAccounting,
-    findings: Findings,
+    findings: ScanFindings,
     stats: ScanStats,
-    highest: Highest,
+    highest: MaxInUse,
     device_blocks: u64,
     shared: HashMap<u64, Run>,
     /// Shared blobs that are already counted for a pool.
     counted: HashSet<u64>,
 }
 
-pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Traversed> {
+pub(super) fn scan(opened: &OpenedStore, mut progress: Progress<'_>) -> Result<Traversal> {
     let mut scan = Simple {
         accounting: SpaceAccounting::empty(opened.label.size / BLOCK_BYTES),
-        findings: Findings::default(),
+        findings: ScanFindings::default(),
         stats: ScanStats::default(),
-        highest: Highest::default(),
+        highest: MaxInUse::default(),
         device_blocks: opened.label.size / BLOCK_BYTES,
         shared: HashMap::new(),
         counted: HashSet::new(),
@@ -74,7 +74,7 @@ pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Traver
         }
     }
     let Simple { accounting, findings, stats, highest, .. } = scan;
-    Ok(Traversed { accounting, findings, stats, highest })
+    Ok(Traversal { accounting, findings, stats, highest })
 }
 
 /// The space that a blob takes on the device.

@@ -3,9 +3,9 @@
 //! The contents of a copy must not depend on the contents of its source when a record is replayed. Small copies go through the
 //! journal. Larger ones are written to a separate file, which is durable before the record and becomes the object's file.
 
-use super::Plan;
+use super::TxnPlanner;
 use crate::error::{Result, StoreError};
-use crate::file::collection::{Pending, UNNUMBERED};
+use crate::file::collection::{NO_SEQ, PendingChange};
 use crate::file::object::BLOCK_BYTES;
 use crate::file::step::Step;
 use bytes::Bytes;
@@ -17,7 +17,7 @@ const SMALL_COPY_BYTES: u64 = 64 << 10;
 /// Number of bytes copied at a time.
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
-impl Plan<'_> {
+impl TxnPlanner<'_> {
     pub(super) fn clone_object(&mut self, from: &ObjectId, to: &ObjectId) -> Result<()> {
         if !self.is_there(from)? {
             return Err(StoreError::NotFound(from.clone()));
@@ -40,7 +40,7 @@ impl Plan<'_> {
         let number = self.new_number();
         let file = self.file(to, number);
         let small = object.allocated_bytes() <= SMALL_COPY_BYTES;
-        let mut pending = vec![(UNNUMBERED, if small { Pending::Fresh } else { Pending::Adopted })];
+        let mut pending = vec![(NO_SEQ, if small { PendingChange::Fresh } else { PendingChange::Adopted })];
         self.steps.push(if small { Step::Create(file) } else { Step::Adopt(file) });
         if !small {
             // Added to the list first, so that it is removed if anything fails.
@@ -59,7 +59,7 @@ impl Plan<'_> {
                     _ => {
                         let data = Bytes::from(data);
                         self.steps.push(Step::Write { file, offset: at, data: data.clone().into() });
-                        pending.push((UNNUMBERED, Pending::Write(at, data)));
+                        pending.push((NO_SEQ, PendingChange::Write(at, data)));
                     }
                 }
                 at = to;
@@ -69,7 +69,7 @@ impl Plan<'_> {
             Some((_, prepared)) if !small => prepared.set_len(size).map_err(failed)?,
             _ => {
                 self.steps.push(Step::SetLen { file, size });
-                pending.push((UNNUMBERED, Pending::SetLen(size)));
+                pending.push((NO_SEQ, PendingChange::SetLen(size)));
             }
         }
         let mut copy = object.copy(number);
@@ -139,7 +139,7 @@ impl Plan<'_> {
         let mut entry = std::mem::take(&mut source.entry);
         let chunks = std::mem::take(&mut source.chunks);
         let omap_changed = source.omap_changed;
-        entry.pending.push((UNNUMBERED, Pending::Was(from.clone())));
+        entry.pending.push((NO_SEQ, PendingChange::RenamedFrom(from.clone())));
         let number = entry.object.as_ref().expect("invariant: looked up above").number;
         let target = self.draft(to)?;
         target.entry = entry;

@@ -1,6 +1,6 @@
 //! `--output-csv`: the figures of a test run in files of comma-separated values, and `--help-output`, which explains them.
 
-use super::general;
+use super::format_g;
 use std::fmt::Write;
 use std::fs;
 use std::io;
@@ -44,7 +44,7 @@ data output from testing routine ...
 ";
 
 /// The figures for one rule and one number of replicas.
-pub(super) struct Figures<'a> {
+pub(super) struct PlacementTables<'a> {
     /// By device, in 16.16 format.
     pub(super) weights: &'a [u32],
     /// Share of the total weight, by device.
@@ -61,7 +61,7 @@ pub(super) struct Figures<'a> {
     pub(super) replicas: i64,
 }
 
-impl Figures<'_> {
+impl PlacementTables<'_> {
     /// Writes `PREFIX-FIGURE.csv` for each figure. Overwrites the files of an earlier number of replicas.
     pub(super) fn write(&self, prefix: &str) -> io::Result<()> {
         let file = |name: &str, text: String| fs::write(format!("{prefix}-{name}.csv"), text);
@@ -71,10 +71,10 @@ impl Figures<'_> {
                 text
             })
         };
-        let number = |figure: &f32| general(f64::from(*figure));
+        let number = |figure: &f32| format_g(f64::from(*figure));
 
         let mut absolute =
-            self.weights.iter().map(|weight| general(f64::from(*weight) / 65_536.0)).enumerate();
+            self.weights.iter().map(|weight| format_g(f64::from(*weight) / 65_536.0)).enumerate();
         file("absolute_weights", by_device("Device ID, Absolute Weight", &mut absolute))?;
 
         let share = "Device ID, Proportional Weight";

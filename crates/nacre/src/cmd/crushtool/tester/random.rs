@@ -19,7 +19,7 @@ impl Rand48 {
     }
 
     /// Stores up to `wanted` devices that rule `rule` could have chosen in `out`, or none if no try finds any.
-    pub(super) fn place(
+    pub(super) fn random_placement(
         &mut self,
         map: &CrushMap,
         rule: u32,

@@ -1,8 +1,8 @@
 //! Compression and decompression of blobs' data.
 
-use super::blob_kind::Packed;
+use super::blob_kind::BlobCompression;
 use super::onode::BLOCK_BYTES;
-use crate::blue::onode::Hint;
+use crate::blue::onode::AllocHint;
 use crate::{CompressionAlgorithm, CompressionMode, DataOptions};
 
 /// Zstandard's compression level: a fast one, with about lz4's speed of decompression and a better ratio.
@@ -27,7 +27,7 @@ pub(super) mod hints {
 }
 
 /// Whether a write of `len` bytes to an object with this hint should be compressed.
-pub(super) fn is_wanted(options: &DataOptions, hint: Option<Hint>, len: u64) -> bool {
+pub(super) fn should_compress(options: &DataOptions, hint: Option<AllocHint>, len: u64) -> bool {
     let flags = hint.map_or(0, |hint| hint.flags);
     let mode = match options.mode {
         CompressionMode::None => false,
@@ -39,11 +39,11 @@ pub(super) fn is_wanted(options: &DataOptions, hint: Option<Hint>, len: u64) -> 
 }
 
 /// Compresses `content`, which consists of whole blocks, into at most `limit` bytes. `None` if the result is larger.
-pub(super) fn pack(
+pub(super) fn compress(
     algorithm: CompressionAlgorithm,
     content: &[u8],
     limit: usize,
-) -> Option<(Vec<u8>, Packed)> {
+) -> Option<(Vec<u8>, BlobCompression)> {
     let mut out = Vec::new();
     let stored = match algorithm {
         CompressionAlgorithm::Lz4 => {
@@ -64,11 +64,11 @@ pub(super) fn pack(
         return None;
     }
     out.truncate(stored);
-    Some((out, Packed { algorithm, content: content.len() as u32, stored: stored as u32 }))
+    Some((out, BlobCompression { algorithm, content: content.len() as u32, stored: stored as u32 }))
 }
 
 /// Decompresses a blob's data from its blocks. `None` if they hold no such data. Takes no more memory than the record states.
-pub(super) fn unpack(packed: Packed, blocks: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn decompress(packed: BlobCompression, blocks: &[u8]) -> Option<Vec<u8>> {
     let stored = blocks.get(..packed.stored as usize)?;
     let mut content = vec![0; packed.content as usize];
     let len = match packed.algorithm {
@@ -99,20 +99,20 @@ mod tests {
         });
         for algorithm in [CompressionAlgorithm::Lz4, CompressionAlgorithm::Snappy, CompressionAlgorithm::Zstd]
         {
-            let (bytes, packed) = pack(algorithm, &content, 40_000).unwrap();
+            let (bytes, packed) = compress(algorithm, &content, 40_000).unwrap();
             assert_eq!((bytes.len(), packed.content), (packed.stored as usize, 65_536));
-            assert_eq!(unpack(packed, &bytes).as_deref(), Some(&content[..]), "{algorithm:?}");
-            assert!(pack(algorithm, &noise, 57_344).is_none(), "{algorithm:?}");
+            assert_eq!(decompress(packed, &bytes).as_deref(), Some(&content[..]), "{algorithm:?}");
+            assert!(compress(algorithm, &noise, 57_344).is_none(), "{algorithm:?}");
             // Damage that checksums did not detect results in an error or in other data, but never in more data than stated.
             for at in (0..bytes.len()).step_by(37) {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= 0x55;
-                if let Some(got) = unpack(packed, &damaged) {
+                if let Some(got) = decompress(packed, &damaged) {
                     assert_eq!(got.len(), content.len());
                 }
             }
-            assert!(unpack(packed, &bytes[..bytes.len() - 1]).is_none());
-            assert!(unpack(Packed { content: 4096, ..packed }, &bytes).is_none());
+            assert!(decompress(packed, &bytes[..bytes.len() - 1]).is_none());
+            assert!(decompress(BlobCompression { content: 4096, ..packed }, &bytes).is_none());
         }
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct Blob {
 
 /// The contents of a record except blobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Totals {
+pub(super) struct OnodeTotals {
     pub(super) nid: u64,
     pub(super) omap: u64,
     pub(super) stored_bytes: u64,
@@ -170,7 +170,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Decodes a blob's kind: updates the blob, and returns the number of bytes of its checksums in the record.
-    fn kind(&mut self, blob: &mut Blob, totals: &mut Totals) -> Option<u64> {
+    fn kind(&mut self, blob: &mut Blob, totals: &mut OnodeTotals) -> Option<u64> {
         let kind = self.number()?;
         // Bytes per checksum, by number of the type.
         let width = *[4, 2, 1, 4, 8, 0].get((kind & 7) as usize)?;
@@ -213,7 +213,7 @@ impl<'a> Cursor<'a> {
 
 /// Decodes a record and adds its blobs to `blobs`. If it returns `None`, the added blobs are meaningless. `holders` is
 /// working memory.
-pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) -> Option<Totals> {
+pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) -> Option<OnodeTotals> {
     let (body, crc) = value.split_last_chunk::<4>()?;
     if crc32c(body) != u32::from_le_bytes(*crc) {
         return None;
@@ -225,7 +225,7 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
     if flags > 3 {
         return None;
     }
-    let mut totals = Totals { nid: cursor.number()?, ..Totals::default() };
+    let mut totals = OnodeTotals { nid: cursor.number()?, ..OnodeTotals::default() };
     let size = cursor.number()?;
     totals.omap = cursor.number()?;
     if flags & 1 != 0 {
@@ -345,9 +345,9 @@ fn text(bytes: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blue::blob_kind::{BlobKind, Packed};
+    use crate::blue::blob_kind::{BlobCompression, BlobFormat};
     use crate::blue::keys;
-    use crate::blue::onode::{Extent, Hint, Onode};
+    use crate::blue::onode::{AllocHint, Extent, Onode};
     use crate::blue::varint;
     use crate::{ChecksumType, CompressionAlgorithm};
     use nacre_fuzz::Target;
@@ -388,14 +388,18 @@ mod tests {
     }
 
     fn sample(mixed: bool) -> Vec<u8> {
-        use crate::blue::onode::{Blob, Sums};
+        use crate::blue::onode::{Blob, Checksums};
         let blob = |id, start, blocks: u64, inline_sums| Blob {
             id,
             run: Run { start, blocks },
             shared: id == 9,
             inline_sums,
-            kind: BlobKind::default(),
-            sums: if inline_sums { Sums::from_slice(&vec![7; blocks as usize]) } else { Sums::Stored },
+            kind: BlobFormat::default(),
+            sums: if inline_sums {
+                Checksums::from_slice(&vec![7; blocks as usize])
+            } else {
+                Checksums::Stored
+            },
             cached: Vec::new(),
         };
         let extent = |logical, len, blob, offset| Extent { logical, len, blob, offset };
@@ -403,16 +407,17 @@ mod tests {
             nid: 12,
             size: 1 << 20,
             omap: 13,
-            hint: Some(Hint { object_size: 4 << 20, write_size: 4096, flags: 5 }),
+            hint: Some(AllocHint { object_size: 4 << 20, write_size: 4096, flags: 5 }),
             attrs: vec![("_".into(), bytes::Bytes::from_static(b"info"))],
             blobs: vec![blob(14, 1000, 1, true), blob(9, 20, 64, false), blob(300, 5000, 2, true)],
             extents: vec![extent(100, 3996, 0, 100), extent(8192, 5000, 1, 4096), extent(65536, 4096, 1, 0)],
         };
         if mixed {
-            let packed = Packed { algorithm: CompressionAlgorithm::Lz4, content: 32_768, stored: 8_000 };
-            let kind = BlobKind { checksum: ChecksumType::Crc32c16, chunk_order: 1, packed: Some(packed) };
+            let packed =
+                BlobCompression { algorithm: CompressionAlgorithm::Lz4, content: 32_768, stored: 8_000 };
+            let kind = BlobFormat { checksum: ChecksumType::Crc32c16, chunk_order: 1, packed: Some(packed) };
             onode.blobs[2].kind = kind;
-            onode.blobs[2].sums = Sums::from_slice(&[7]);
+            onode.blobs[2].sums = Checksums::from_slice(&[7]);
             onode.extents.push(extent(131_072, 20_000, 2, 4096));
         }
         let mut bytes = Vec::new();

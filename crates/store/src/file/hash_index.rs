@@ -37,18 +37,18 @@ fn key(hash: u32, depth: u8) -> Key {
 }
 
 /// The directories of all collections.
-pub(super) struct Dirs {
+pub(super) struct HashIndex {
     root: PathBuf,
     split_above: u64,
     merge_below: u64,
     known: Mutex<HashMap<PgId, HashMap<Key, Node>>>,
 }
 
-impl Dirs {
+impl HashIndex {
     /// Directories below `root`. A directory with more than `split_above` files is split. Directories with fewer than
     /// `merge_below` files are merged, unless that is 0.
-    pub(super) fn new(root: PathBuf, split_above: u64, merge_below: u64) -> Dirs {
-        Dirs { root, split_above: split_above.max(1), merge_below, known: Mutex::default() }
+    pub(super) fn new(root: PathBuf, split_above: u64, merge_below: u64) -> HashIndex {
+        HashIndex { root, split_above: split_above.max(1), merge_below, known: Mutex::default() }
     }
 
     pub(super) fn collection(&self, coll: PgId) -> PathBuf {

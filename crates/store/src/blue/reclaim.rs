@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 /// Readers, grouped by generation. Each retirement of blocks starts a new generation.
 #[derive(Debug)]
-pub(super) struct ReadGate {
+pub(super) struct BlockReclaimer {
     state: Mutex<State>,
     /// Signalled when a read ends while a thread waits for it.
     ended: Condvar,
@@ -30,27 +30,27 @@ struct Generation {
 /// A read in progress.
 #[must_use]
 #[derive(Debug)]
-pub(super) struct Ticket(u64);
+pub(super) struct ReadToken(u64);
 
-impl Default for ReadGate {
+impl Default for BlockReclaimer {
     fn default() -> Self {
         let generations = VecDeque::from([Generation::default()]);
         let state = State { first: 0, generations, awaited: false };
-        ReadGate { state: Mutex::new(state), ended: Condvar::new() }
+        BlockReclaimer { state: Mutex::new(state), ended: Condvar::new() }
     }
 }
 
-impl ReadGate {
+impl BlockReclaimer {
     /// Begins a read. Must be called while the record that refers to the blocks can't change.
-    pub(super) fn enter(&self) -> Ticket {
+    pub(super) fn enter(&self) -> ReadToken {
         let mut state = self.state.lock();
         let newest = state.first + state.generations.len() as u64 - 1;
         state.newest().readers += 1;
-        Ticket(newest)
+        ReadToken(newest)
     }
 
     /// Ends a read. Returns the blocks that became reusable by that.
-    pub(super) fn leave(&self, ticket: Ticket) -> Vec<Run> {
+    pub(super) fn leave(&self, ticket: ReadToken) -> Vec<Run> {
         let mut state = self.state.lock();
         let at = (ticket.0 - state.first) as usize;
         state.generations[at].readers -= 1;
@@ -61,7 +61,7 @@ impl ReadGate {
     }
 
     /// Waits until all reads that began before have ended. Returns the blocks that became reusable by that.
-    pub(super) fn pass(&self) -> Vec<Run> {
+    pub(super) fn wait_for_readers(&self) -> Vec<Run> {
         let mut state = self.state.lock();
         state.generations.push_back(Generation::default());
         let until = state.first + state.generations.len() as u64 - 1;
@@ -106,11 +106,11 @@ mod tests {
 
     #[test]
     fn passing_waits_for_earlier_reads_only() {
-        let gate = ReadGate::default();
-        assert_eq!(gate.pass(), []);
+        let gate = BlockReclaimer::default();
+        assert_eq!(gate.wait_for_readers(), []);
         let early = gate.enter();
         std::thread::scope(|scope| {
-            let passing = scope.spawn(|| gate.pass());
+            let passing = scope.spawn(|| gate.wait_for_readers());
             // Wait until the other thread waits.
             while !gate.state.lock().awaited {
                 std::thread::yield_now();
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn blocks_wait_for_earlier_reads_only() {
-        let gate = ReadGate::default();
+        let gate = BlockReclaimer::default();
         let run = |start| Run { start, blocks: 1 };
         assert_eq!(gate.retire(vec![run(1)]), [run(1)]);
         let early = gate.enter();

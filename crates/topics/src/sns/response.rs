@@ -8,9 +8,9 @@ const NAMESPACE: &str = "https://sns.amazonaws.com/doc/2010-03-31/";
 /// A reply: the element of the action, with its result and the request's id.
 fn answer(action: &str, request_id: &str, result: impl FnOnce(&mut Writer)) -> String {
     let mut document = Writer::new();
-    document.part_in(&format!("{action}Response"), NAMESPACE, |root| {
+    document.element_in_namespace(&format!("{action}Response"), NAMESPACE, |root| {
         result(root);
-        root.part("ResponseMetadata", |metadata| _ = metadata.text("RequestId", request_id));
+        root.element("ResponseMetadata", |metadata| _ = metadata.text("RequestId", request_id));
     });
     document.finish()
 }
@@ -18,7 +18,7 @@ fn answer(action: &str, request_id: &str, result: impl FnOnce(&mut Writer)) -> S
 /// The reply to CreateTopic.
 pub fn create_topic(topic: &Topic, request_id: &str) -> String {
     answer("CreateTopic", request_id, |root| {
-        root.part("CreateTopicResult", |result| _ = result.text("TopicArn", &topic.arn.to_string()));
+        root.element("CreateTopicResult", |result| _ = result.text("TopicArn", &topic.arn.to_string()));
     })
 }
 
@@ -35,17 +35,17 @@ pub fn set_topic_attributes(request_id: &str) -> String {
 /// The reply to GetTopic.
 pub fn get_topic(topic: &Topic, request_id: &str) -> String {
     answer("GetTopic", request_id, |root| {
-        root.part("GetTopicResult", |result| _ = result.part("Topic", |part| topic.write(part)));
+        root.element("GetTopicResult", |result| _ = result.element("Topic", |part| topic.write(part)));
     })
 }
 
 /// The reply to GetTopicAttributes.
 pub fn get_topic_attributes(topic: &Topic, request_id: &str) -> String {
     answer("GetTopicAttributes", request_id, |root| {
-        root.part("GetTopicAttributesResult", |result| {
-            result.part("Attributes", |attributes| {
+        root.element("GetTopicAttributesResult", |result| {
+            result.element("Attributes", |attributes| {
                 for (key, value) in topic.attribute_entries() {
-                    attributes.part("entry", |entry| _ = entry.text("key", key).text("value", &value));
+                    attributes.element("entry", |entry| _ = entry.text("key", key).text("value", &value));
                 }
             });
         });
@@ -56,10 +56,10 @@ pub fn get_topic_attributes(topic: &Topic, request_id: &str) -> String {
 /// token for the next page is the name of this page's last topic.
 pub fn list_topics(topics: &[Topic], has_more: bool, request_id: &str) -> String {
     answer("ListTopics", request_id, |root| {
-        root.part("ListTopicsResult", |result| {
-            result.part("Topics", |list| {
+        root.element("ListTopicsResult", |result| {
+            result.element("Topics", |list| {
                 for topic in topics {
-                    list.part("member", |member| topic.write(member));
+                    list.element("member", |member| topic.write(member));
                 }
             });
             if let (true, Some(last)) = (has_more, topics.last()) {
@@ -74,8 +74,8 @@ pub fn list_topics(topics: &[Topic], has_more: bool, request_id: &str) -> String
 pub fn error(status: u16, code: &str, message: &str, request_id: &str) -> String {
     let kind = if status >= 500 { "Receiver" } else { "Sender" };
     let mut document = Writer::new();
-    document.part_in("ErrorResponse", NAMESPACE, |root| {
-        root.part("Error", |part| _ = part.text("Type", kind).text("Code", code).text("Message", message));
+    document.element_in_namespace("ErrorResponse", NAMESPACE, |root| {
+        root.element("Error", |part| _ = part.text("Type", kind).text("Code", code).text("Message", message));
         root.text("RequestId", request_id);
     });
     document.finish()

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 impl Inner {
     /// Settles the next collection in rotation, unless it is in use. Must be called without a collection's lock.
-    pub(super) fn settle_another(&self) {
+    pub(super) fn trim_next_overlay(&self) {
         let Some(mut turn) = self.settle_turn.try_lock() else { return };
         let collections = self.collections.read();
         let after = turn.map_or(Unbounded, Excluded);
@@ -22,7 +22,7 @@ impl Inner {
         *turn = Some(id);
         drop(turn);
         let Some(mut collection) = collection.try_lock() else { return };
-        collection.settle(self.queue.committed());
+        collection.trim_overlay(self.queue.committed());
         let is_gone = collection.removed && collection.is_settled();
         drop(collection);
         drop(collections);

@@ -11,13 +11,13 @@
 //!
 //! The queue is bounded: the oldest letters are dropped and counted.
 
-use crate::enqueue::{Moved, OutboxEvent, SourcePage};
+use crate::enqueue::{EnqueuedRecords, OutboxEvent, OutboxPage};
 use crate::error::{Result, corrupt};
-use crate::name::{self, Kind, SourceId, TopicId};
+use crate::name::{self, QueueRecordKind, SourceId, TopicId};
 use crate::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply};
 use crate::record::{self, DeadLetter, Event, EventId, LETTERS, Receipts};
-use crate::settle::{MAX_SETTLED_BYTES, dead_id};
-use crate::shard::{ReceiptsOf, Shard, Stored};
+use crate::settle::{MAX_SETTLED_BYTES, dead_letter_id};
+use crate::shard::{ReceiptsBySource, Shard, Stored};
 use bytes::Bytes;
 use nacre_types::encoding::Versioned;
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ pub const MAX_LETTERS: usize = 256;
 
 /// [`LETTERS`]: the counters of a dead-letter queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LetterBox {
+pub struct DeadLetterCounters {
     /// The number of operations on the queue.
     pub revision: u64,
     /// The sequence number of the next letter.
@@ -44,13 +44,13 @@ pub struct LetterBox {
     pub next_replay: u64,
 }
 
-impl Versioned for LetterBox {
+impl Versioned for DeadLetterCounters {
     const NAME: &'static str = "dead-letter queue";
 }
 
 /// The bounds of a dead-letter queue. A single letter is always accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LetterLimit {
+pub struct DeadLetterLimit {
     /// The most letters.
     pub entries: u64,
     /// The most bytes of their events.
@@ -59,13 +59,13 @@ pub struct LetterLimit {
 
 /// A dead-letter queue, as it was read or as an operation changed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadQueue {
+pub struct DeadLetterQueue {
     /// Its object.
     pub object: ObjectKey,
     /// Its counters.
-    pub counters: Stored<LetterBox>,
+    pub counters: Stored<DeadLetterCounters>,
     /// The receipts of the sources that were read.
-    pub receipts: ReceiptsOf,
+    pub receipts: ReceiptsBySource,
 }
 
 /// A dead letter with its sequence number in the queue.
@@ -73,8 +73,8 @@ pub type NumberedLetter = (u64, DeadLetter);
 
 /// A mover's reading of the dead letters beside the log of one shard. They were read after the dead-letter queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LetterPage {
-    /// The shard's source ([`SourceId::dead`]).
+pub struct DeadLetterPage {
+    /// The shard's source ([`SourceId::dead_letters`]).
     pub source: SourceId,
     /// The queue's revision before the reading.
     pub revision: u64,
@@ -86,11 +86,11 @@ pub struct LetterPage {
 
 /// The result of planning to add letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AddLetters {
+pub enum AddLettersResult {
     /// This operation is to be executed.
-    Write(Box<AddPlan>),
+    Write(Box<AddLettersPlan>),
     /// The queue already has all letters.
-    Nothing(Moved),
+    Nothing(EnqueuedRecords),
     /// The page was read before the queue, or the source's receipts were not read.
     Stale,
     /// Letters must be dropped: read at least this many of the oldest ones together with the queue, and plan again.
@@ -99,18 +99,18 @@ pub enum AddLetters {
 
 /// An operation that adds letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AddPlan {
+pub struct AddLettersPlan {
     /// The operation. ECANCELED means that the queue changed: read the queue again, then the shard.
     pub op: ObjectOp,
     /// The queue after the operation.
-    pub after: DeadQueue,
+    pub after: DeadLetterQueue,
     /// The letters that are in the queue after the operation.
-    pub moved: Moved,
+    pub moved: EnqueuedRecords,
 }
 
 /// Creates the dead-letter queue of a topic; fails with EEXIST if it exists.
 pub fn create(topic: &TopicId) -> ObjectOp {
-    let counters = record::encode(&LetterBox::default());
+    let counters = record::encode(&DeadLetterCounters::default());
     ObjectOp::create(&name::dead_object(topic)).set_xattr(LETTERS, &counters)
 }
 
@@ -136,22 +136,23 @@ pub enum LetterKind {
 }
 
 impl LetterKind {
-    fn key(self) -> Kind {
+    fn key(self) -> QueueRecordKind {
         match self {
-            LetterKind::Kept => Kind::Letter,
-            LetterKind::Replayed => Kind::Replay,
+            LetterKind::Kept => QueueRecordKind::Letter,
+            LetterKind::Replayed => QueueRecordKind::Replay,
         }
     }
 }
 
-impl DeadQueue {
+impl DeadLetterQueue {
     /// Interprets a reply; `sources` are those whose receipts were read.
-    pub fn from_reply(topic: &TopicId, sources: &[SourceId], reply: &ObjectReply) -> Result<DeadQueue> {
+    pub fn from_reply(topic: &TopicId, sources: &[SourceId], reply: &ObjectReply) -> Result<DeadLetterQueue> {
         let object = name::dead_object(topic);
         let raw = reply.xattrs.get(LETTERS).cloned();
-        let raw = raw.ok_or_else(|| corrupt(&object, LetterBox::NAME, "the attribute is missing"))?;
+        let raw =
+            raw.ok_or_else(|| corrupt(&object, DeadLetterCounters::NAME, "the attribute is missing"))?;
         let counters = Stored { value: record::decode(&object, &raw)?, raw };
-        let mut receipts = ReceiptsOf::new();
+        let mut receipts = ReceiptsBySource::new();
         for source in sources {
             let ids = match reply.values.get(&name::receipts_key(source)) {
                 Some(bytes) => record::decode::<Receipts>(&object, bytes)?.ids,
@@ -159,15 +160,15 @@ impl DeadQueue {
             };
             receipts.insert(source.clone(), ids.into_iter().collect());
         }
-        Ok(DeadQueue { object, counters, receipts })
+        Ok(DeadLetterQueue { object, counters, receipts })
     }
 
     /// Decodes the letters of a page, with their sequence numbers.
     pub fn letters(&self, kind: LetterKind, page: &[(Bytes, Bytes)]) -> Result<Vec<NumberedLetter>> {
         let parse = |(key, value): &(Bytes, Bytes)| {
             let sequence = kind.key().sequence(key);
-            let sequence =
-                sequence.ok_or_else(|| corrupt(&self.object, LetterBox::NAME, "a key has no number"))?;
+            let sequence = sequence
+                .ok_or_else(|| corrupt(&self.object, DeadLetterCounters::NAME, "a key has no number"))?;
             Ok((sequence, record::decode(&self.object, value)?))
         };
         page.iter().map(parse).collect()
@@ -175,39 +176,44 @@ impl DeadQueue {
 
     /// Plans to add letters of a shard. `oldest` contains the first letters of the queue, from the same read; it may be
     /// empty as long as there is room.
-    pub fn add(&self, page: LetterPage, limit: LetterLimit, oldest: &[NumberedLetter]) -> AddLetters {
-        let LetterPage { source, revision, mut letters, is_complete } = page;
+    pub fn add(
+        &self,
+        page: DeadLetterPage,
+        limit: DeadLetterLimit,
+        oldest: &[NumberedLetter],
+    ) -> AddLettersResult {
+        let DeadLetterPage { source, revision, mut letters, is_complete } = page;
         let Some(had) = self.receipts.get(&source).filter(|_| revision == self.counters.value.revision)
         else {
-            return AddLetters::Stale;
+            return AddLettersResult::Stale;
         };
         let fitting = fitting(&letters);
         let is_complete = is_complete && letters.len() == fitting;
         letters.truncate(fitting);
-        let numbers: BTreeSet<EventId> = letters.iter().map(|(number, _)| dead_id(*number)).collect();
+        let numbers: BTreeSet<EventId> = letters.iter().map(|(number, _)| dead_letter_id(*number)).collect();
         let covered = Covered::new(&letters, is_complete);
         let is_gone = |id: &EventId| covered.has(id) && !numbers.contains(id);
         let mut kept: BTreeSet<EventId> = had.iter().filter(|id| !is_gone(id)).cloned().collect();
         let mut counters = self.counters.value;
         let mut set = Vec::new();
         for (number, letter) in letters {
-            if kept.insert(dead_id(number)) {
-                set.push((Kind::Letter.key(counters.next), record::encode(&letter)));
+            if kept.insert(dead_letter_id(number)) {
+                set.push((QueueRecordKind::Letter.key(counters.next), record::encode(&letter)));
                 counters.next += 1;
                 counters.entries += 1;
                 counters.bytes += letter.event.size_bytes();
             }
         }
-        let moved = Moved { source: source.clone(), ids: numbers.into_iter().collect() };
+        let moved = EnqueuedRecords { source: source.clone(), ids: numbers.into_iter().collect() };
         if set.is_empty() && kept == *had {
-            return AddLetters::Nothing(moved);
+            return AddLettersResult::Nothing(moved);
         }
         let added = set.len() as u64;
         let mut remove = Vec::new();
         let mut oldest = oldest.iter();
         while counters.entries > limit.entries.max(added) || counters.bytes > limit.bytes {
             let Some((sequence, letter)) = oldest.next() else { break };
-            remove.push(Kind::Letter.key(*sequence));
+            remove.push(QueueRecordKind::Letter.key(*sequence));
             counters.entries -= 1;
             counters.bytes -= letter.event.size_bytes();
             counters.dropped += 1;
@@ -215,7 +221,9 @@ impl DeadQueue {
         // All remaining letters are added by this operation, once all others were dropped.
         let others = counters.entries - added;
         if others > 0 && (counters.entries > limit.entries || counters.bytes > limit.bytes) {
-            return AddLetters::NeedsOldest(self.counters.value.entries.min(added + remove.len() as u64 * 2));
+            return AddLettersResult::NeedsOldest(
+                self.counters.value.entries.min(added + remove.len() as u64 * 2),
+            );
         }
         let receipts = (name::receipts_key(&source), Receipts { ids: kept.iter().cloned().collect() });
         if kept.is_empty() {
@@ -225,24 +233,28 @@ impl DeadQueue {
         }
         let (op, mut after) = self.change(counters);
         after.receipts.insert(source, kept);
-        AddLetters::Write(Box::new(AddPlan { op: op.omap_set(set).omap_remove(remove), after, moved }))
+        AddLettersResult::Write(Box::new(AddLettersPlan {
+            op: op.omap_set(set).omap_remove(remove),
+            after,
+            moved,
+        }))
     }
 
     /// Removes letters permanently.
-    pub fn purge(&self, letters: &[NumberedLetter]) -> (ObjectOp, DeadQueue) {
+    pub fn purge(&self, letters: &[NumberedLetter]) -> (ObjectOp, DeadLetterQueue) {
         let (counters, keys) = self.without(letters);
         let (op, after) = self.change(counters);
         (op.omap_remove(keys), after)
     }
 
     /// Turns letters into outbox records of this object. Their time to live starts at `now_ns`, in nanoseconds since 1970.
-    pub fn replay(&self, letters: &[NumberedLetter], now_ns: u64) -> (ObjectOp, DeadQueue) {
+    pub fn replay(&self, letters: &[NumberedLetter], now_ns: u64) -> (ObjectOp, DeadLetterQueue) {
         let (mut counters, keys) = self.without(letters);
         let mut set = Vec::with_capacity(letters.len());
         for (_, letter) in letters {
             let event = Event { time_ns: now_ns, replayed: true, ..letter.event.clone() };
             let letter = DeadLetter { event, ..letter.clone() };
-            set.push((Kind::Replay.key(counters.next_replay), record::encode(&letter)));
+            set.push((QueueRecordKind::Replay.key(counters.next_replay), record::encode(&letter)));
             counters.next_replay += 1;
         }
         let (op, after) = self.change(counters);
@@ -250,19 +262,19 @@ impl DeadQueue {
     }
 
     /// The counters without these letters, and the letters' keys.
-    fn without(&self, letters: &[NumberedLetter]) -> (LetterBox, Vec<Bytes>) {
+    fn without(&self, letters: &[NumberedLetter]) -> (DeadLetterCounters, Vec<Bytes>) {
         let mut counters = self.counters.value;
         let bytes: u64 = letters.iter().map(|(_, letter)| letter.event.size_bytes()).sum();
         counters.entries = counters.entries.saturating_sub(letters.len() as u64);
         counters.bytes = counters.bytes.saturating_sub(bytes);
-        (counters, letters.iter().map(|(sequence, _)| Kind::Letter.key(*sequence)).collect())
+        (counters, letters.iter().map(|(sequence, _)| QueueRecordKind::Letter.key(*sequence)).collect())
     }
 
-    fn change(&self, counters: LetterBox) -> (ObjectOp, DeadQueue) {
+    fn change(&self, counters: DeadLetterCounters) -> (ObjectOp, DeadLetterQueue) {
         let revision = self.counters.value.revision + 1;
-        let counters = Stored::new(LetterBox { revision, ..counters });
+        let counters = Stored::new(DeadLetterCounters { revision, ..counters });
         let op = ObjectOp::on(&self.object).if_xattr(LETTERS, &self.counters.raw);
-        (op.set_xattr(LETTERS, &counters.raw), DeadQueue { counters, ..self.clone() })
+        (op.set_xattr(LETTERS, &counters.raw), DeadLetterQueue { counters, ..self.clone() })
     }
 }
 
@@ -298,27 +310,29 @@ pub fn replay_page(
     shard: &Shard,
     is_complete: bool,
     belongs: impl Fn(&Event) -> bool,
-) -> SourcePage {
+) -> OutboxPage {
     let source = SourceId::replay(topic);
     let events = letters.iter().filter(|(_, letter)| belongs(&letter.event));
-    let event =
-        |(number, letter): &NumberedLetter| OutboxEvent { id: dead_id(*number), event: letter.event.clone() };
+    let event = |(number, letter): &NumberedLetter| OutboxEvent {
+        id: dead_letter_id(*number),
+        event: letter.event.clone(),
+    };
     let events: Vec<OutboxEvent> = events.map(event).collect();
     let present: BTreeSet<&EventId> = events.iter().map(|outbox| &outbox.id).collect();
     let covered = Covered::new(letters, is_complete);
     let receipts = shard.receipts.get(&source).into_iter().flatten();
     let gone = receipts.filter(|id| covered.has(id) && !present.contains(id)).cloned().collect();
-    SourcePage { source, basis: shard.basis(), events, gone, is_complete }
+    OutboxPage { source, basis: shard.basis(), events, gone, is_complete }
 }
 
-/// The number in an id that [`dead_id`] created.
+/// The number in an id that [`dead_letter_id`] created.
 pub fn number_of(id: &EventId) -> Option<u64> {
     Some(u64::from_be_bytes(id.as_bytes().try_into().ok()?))
 }
 
 /// Removes the outbox records of replayed letters that are in the queue.
 pub fn forget_replayed(topic: &TopicId, numbers: &[u64]) -> ObjectOp {
-    let keys = numbers.iter().map(|number| Kind::Replay.key(*number)).collect();
+    let keys = numbers.iter().map(|number| QueueRecordKind::Replay.key(*number)).collect();
     ObjectOp::on(&name::dead_object(topic)).omap_remove(keys)
 }
 
@@ -326,9 +340,9 @@ pub fn forget_replayed(topic: &TopicId, numbers: &[u64]) -> ObjectOp {
 mod tests {
     use super::*;
     use crate::name::KeyHash;
-    use crate::record::{DeadReason, Head, Identity, Owner, Tail};
+    use crate::record::{DeadReason, Owner, QueueHead, QueueTail, ShardIdentity};
 
-    const LIMIT: LetterLimit = LetterLimit { entries: 4, bytes: 1000 };
+    const LIMIT: DeadLetterLimit = DeadLetterLimit { entries: 4, bytes: 1000 };
 
     fn topic() -> TopicId {
         TopicId::new("t").expect("valid")
@@ -348,35 +362,40 @@ mod tests {
         DeadLetter { event, reason: DeadReason::Retries, attempts: 3, detail: "refused".into(), dead_ns: 9 }
     }
 
-    fn empty() -> DeadQueue {
-        let counters = Stored::new(LetterBox::default());
-        let receipts = ReceiptsOf::from([(source(), BTreeSet::new())]);
-        DeadQueue { object: name::dead_object(&topic()), counters, receipts }
+    fn empty() -> DeadLetterQueue {
+        let counters = Stored::new(DeadLetterCounters::default());
+        let receipts = ReceiptsBySource::from([(source(), BTreeSet::new())]);
+        DeadLetterQueue { object: name::dead_object(&topic()), counters, receipts }
     }
 
     /// A shard that has enqueued the replays 0 and 9.
     fn shard() -> Shard {
-        let id = Identity { topic: topic(), generation: 1, shard: 0, shards: 1 };
-        let receipts = BTreeSet::from([dead_id(0), dead_id(9)]);
+        let id = ShardIdentity { topic: topic(), generation: 1, shard: 0, shards: 1 };
+        let receipts = BTreeSet::from([dead_letter_id(0), dead_letter_id(9)]);
         Shard {
             object: name::queue_object("", "t", 0),
             id: Stored::new(id),
             is_open: true,
-            tail: Stored::new(Tail::default()),
-            head: Stored::new(Head::default()),
+            tail: Stored::new(QueueTail::default()),
+            head: Stored::new(QueueHead::default()),
             owner: Stored::new(Owner::default()),
-            receipts: ReceiptsOf::from([(SourceId::replay(&topic()), receipts)]),
+            receipts: ReceiptsBySource::from([(SourceId::replay(&topic()), receipts)]),
         }
     }
 
-    fn page(queue: &DeadQueue, numbers: &[u64]) -> LetterPage {
+    fn page(queue: &DeadLetterQueue, numbers: &[u64]) -> DeadLetterPage {
         let letters = numbers.iter().map(|number| (*number, letter("1234567890"))).collect();
-        LetterPage { source: source(), revision: queue.counters.value.revision, letters, is_complete: true }
+        DeadLetterPage {
+            source: source(),
+            revision: queue.counters.value.revision,
+            letters,
+            is_complete: true,
+        }
     }
 
-    fn add(queue: &DeadQueue, numbers: &[u64], oldest: &[NumberedLetter]) -> DeadQueue {
+    fn add(queue: &DeadLetterQueue, numbers: &[u64], oldest: &[NumberedLetter]) -> DeadLetterQueue {
         match queue.add(page(queue, numbers), LIMIT, oldest) {
-            AddLetters::Write(plan) => plan.after,
+            AddLettersResult::Write(plan) => plan.after,
             other => panic!("{other:?}"),
         }
     }
@@ -387,37 +406,39 @@ mod tests {
         assert_eq!((queue.counters.value.entries, queue.counters.value.bytes), (2, 20));
         let (_, queue) = queue.purge(&[(0, letter("1234567890")), (1, letter("1234567890"))]);
         assert_eq!((queue.counters.value.entries, queue.counters.value.bytes), (0, 0));
-        assert!(matches!(queue.add(page(&queue, &[0, 1]), LIMIT, &[]), AddLetters::Nothing(_)));
+        assert!(matches!(queue.add(page(&queue, &[0, 1]), LIMIT, &[]), AddLettersResult::Nothing(_)));
         // Once the shard has removed the first letter, the queue removes its receipt.
         let queue = add(&queue, &[1, 2], &[]);
         assert_eq!(queue.counters.value.entries, 1);
-        assert_eq!(queue.receipts[&source()], BTreeSet::from([dead_id(1), dead_id(2)]));
+        assert_eq!(queue.receipts[&source()], BTreeSet::from([dead_letter_id(1), dead_letter_id(2)]));
     }
 
     #[test]
     fn receipts_of_letters_before_a_page_go() {
         let queue = add(&empty(), &[0, 1, 2], &[]);
-        let part = LetterPage { is_complete: false, ..page(&queue, &[2, 3]) };
-        let AddLetters::Write(plan) = queue.add(part, LIMIT, &[]) else { panic!("there is one to add") };
-        assert_eq!(plan.after.receipts[&source()], BTreeSet::from([dead_id(2), dead_id(3)]));
+        let part = DeadLetterPage { is_complete: false, ..page(&queue, &[2, 3]) };
+        let AddLettersResult::Write(plan) = queue.add(part, LIMIT, &[]) else {
+            panic!("there is one to add")
+        };
+        assert_eq!(plan.after.receipts[&source()], BTreeSet::from([dead_letter_id(2), dead_letter_id(3)]));
     }
 
     #[test]
     fn a_page_that_was_read_before_the_queue_is_refused() {
         let first = page(&empty(), &[0]);
         let queue = add(&empty(), &[0], &[]);
-        assert_eq!(queue.add(first, LIMIT, &[]), AddLetters::Stale);
-        let unread = DeadQueue { receipts: ReceiptsOf::new(), ..empty() };
-        assert_eq!(unread.add(page(&unread, &[0]), LIMIT, &[]), AddLetters::Stale);
+        assert_eq!(queue.add(first, LIMIT, &[]), AddLettersResult::Stale);
+        let unread = DeadLetterQueue { receipts: ReceiptsBySource::new(), ..empty() };
+        assert_eq!(unread.add(page(&unread, &[0]), LIMIT, &[]), AddLettersResult::Stale);
     }
 
     #[test]
     fn the_oldest_letters_are_dropped_and_counted() {
         let queue = add(&empty(), &[0, 1, 2, 3], &[]);
-        assert_eq!(queue.add(page(&queue, &[4, 5]), LIMIT, &[]), AddLetters::NeedsOldest(2));
+        assert_eq!(queue.add(page(&queue, &[4, 5]), LIMIT, &[]), AddLettersResult::NeedsOldest(2));
         let oldest: Vec<_> = (0..2).map(|sequence| (sequence, letter("1234567890"))).collect();
         let queue = add(&queue, &[4, 5], &oldest);
-        let LetterBox { entries, bytes, dropped, next, .. } = queue.counters.value;
+        let DeadLetterCounters { entries, bytes, dropped, next, .. } = queue.counters.value;
         assert_eq!((entries, bytes, dropped, next), (4, 40, 2, 6));
     }
 
@@ -425,8 +446,8 @@ mod tests {
     fn an_operation_adds_a_bounded_number_of_letters() {
         let many: Vec<u64> = (0..MAX_LETTERS as u64 + 9).collect();
         let queue = empty();
-        let limit = LetterLimit { entries: 1000, bytes: 1 << 30 };
-        let AddLetters::Write(plan) = queue.add(page(&queue, &many), limit, &[]) else {
+        let limit = DeadLetterLimit { entries: 1000, bytes: 1 << 30 };
+        let AddLettersResult::Write(plan) = queue.add(page(&queue, &many), limit, &[]) else {
             panic!("there is room")
         };
         assert_eq!(
@@ -439,9 +460,9 @@ mod tests {
             (number, letter)
         };
         let letters = vec![large(0), large(1)];
-        let page = LetterPage { source: source(), revision: 0, letters, is_complete: true };
-        let AddLetters::Write(plan) = queue.add(page, limit, &[]) else { panic!("there is room") };
-        assert_eq!(plan.moved.ids, [dead_id(0)]);
+        let page = DeadLetterPage { source: source(), revision: 0, letters, is_complete: true };
+        let AddLettersResult::Write(plan) = queue.add(page, limit, &[]) else { panic!("there is room") };
+        assert_eq!(plan.moved.ids, [dead_letter_id(0)]);
     }
 
     #[test]

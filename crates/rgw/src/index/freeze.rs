@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The states of open shards of format 1.
-const OLD_OPEN: &str = "open";
-const OLD_VERSIONED: &str = "versioned";
+const V1_OPEN: &str = "open";
+const V1_VERSIONED: &str = "versioned";
 /// Attempts at a shard whose state others change.
 const ATTEMPTS: usize = 16;
 /// How often an attempt that may take long renews itself.
@@ -29,7 +29,7 @@ const RENEWAL: Duration = Duration::from_secs(30);
 
 /// Why an index is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Closed {
+pub(crate) enum FreezeReason {
     /// The bucket is being removed.
     Removal,
     /// The bucket's versioning is being enabled.
@@ -40,42 +40,44 @@ pub(crate) enum Closed {
     Conversion,
 }
 
-impl Closed {
-    /// Returns how long an attempt may be silent before it gives way ([`keep`]). Most attempts are never renewed.
-    fn patience(self) -> Duration {
+impl FreezeReason {
+    /// Returns how long an attempt may be silent before it gives way ([`renew_freeze`]). Most attempts are never renewed.
+    fn timeout(self) -> Duration {
         match self {
-            Closed::Removal | Closed::Versioning | Closed::Conversion => Duration::from_secs(120),
-            Closed::Reshard => Duration::from_secs(3600),
+            FreezeReason::Removal | FreezeReason::Versioning | FreezeReason::Conversion => {
+                Duration::from_secs(120)
+            }
+            FreezeReason::Reshard => Duration::from_secs(3600),
         }
     }
 }
 
 /// An attempt that closes an index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Closing {
+pub(crate) struct FreezeLease {
     /// Unique and never reused.
     pub(crate) tag: String,
-    pub(crate) why: Closed,
+    pub(crate) reason: FreezeReason,
     /// When it began or was last renewed, in nanoseconds since 1970.
     pub(crate) since_ns: u64,
 }
 
-impl Closing {
+impl FreezeLease {
     /// Whether the attempt may have died.
-    pub(crate) fn is_stale(&self) -> bool {
-        u128::from(now_ns().saturating_sub(self.since_ns)) > self.why.patience().as_nanos()
+    pub(crate) fn is_expired(&self) -> bool {
+        u128::from(now_ns().saturating_sub(self.since_ns)) > self.reason.timeout().as_nanos()
     }
 
     /// Whether it gives way to a new attempt. A gateway that reshards holds the lock for that, so an earlier one has lost
     /// it.
-    fn gives_way_to(&self, why: Closed) -> bool {
-        self.is_stale() || (self.why, why) == (Closed::Reshard, Closed::Reshard)
+    fn gives_way_to(&self, why: FreezeReason) -> bool {
+        self.is_expired() || (self.reason, why) == (FreezeReason::Reshard, FreezeReason::Reshard)
     }
 }
 
 impl Bucket {
     /// Whether its index is closed by the attempt of that tag.
-    pub(crate) fn is_closed_by(&self, tag: &str) -> bool {
+    pub(crate) fn is_frozen_by(&self, tag: &str) -> bool {
         self.closing.as_ref().is_some_and(|closing| closing.tag == tag)
     }
 }
@@ -86,8 +88,8 @@ pub(crate) fn open_state(bucket: &Bucket) -> &'static str {
     match (bucket.index_format, bucket.versioning) {
         (IndexFormat::V2, Versioning::Off) => state::OPEN,
         (IndexFormat::V2, Versioning::Enabled | Versioning::Suspended) => state::VERSIONED,
-        (IndexFormat::V1, Versioning::Off) => OLD_OPEN,
-        (IndexFormat::V1, Versioning::Enabled | Versioning::Suspended) => OLD_VERSIONED,
+        (IndexFormat::V1, Versioning::Off) => V1_OPEN,
+        (IndexFormat::V1, Versioning::Enabled | Versioning::Suspended) => V1_VERSIONED,
     }
 }
 
@@ -97,7 +99,7 @@ pub(crate) async fn create(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
 }
 
 /// Creates an empty index that the attempt of that tag keeps closed.
-pub(super) async fn create_closed(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
+pub(super) async fn create_frozen(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
     create_as(pool, bucket, &closed(tag)).await
 }
 
@@ -113,9 +115,14 @@ async fn create_as(pool: &IoCtx, bucket: &Bucket, state: &str) -> Result<()> {
 /// Closes an index for the attempt of that tag: no more changes are prepared, but pending ones are still finished. Returns
 /// the bucket afterwards. Fails with [`Error::IndexBusy`] if another attempt is valid and does not give way, or if the
 /// bucket's index is not the one in `seen`.
-pub(crate) async fn close(gateway: &Gateway, seen: &Bucket, why: Closed, tag: &str) -> Result<Bucket> {
+pub(crate) async fn begin_freeze(
+    gateway: &Gateway,
+    seen: &Bucket,
+    why: FreezeReason,
+    tag: &str,
+) -> Result<Bucket> {
     let busy = || Error::IndexBusy(seen.name.clone());
-    let closing = Closing { tag: tag.to_owned(), why, since_ns: now_ns() };
+    let closing = FreezeLease { tag: tag.to_owned(), reason: why, since_ns: now_ns() };
     let place = |bucket: &Bucket| (bucket.id.clone(), bucket.generation, bucket.resharding);
     let bucket = record::update(&gateway.pools.buckets, &seen.name, |bucket: &mut Bucket| {
         let stands = bucket.closing.as_ref().is_some_and(|other| !other.gives_way_to(why));
@@ -128,22 +135,22 @@ pub(crate) async fn close(gateway: &Gateway, seen: &Bucket, why: Closed, tag: &s
     let bucket = bucket.await?.ok_or_else(|| Error::NoSuchBucket(seen.name.clone()))?;
     let closing = (0..bucket.shards.max(1)).map(|shard| {
         let bucket = &bucket;
-        async move { close_shard(gateway, bucket, &shard_name(bucket, shard), (why, tag)).await }
+        async move { freeze_shard(gateway, bucket, &shard_name(bucket, shard), (why, tag)).await }
     });
     let closed: Result<()> = futures::future::join_all(closing).await.into_iter().collect();
     if let Err(error) = closed {
-        release(gateway, &bucket, tag).await?;
+        abort_freeze(gateway, &bucket, tag).await?;
         return Err(error);
     }
     Ok(bucket)
 }
 
 /// Closes a shard that is open or was closed by an invalid attempt.
-async fn close_shard(
+async fn freeze_shard(
     gateway: &Gateway,
     bucket: &Bucket,
     shard: &str,
-    (why, tag): (Closed, &str),
+    (why, tag): (FreezeReason, &str),
 ) -> Result<()> {
     let own = Bytes::from(closed(tag));
     let mut known = Bytes::from(open_state(bucket));
@@ -161,15 +168,15 @@ async fn close_shard(
             }
             // A damaged bucket can be removed. The missing shard is created closed, so that nothing is written into it if it
             // is repaired meanwhile.
-            Err(error) if error.is_absent() && why == Closed::Removal => {
+            Err(error) if error.is_not_found() && why == FreezeReason::Removal => {
                 let mut op = WriteOp::new();
                 op.create(true).set_xattr(STATE, own.clone());
                 match gateway.pools.index.operate(shard, op).await?.success().map_err(Error::from) {
-                    Err(error) if error.is_present() => {}
+                    Err(error) if error.is_already_exists() => {}
                     made => return made.map(drop),
                 }
             }
-            Err(error) if error.is_absent() => break,
+            Err(error) if error.is_not_found() => break,
             Err(error) => return Err(error),
         }
     }
@@ -178,11 +185,11 @@ async fn close_shard(
 
 /// Renews an attempt from time to time, so that it does not give way however long it takes. Returns when the attempt is no
 /// longer valid.
-pub(super) async fn keep(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Error {
+pub(super) async fn renew_freeze(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Error {
     loop {
         tokio::time::sleep(RENEWAL).await;
         let renewed = record::update(&gateway.pools.buckets, &bucket.name, |now: &mut Bucket| {
-            if now.id != bucket.id || !now.is_closed_by(tag) {
+            if now.id != bucket.id || !now.is_frozen_by(tag) {
                 return Err(Error::IndexBusy(now.name.clone()));
             }
             if let Some(closing) = &mut now.closing {
@@ -202,9 +209,9 @@ pub(super) async fn keep(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Error
 }
 
 /// Ends a failed attempt and opens what it closed; returns whether it was still valid.
-pub(crate) async fn release(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Result<bool> {
+pub(crate) async fn abort_freeze(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Result<bool> {
     let released = record::update(&gateway.pools.buckets, &bucket.name, |now: &mut Bucket| {
-        if now.id != bucket.id || !now.is_closed_by(tag) {
+        if now.id != bucket.id || !now.is_frozen_by(tag) {
             return Err(Error::IndexBusy(now.name.clone()));
         }
         now.closing = None;
@@ -212,7 +219,7 @@ pub(crate) async fn release(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Re
     });
     match released.await {
         Ok(Some(now)) => {
-            open(&gateway.pools.index, &now, tag).await?;
+            thaw(&gateway.pools.index, &now, tag).await?;
             Ok(true)
         }
         Ok(None) | Err(Error::IndexBusy(_)) => Ok(false),
@@ -221,7 +228,7 @@ pub(crate) async fn release(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Re
 }
 
 /// Opens what an attempt closed or froze. The record must no longer name the attempt.
-pub(crate) async fn open(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
+pub(crate) async fn thaw(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
     for from in [closed(tag), state::frozen(tag)] {
         let opening = (0..bucket.shards.max(1)).map(|shard| {
             let mut op = WriteOp::new();
@@ -230,7 +237,7 @@ pub(crate) async fn open(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()>
         });
         for reply in futures::future::join_all(opening).await {
             match reply.and_then(|reply| reply.success()).map_err(Error::from) {
-                Err(error) if error.is_absent() || error.is_canceled() => {}
+                Err(error) if error.is_not_found() || error.is_canceled() => {}
                 opened => drop(opened?),
             }
         }
@@ -239,14 +246,14 @@ pub(crate) async fn open(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()>
 }
 
 /// Freezes the shards that the attempt of that tag closed: nothing is finished in them, so their records can be copied.
-pub(super) async fn freeze(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
+pub(super) async fn freeze_shards(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
     let freezing = (0..bucket.shards.max(1)).map(|shard| async move {
         super::execute::write(pool, &shard_name(bucket, shard), reshard::freeze(tag)).await
     });
     for frozen in futures::future::join_all(freezing).await {
         match frozen {
             // Another attempt is valid, so this one can't complete.
-            Err(error) if error.is_canceled() || error.is_absent() => {
+            Err(error) if error.is_canceled() || error.is_not_found() => {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
             frozen => drop(frozen?),
@@ -257,18 +264,23 @@ pub(super) async fn freeze(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<(
 
 /// The result of checking whether a shard is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum ShardCheck {
     /// The shard is as it should be, or closed by a valid attempt.
-    Sound,
+    Consistent,
     /// The shard does not exist.
     Absent,
     /// The shard is closed, but not by a valid attempt.
-    Left,
+    Abandoned,
 }
 
 /// Checks a shard of a bucket's index. With `mend`, opens the shard if no valid attempt closed it, and creates it if it is
 /// absent.
-pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: bool) -> Result<Found> {
+pub(crate) async fn check_shard_state(
+    gateway: &Gateway,
+    bucket: &Bucket,
+    shard: &str,
+    mend: bool,
+) -> Result<ShardCheck> {
     // The state is read before the record: the record names an attempt before the attempt closes anything, and never names
     // it again later.
     let state = match gateway.pools.index.get_xattr(shard, STATE).await {
@@ -278,26 +290,26 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
     let now = match gateway.bucket_without_documents(&bucket.name).await {
         Ok(now) if now.id == bucket.id && now.generation == bucket.generation => now,
         // The shard no longer belongs to the bucket.
-        Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(Found::Sound),
+        Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(ShardCheck::Consistent),
         Err(error) => return Err(error),
     };
     let (found, known) = match state {
-        None => (Found::Absent, Bytes::new()),
-        Some(state) if *state == *open_state(&now).as_bytes() => return Ok(Found::Sound),
-        Some(state) => (Found::Left, state),
+        None => (ShardCheck::Absent, Bytes::new()),
+        Some(state) if *state == *open_state(&now).as_bytes() => return Ok(ShardCheck::Consistent),
+        Some(state) => (ShardCheck::Abandoned, state),
     };
     match &now.closing {
-        Some(closing) if !closing.is_stale() => return Ok(Found::Sound),
+        Some(closing) if !closing.is_expired() => return Ok(ShardCheck::Consistent),
         // This opens all that the attempt closed. If the attempt is alive, it fails.
-        Some(closing) if mend => drop(release(gateway, &now, &closing.tag).await?),
+        Some(closing) if mend => drop(abort_freeze(gateway, &now, &closing.tag).await?),
         _ => {}
     }
     if !mend {
         return Ok(found);
     }
-    let known = if found == Found::Absent {
+    let known = if found == ShardCheck::Absent {
         // The shard is created closed, because the bucket may be removed or moved at the same time.
-        let tag = gateway.tag();
+        let tag = gateway.new_tag();
         let mut op = WriteOp::new();
         op.create(true).set_xattr(STATE, closed(&tag));
         gateway.pools.index.operate(shard, op).await?.success()?;
@@ -312,7 +324,7 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
             let mut op = WriteOp::new();
             op.cmp_xattr(STATE, CmpOp::Eq, closed(&tag)).remove();
             _ = gateway.pools.index.operate(shard, op).await?;
-            return Ok(Found::Sound);
+            return Ok(ShardCheck::Consistent);
         }
         Bytes::from(closed(&tag))
     } else {
@@ -323,7 +335,7 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
     let reply = gateway.pools.index.operate(shard, op).await;
     match reply.and_then(|reply| reply.success()).map_err(Error::from) {
         // Another gateway has changed the state first.
-        Err(error) if error.is_canceled() || error.is_absent() => {}
+        Err(error) if error.is_canceled() || error.is_not_found() => {}
         opened => drop(opened?),
     }
     if now.index_format == IndexFormat::V2 {
@@ -334,19 +346,19 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
 }
 
 /// Returns the error for a shard that refuses prepares. If no valid attempt closed the shard, opens it for the next prepare.
-pub(super) async fn busy(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Error {
-    gateway.forget_bucket(&bucket.name);
-    if let Err(error) = open_left(gateway, bucket, shard).await {
+pub(super) async fn frozen_shard_error(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Error {
+    gateway.invalidate_bucket(&bucket.name);
+    if let Err(error) = thaw_abandoned(gateway, bucket, shard).await {
         tracing::debug!(%error, shard, "rgw: can't see why an index is closed");
     }
     Error::IndexBusy(bucket.name.clone())
 }
 
 /// Opens a shard that no valid attempt closed or froze.
-pub(crate) async fn open_left(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Result<()> {
+pub(crate) async fn thaw_abandoned(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Result<()> {
     // Absent shards are left to checks of the bucket.
-    if look(gateway, bucket, shard, false).await? == Found::Left {
-        look(gateway, bucket, shard, true).await?;
+    if check_shard_state(gateway, bucket, shard, false).await? == ShardCheck::Abandoned {
+        check_shard_state(gateway, bucket, shard, true).await?;
     }
     Ok(())
 }

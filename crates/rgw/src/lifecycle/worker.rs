@@ -2,13 +2,13 @@
 //! pool (docs/format/rgw.md). A gateway that works on one of these objects holds its lock, so that several gateways share the
 //! work.
 
-use super::{DAY, Rules};
+use super::{DAY, LifecycleConfig};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
-use crate::index::{ListQuery, Listed};
+use crate::index::{ListQuery, ListingEntry};
 use crate::notifications::Cause;
-use crate::object::{Condition, Head, RemovalEvents};
+use crate::object::{Head, RemovalEvents, WriteCondition};
 use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
@@ -35,7 +35,7 @@ const BUCKETS: u64 = 1000;
 const LOCK: &str = "lc_process";
 const LOCK_TIME: Duration = Duration::from_secs(90);
 /// How often the worker checks whether something is due.
-const LOOK: Duration = Duration::from_secs(60);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The types of events for versions and delete markers that rules remove or move.
 const EXPIRED_NONCURRENT: &[EventType] =
@@ -48,7 +48,7 @@ const EXPIRED_MARKER: &[EventType] =
 
 /// The schedule of the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Schedule {
+pub(crate) struct LifecycleSchedule {
     /// The length of a day in rules; 24 hours except in tests.
     pub(crate) day: Duration,
     /// The seconds of the day (UTC) between which work starts.
@@ -56,10 +56,10 @@ pub(crate) struct Schedule {
     pub(crate) to: u32,
 }
 
-impl Schedule {
+impl LifecycleSchedule {
     /// Reads `rgw_lifecycle_work_time`, `HH:MM-HH:MM`, and `rgw_lc_debug_interval`, the length of a day in seconds if it is above
     /// zero.
-    pub(crate) fn read(time: &str, debug: i64) -> Result<Schedule> {
+    pub(crate) fn read(time: &str, debug: i64) -> Result<LifecycleSchedule> {
         let wrong = || Error::Invalid(format!("rgw_lifecycle_work_time is HH:MM-HH:MM, not '{time}'"));
         let seconds = |text: &str| -> Option<u32> {
             let (hours, minutes) = text.trim().split_once(':')?;
@@ -69,12 +69,12 @@ impl Schedule {
         let (from, to) = time.split_once('-').ok_or_else(wrong)?;
         let (from, to) = (seconds(from).ok_or_else(wrong)?, seconds(to).ok_or_else(wrong)?);
         let day = u64::try_from(debug).ok().filter(|debug| *debug > 0).map_or(DAY, Duration::from_secs);
-        Ok(Schedule { day, from, to })
+        Ok(LifecycleSchedule { day, from, to })
     }
 
     /// How often the worker checks whether something is due.
     fn look(&self) -> Duration {
-        self.day.min(LOOK)
+        self.day.min(MAX_POLL_INTERVAL)
     }
 
     /// Whether a bucket whose last run started at `begun_ns` is due at `now_ns`.
@@ -154,10 +154,10 @@ fn shard_of(bucket: &str) -> String {
 
 impl Gateway {
     /// Adds a bucket to the list of buckets with rules, or removes it.
-    pub(crate) async fn note_lifecycle(&self, bucket: &Bucket, has_rules: bool) -> Result<()> {
+    pub(crate) async fn register_lifecycle(&self, bucket: &Bucket, has_rules: bool) -> Result<()> {
         let (shard, name) = (shard_of(&bucket.name), Bytes::from(bucket.name.clone()));
         if has_rules {
-            let (id, tag) = (bucket.id.clone(), self.tag());
+            let (id, tag) = (bucket.id.clone(), self.new_tag());
             let entry = LifecycleEntry { id, tag, ..LifecycleEntry::default() };
             self.pools.lifecycle.omap_set(&shard, vec![(name, record::encode(&entry))]).await?;
             return Ok(());
@@ -206,7 +206,7 @@ impl Gateway {
         };
         let reply = self.pools.lifecycle.operate(&shard_of(bucket), op).await;
         match reply.and_then(|reply| reply.success()).map_err(Error::from) {
-            Err(error) if error.is_absent() || error.is_canceled() => Ok(false),
+            Err(error) if error.is_not_found() || error.is_canceled() => Ok(false),
             swapped => swapped.map(|_| true),
         }
     }
@@ -360,8 +360,8 @@ impl Gateway {
     }
 
     /// A bucket and its rules as they are now: either may have changed or been removed since a page was listed.
-    async fn still_ruled(&self, bucket: &Bucket) -> Result<(Arc<Bucket>, Arc<Rules>)> {
-        let now = self.known_bucket(&bucket.name).await?;
+    async fn still_ruled(&self, bucket: &Bucket) -> Result<(Arc<Bucket>, Arc<LifecycleConfig>)> {
+        let now = self.cached_bucket(&bucket.name).await?;
         if now.id == bucket.id {
             ruled(now, &bucket.name)
         } else {
@@ -386,15 +386,15 @@ impl Gateway {
     async fn expire(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
-        rules: &Rules,
+        rules: &LifecycleConfig,
         key: String,
-        entry: Listed,
+        entry: ListingEntry,
         now: u64,
     ) -> Result<Expired> {
         let key = key.as_str();
         let mut expired = Expired::default();
         let day = self.lifecycle.day;
-        let Listed { size, mtime_ns, held, class, .. } = entry;
+        let ListingEntry { size, mtime_ns, held, class, .. } = entry;
         let has_versions = held.is_some();
         let listed = Head { size, mtime_ns, class, ..Head::default() };
         let may_go = rules.may_expire(key, size, mtime_ns, now, day);
@@ -407,7 +407,7 @@ impl Gateway {
         let newest = &current.head;
         if !newest.marker && rules.expiration(key, newest, day).is_some_and(|(due, _)| due <= now) {
             // An object that was written since must not be removed.
-            let unchanged = Condition::Unchanged(current.mark);
+            let unchanged = WriteCondition::Unchanged(current.mark);
             let (cause, owner) = (Cause::lifecycle(self), (key, &*bucket.owner));
             let events = (&cause, RemovalEvents::EXPIRATION);
             match self.remove_object(bucket, owner, unchanged, events).await {
@@ -419,7 +419,7 @@ impl Gateway {
             && let Some(class) = rules.transition(key, newest, now, day)
         {
             let events = (&Cause::lifecycle(self), MOVED);
-            expired.moved += u64::from(self.move_version(bucket, (key, newest), class, events).await?);
+            expired.moved += u64::from(self.transition_version(bucket, (key, newest), class, events).await?);
         }
         if bucket.versioning == Versioning::Off || !has_versions {
             return Ok(expired);
@@ -455,7 +455,7 @@ impl Gateway {
                     let place = (newer_ns, at - 1);
                     if let Some(class) = rules.noncurrent_transition((key, head), place, now, day) {
                         let events = (&Cause::lifecycle(self), MOVED_NONCURRENT);
-                        let moved = self.move_version(&bucket, (key, head), class, events).await?;
+                        let moved = self.transition_version(&bucket, (key, head), class, events).await?;
                         expired.moved += u64::from(moved);
                     }
                 }
@@ -468,7 +468,12 @@ impl Gateway {
         }
     }
 
-    async fn expire_uploads(self: &Arc<Gateway>, bucket: &Bucket, rules: &Rules, now: u64) -> Result<u64> {
+    async fn expire_uploads(
+        self: &Arc<Gateway>,
+        bucket: &Bucket,
+        rules: &LifecycleConfig,
+        now: u64,
+    ) -> Result<u64> {
         let mut ended = 0;
         let mut after: Option<(String, String)> = None;
         loop {
@@ -498,13 +503,13 @@ impl Gateway {
 }
 
 /// A bucket and its rules. A bucket without rules counts as gone.
-fn ruled(bucket: Arc<Bucket>, name: &str) -> Result<(Arc<Bucket>, Arc<Rules>)> {
+fn ruled(bucket: Arc<Bucket>, name: &str) -> Result<(Arc<Bucket>, Arc<LifecycleConfig>)> {
     let rules = bucket.lifecycle.clone().ok_or_else(|| Error::NoSuchBucket(name.to_owned()))?;
     Ok((bucket, rules))
 }
 
 /// Processes due buckets periodically, as long as the gateway exists.
-pub(crate) async fn work(gateway: Weak<Gateway>, schedule: Schedule) {
+pub(crate) async fn run_lifecycle(gateway: Weak<Gateway>, schedule: LifecycleSchedule) {
     loop {
         tokio::time::sleep(schedule.look()).await;
         let Some(gateway) = gateway.upgrade() else { return };
@@ -521,15 +526,15 @@ mod tests {
     #[test]
     fn work_is_done_once_a_day_at_its_time() {
         let hour = 3600 * 1_000_000_000_u64;
-        let schedule = Schedule::read("22:30-02:00", -1).unwrap();
+        let schedule = LifecycleSchedule::read("22:30-02:00", -1).unwrap();
         assert_eq!(schedule.day, DAY);
         let at = |hours: u64| 100 * 24 * hour + hours * hour;
         assert!(schedule.is_due(0, at(23)) && schedule.is_due(0, at(1)) && !schedule.is_due(0, at(12)));
         assert!(!schedule.is_due(at(23), at(25)) && schedule.is_due(at(23), at(47)));
-        let trying = Schedule::read("00:00-06:00", 10).unwrap();
+        let trying = LifecycleSchedule::read("00:00-06:00", 10).unwrap();
         assert!(trying.is_due(at(12), at(12) + 10_000_000_000) && !trying.is_due(at(12), at(12) + 1));
         for wrong in ["", "1-2", "25:00-26:00", "00:00", "00:60-01:00"] {
-            assert!(Schedule::read(wrong, -1).is_err(), "{wrong}");
+            assert!(LifecycleSchedule::read(wrong, -1).is_err(), "{wrong}");
         }
     }
 }

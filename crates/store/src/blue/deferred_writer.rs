@@ -2,10 +2,10 @@
 //! It then flushes the device, after which the copies are no longer needed.
 //!
 //! Blocks that are overwritten in place may still be accessed by a read that began before. The thread waits for such reads
-//! ([`super::gate::ReadGate::pass`]). Later reads find the new data in the cache until everything is in its place.
+//! ([`super::gate::ReadGate::wait_for_readers`]). Later reads find the new data in the cache until everything is in its place.
 
 use super::Inner;
-use super::commit::write_merged;
+use super::commit::write_coalesced;
 use crate::error::Result;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 /// Deferred data of one epoch. All of it is durable as copies.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct DeferredBatch {
     pub(super) epoch: u64,
     /// The last transaction whose data is in the job or was placed before.
     pub(super) seq: u64,
@@ -26,29 +26,29 @@ pub(super) struct Job {
 
 /// A completed job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Done {
+pub(super) struct DeferredBatchDone {
     pub(super) epoch: u64,
     pub(super) seq: u64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    job: Option<Job>,
+    job: Option<DeferredBatch>,
     busy: bool,
-    done: Option<Done>,
+    done: Option<DeferredBatchDone>,
     ended: bool,
 }
 
 /// The counterpart of [`super::deferred::Deferred`] in the placing thread.
 #[derive(Debug, Default)]
-pub(super) struct Placer {
+pub(super) struct DeferredWriter {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Placer {
+impl DeferredWriter {
     /// Hands over a job. No other job may be in progress.
-    pub(super) fn start(&self, job: Job) {
+    pub(super) fn start(&self, job: DeferredBatch) {
         let mut state = self.state.lock();
         debug_assert!(!state.busy && state.done.is_none(), "one job at a time");
         (state.job, state.busy) = (Some(job), true);
@@ -56,7 +56,7 @@ impl Placer {
     }
 
     /// The job that was completed since the last call.
-    pub(super) fn take_done(&self) -> Option<Done> {
+    pub(super) fn take_done(&self) -> Option<DeferredBatchDone> {
         self.state.lock().done.take()
     }
 
@@ -74,7 +74,7 @@ impl Placer {
         self.changed.notify_all();
     }
 
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<DeferredBatch> {
         let mut state = self.state.lock();
         loop {
             if state.ended {
@@ -90,7 +90,7 @@ impl Placer {
     /// The thread. Runs until it is told to end or an error occurs.
     pub(super) fn run(&self, inner: &Inner) {
         while let Some(job) = self.next() {
-            let done = Done { epoch: job.epoch, seq: job.seq };
+            let done = DeferredBatchDone { epoch: job.epoch, seq: job.seq };
             let placed = place(inner, job);
             let mut state = self.state.lock();
             state.busy = false;
@@ -104,15 +104,15 @@ impl Placer {
             }
             self.changed.notify_all();
             drop(state);
-            inner.queue.news();
+            inner.queue.wake();
         }
     }
 }
 
-fn place(inner: &Inner, job: Job) -> Result<()> {
-    inner.give_back(inner.gate.pass());
-    write_merged(inner, job.fresh)?;
-    write_merged(inner, job.overwrites.into_iter().collect())?;
+fn place(inner: &Inner, job: DeferredBatch) -> Result<()> {
+    inner.give_back(inner.gate.wait_for_readers());
+    write_coalesced(inner, job.fresh)?;
+    write_coalesced(inner, job.overwrites.into_iter().collect())?;
     inner.device.flush()?;
     inner.counters.flushes.fetch_add(1, Ordering::Relaxed);
     Ok(())
