@@ -129,8 +129,8 @@ pub fn dead_object(topic: &TopicId) -> ObjectKey {
     ObjectKey { namespace: DEAD_LETTER_NAMESPACE, name: topic.to_string() }
 }
 
-/// The topic that an object in [`CLOSED_NAMESPACE`], [`SPILL_NAMESPACE`] or [`DEAD_LETTER_NAMESPACE`] belongs to. A sweep finds objects without a
-/// topic.
+/// Returns the topic that an object in [`CLOSED_NAMESPACE`], [`SPILL_NAMESPACE`] or [`DEAD_LETTER_NAMESPACE`] belongs to. A
+/// sweep finds objects without a topic by it.
 pub fn topic_of(object: &ObjectKey) -> Option<TopicId> {
     if object.namespace == QUEUE_NAMESPACE {
         return None;
