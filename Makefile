@@ -88,9 +88,12 @@ lint: libraries ## Formatting and clippy
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
-docs: build ## Generate docs/options.md and docs/compatibility.md from the tables in the code
+docs: build ## Generate docs/options.md and docs/compatibility.md, and the book of all pages: target/book/index.html
 	$(NACRE) option-reference > docs/options.md
 	$(NACRE) compatibility-reference > docs/compatibility.md
+	@command -v mdbook >/dev/null || { echo "== installing mdbook (some minutes, once)"; \
+	  CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug mdbook; }
+	scripts/book target/book
 
 bench: setup-bench build ## Measure Nacre beside the real Ceph in one run: bench/compare-ceph
 	bench/compare-ceph $(ARGS)

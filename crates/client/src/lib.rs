@@ -18,4 +18,4 @@ pub use nacre_engine::{
     NotifyOutcome, OnDone, OpReply, Pending, PoolStats, ReadOp, Result, WatchHandler, WriteOp, block_on,
 };
 pub use nacre_striper::{Layout, MIN_STRIPE_UNIT, PieceExtent, StripedLister, StripedStat, Striper};
-pub use native::{Network, connect, connect_on};
+pub use native::{NetworkThread, connect, connect_on};

@@ -1,6 +1,6 @@
 //! The engine that implements Nacre's own protocol.
 //!
-//! A background thread ([`Network`]) runs the messenger, the session with the map authority and the timers. Requests are placed, encoded
+//! A background thread ([`NetworkThread`]) runs the messenger, the session with the map authority and the timers. Requests are placed, encoded
 //! and queued on the calling thread under one lock. The reader of a connection completes them directly, outside the lock. Callers need no
 //! runtime.
 
@@ -13,17 +13,18 @@ mod overlay;
 mod state;
 mod ticket;
 
-pub use network::Network;
+pub use network::NetworkThread;
 
-use crate::throttle::{Share, Throttle};
+use crate::throttle::{Throttle, ThrottleShare};
 use bytes::Bytes;
 use nacre_common::Config;
 use nacre_common::auth::{ConfiguredKey, Credentials};
 use nacre_engine::engine::{
-    CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, LogFollow, ObjectRequest, OnReply,
+    CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, LogSubscription, ObjectRequest,
+    OnReply,
 };
 use nacre_engine::{
-    Cluster, Completer, Error, OnDone, OpReply, Pending, Result, WatchHandler, block_on, on_engine_thread,
+    Cluster, Completer, Error, OnDone, OpReply, Pending, Result, WatchHandler, block_on, is_engine_thread,
     pg_end,
 };
 use nacre_objecter::{Answer, Objecter, Sink, Submission};
@@ -36,7 +37,7 @@ use nacre_types::op::{ListReply, Op, OsdOp};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, Epoch, ObjectId, PgId, PoolId};
 use parking_lot::Mutex;
-use state::{Batch, Done, State, Token};
+use state::{CompletionBatch, ReplyTarget, RequestToken, State};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -45,7 +46,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
 /// How long a closing session may take to write its queued messages.
-const GRACE: Duration = Duration::from_millis(500);
+const CLOSE_GRACE: Duration = Duration::from_millis(500);
 /// The timer's maximum sleep, so that a request's deadline is met within this time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
@@ -54,19 +55,19 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Fails with [`Error::Configuration`] if the keyring or the monitors are not configured, and with [`Error::Unreachable`] after
 /// `client_mount_timeout` without a session, or after one second if the monitors refuse the key.
 pub fn connect(config: &Config) -> Pending<Cluster> {
-    connected(Network::start().and_then(|network| start(config, network)))
+    connected(NetworkThread::start().and_then(|network| start(config, network)))
 }
 
 /// Like [`connect`], on a thread that other sessions can share: this makes many sessions of one process much cheaper.
-pub fn connect_on(network: &Arc<Network>, config: &Config) -> Pending<Cluster> {
+pub fn connect_on(network: &Arc<NetworkThread>, config: &Config) -> Pending<Cluster> {
     connected(start(config, network.clone()))
 }
 
 fn connected(engine: Result<Native>) -> Pending<Cluster> {
     match engine {
-        Ok(engine) => Pending::of(async move {
+        Ok(engine) => Pending::from_future(async move {
             engine.shared.established().await?;
-            Ok(Cluster::of(Arc::new(engine)))
+            Ok(Cluster::from_engine(Arc::new(engine)))
         }),
         Err(error) => Pending::ready(Err(error)),
     }
@@ -105,10 +106,10 @@ struct Native {
     shared: Arc<Shared>,
     /// Notified when the session's task has ended; taken by the caller that waits for that.
     ended: Mutex<Option<oneshot::Receiver<()>>>,
-    network: Arc<Network>,
+    network: Arc<NetworkThread>,
 }
 
-fn start(config: &Config, network: Arc<Network>) -> Result<Native> {
+fn start(config: &Config, network: Arc<NetworkThread>) -> Result<Native> {
     let key = ConfiguredKey::find(config)
         .map_err(|error| Error::Configuration { errno: error.errno(), detail: error.to_string() })?;
     let key: Arc<dyn Credentials> = Arc::new(key);
@@ -149,7 +150,7 @@ fn start(config: &Config, network: Arc<Network>) -> Result<Native> {
         .lane(network.handle().clone(), Arc::new(dispatch::Dispatch::new(&shared)))
         .build()
         .map_err(|error| Error::Configuration { errno: error.errno(), detail: error.to_string() })?;
-    shared.state.lock().attach(messenger.clone());
+    shared.state.lock().set_messenger(messenger.clone());
     let worker = shared.clone();
     let (end, ended) = oneshot::channel::<()>();
     network.spawn(async move {
@@ -168,7 +169,7 @@ async fn run(shared: &Arc<Shared>, messenger: &Messenger, key: Arc<dyn Credentia
     let _ = shared.stop.subscribe().wait_for(|stop| *stop).await;
     mon.abort();
     timer.abort();
-    messenger.shutdown(GRACE).await;
+    messenger.shutdown(CLOSE_GRACE).await;
 }
 
 /// Ends holds and fails requests whose deadline has passed.
@@ -199,15 +200,18 @@ impl Shared {
     }
 
     /// Runs one step under the lock, and delivers the resulting completions outside it.
-    fn with_state<R>(&self, step: impl FnOnce(&mut State, &mut Batch) -> R) -> R {
-        let mut batch = Batch::default();
+    fn with_state<R>(&self, step: impl FnOnce(&mut State, &mut CompletionBatch) -> R) -> R {
+        let mut batch = CompletionBatch::default();
         let result = step(&mut self.state.lock(), &mut batch);
         batch.deliver();
         result
     }
 
     /// Runs one step of the objecter.
-    fn with_objecter<R>(&self, step: impl FnOnce(&mut Objecter<Token>, &mut state::Outside<'_>) -> R) -> R {
+    fn with_objecter<R>(
+        &self,
+        step: impl FnOnce(&mut Objecter<RequestToken>, &mut state::ObjecterSink<'_>) -> R,
+    ) -> R {
         self.with_state(|state, batch| {
             let (objecter, mut outside) = state.split(batch);
             step(objecter, &mut outside)
@@ -227,7 +231,7 @@ impl Shared {
     }
 
     /// Places and queues a request.
-    fn start(&self, request: ObjectRequest, token: Token) {
+    fn start(&self, request: ObjectRequest, token: RequestToken) {
         let deadline_ms = request.ops.first().and_then(|op| self.deadline_ms(&op.op));
         let submission = Submission {
             object: request.object,
@@ -243,7 +247,13 @@ impl Shared {
     }
 
     /// Like [`Shared::start`], under the lock.
-    fn submit(&self, state: &mut State, batch: &mut Batch, submission: Submission, token: Token) {
+    fn submit(
+        &self,
+        state: &mut State,
+        batch: &mut CompletionBatch,
+        submission: Submission,
+        token: RequestToken,
+    ) {
         let (objecter, mut outside) = state.split(batch);
         if *self.stop.borrow() {
             outside.complete(token, Err(Error::ShutDown));
@@ -301,7 +311,7 @@ impl Shared {
         let position = ObjectId::min_at_hash(cursor.pool(), cursor.hash());
         let request = listing(position, Op::PgList { cursor: Some(cursor), max, namespace });
         let answered = self.operate_with(request, |completer| {
-            Done::Answer(Box::new(move |answer| completer.complete(answer)))
+            ReplyTarget::Answer(Box::new(move |answer| completer.complete(answer)))
         });
         answered.then(|answer| list_page(answer?))
     }
@@ -310,18 +320,18 @@ impl Shared {
     fn operate_with<T: Send + 'static>(
         self: &Arc<Self>,
         request: ObjectRequest,
-        done: impl FnOnce(Completer<T>) -> Done + Send + 'static,
+        done: impl FnOnce(Completer<T>) -> ReplyTarget + Send + 'static,
     ) -> Pending<T> {
         let bytes = payload_bytes(&request.ops);
         let (completer, pending) = Pending::channel();
         if let Some(share) = self.throttle.try_acquire(bytes) {
-            self.start(request, Token { share, done: done(completer) });
+            self.start(request, RequestToken { share, done: done(completer) });
             return pending;
         }
         let shared = Arc::clone(self);
-        Pending::of(async move {
+        Pending::from_future(async move {
             let share = shared.throttle.acquire(bytes).await;
-            shared.start(request, Token { share, done: done(completer) });
+            shared.start(request, RequestToken { share, done: done(completer) });
             pending.await
         })
     }
@@ -338,14 +348,14 @@ impl Engine for Native {
             Some(share) => share,
             // A callback that starts the next request has just released its own share. The excess over the bound is limited by the number
             // of running callbacks.
-            None if on_engine_thread() => Share::default(),
+            None if is_engine_thread() => ThrottleShare::default(),
             None => block_on(self.shared.throttle.acquire(bytes)),
         };
-        self.shared.start(request, Token { share, done: Done::Callback(done) });
+        self.shared.start(request, RequestToken { share, done: ReplyTarget::Callback(done) });
     }
 
     fn operate(&self, request: ObjectRequest) -> Pending<OpReply> {
-        self.shared.operate_with(request, Done::Channel)
+        self.shared.operate_with(request, ReplyTarget::Channel)
     }
 
     fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
@@ -397,7 +407,7 @@ impl Engine for Native {
         commands::start(&self.shared, target, command, input)
     }
 
-    fn follow_log(&self, follow: Option<LogFollow>) {
+    fn follow_log(&self, follow: Option<LogSubscription>) {
         let mut state = self.shared.state.lock();
         if let (Some(conn), Some(follow)) = (&state.mon, &follow) {
             mon::follow_log(conn, follow, follow.after);
@@ -436,7 +446,7 @@ impl Engine for Native {
                 refreshed = refreshed => refreshed,
                 // A session that is shut down receives no map.
                 _ = stop.wait_for(|stop| *stop) => Err(Error::ShutDown),
-                () = late => Err(commands::too_late("map", "rados_mon_op_timeout")),
+                () = late => Err(commands::timeout_error("map", "rados_mon_op_timeout")),
             });
         });
         pending
@@ -451,7 +461,7 @@ impl Engine for Native {
     }
 
     fn bind_session(&self) -> u64 {
-        self.shared.state.lock().objecter.bind().0
+        self.shared.state.lock().objecter.pin_session().0
     }
 
     fn address(&self) -> Option<SessionAddr> {
@@ -497,7 +507,7 @@ impl Engine for Native {
 
     fn shut_down(&self) {
         self.shared.shut_down();
-        if !on_engine_thread()
+        if !is_engine_thread()
             && let Some(ended) = self.ended.lock().take()
         {
             // An error has the same meaning: the task dropped its end.

@@ -13,7 +13,7 @@ pub(crate) struct Throttle {
 
 /// A request's share of the bounds, released when dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Share {
+pub(crate) struct ThrottleShare {
     _ops: Option<OwnedSemaphorePermit>,
     _bytes: Option<OwnedSemaphorePermit>,
 }
@@ -29,7 +29,7 @@ impl Throttle {
     }
 
     /// Returns a share at once, or `None` if the caller would have to wait.
-    pub(crate) fn try_acquire(&self, bytes: usize) -> Option<Share> {
+    pub(crate) fn try_acquire(&self, bytes: usize) -> Option<ThrottleShare> {
         let ops = match &self.ops {
             Some(semaphore) => Some(semaphore.clone().try_acquire_owned().ok()?),
             None => None,
@@ -40,11 +40,11 @@ impl Throttle {
             }
             _ => None,
         };
-        Some(Share { _ops: ops, _bytes: bytes })
+        Some(ThrottleShare { _ops: ops, _bytes: bytes })
     }
 
     /// Returns a share once there is room.
-    pub(crate) async fn acquire(&self, bytes: usize) -> Share {
+    pub(crate) async fn acquire(&self, bytes: usize) -> ThrottleShare {
         let never_closed = "invariant: the throttle's semaphores are never closed";
         let ops = match &self.ops {
             Some(semaphore) => Some(semaphore.clone().acquire_owned().await.expect(never_closed)),
@@ -57,7 +57,7 @@ impl Throttle {
             }
             _ => None,
         };
-        Share { _ops: ops, _bytes: bytes }
+        ThrottleShare { _ops: ops, _bytes: bytes }
     }
 }
 

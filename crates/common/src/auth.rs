@@ -127,9 +127,9 @@ impl Verifier {
     }
 
     /// Returns the peer that `claim` names and the secret that it must prove, at `now` seconds since 1970.
-    fn verify(&self, claim: &handshake::Claim, now_unix: u64) -> Result<(Peer, SessionKey)> {
+    fn verify(&self, claim: &handshake::ClaimedIdentity, now_unix: u64) -> Result<(Peer, SessionKey)> {
         match claim {
-            handshake::Claim::Key(entity) => {
+            handshake::ClaimedIdentity::Key(entity) => {
                 let server = self
                     .keys
                     .as_ref()
@@ -147,7 +147,7 @@ impl Verifier {
                 };
                 Ok((peer, record.key.session_key()))
             }
-            handshake::Claim::Ticket(blob) => {
+            handshake::ClaimedIdentity::Ticket(blob) => {
                 let keys = self
                     .tickets
                     .as_ref()
@@ -159,7 +159,7 @@ impl Verifier {
                     caps: body.caps,
                     nonce: 0,
                     key_fingerprint: 0,
-                    expires_unix: Some(keys.runs_out(body.expires_unix)),
+                    expires_unix: Some(keys.accepted_until(body.expires_unix)),
                 };
                 Ok((peer, body.session_key))
             }

@@ -11,8 +11,8 @@ mod argv;
 mod conf_file;
 mod expand;
 
-pub use argv::{Invocation, Program, Settings, parse_argv, split_args};
-pub use conf_file::{ConfFile, Entry};
+pub use argv::{Invocation, OptionSettings, ProgramKind, parse_argv, split_args};
+pub use conf_file::{ConfEntry, ConfFile};
 
 use crate::error::{Error, Result};
 use crate::options::{self, OptionSpec, Options};
@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 /// The source of a value, weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub enum ConfigSource {
     /// The option table.
     Default,
     /// `config set`.
@@ -42,16 +42,16 @@ pub enum Source {
     Override,
 }
 
-impl Source {
+impl ConfigSource {
     /// Ceph's spelling in `config show` and `config diff`.
     pub fn as_str(self) -> &'static str {
         match self {
-            Source::Default => "default",
-            Source::Mon => "mon",
-            Source::File => "file",
-            Source::Env => "env",
-            Source::Cmdline => "cmdline",
-            Source::Override => "override",
+            ConfigSource::Default => "default",
+            ConfigSource::Mon => "mon",
+            ConfigSource::File => "file",
+            ConfigSource::Env => "env",
+            ConfigSource::Cmdline => "cmdline",
+            ConfigSource::Override => "override",
         }
     }
 }
@@ -59,7 +59,8 @@ impl Source {
 type Layer = BTreeMap<&'static str, String>;
 
 /// The sources of the layers, weakest first.
-const SOURCES: [Source; 5] = [Source::Mon, Source::File, Source::Env, Source::Cmdline, Source::Override];
+const SOURCES: [ConfigSource; 5] =
+    [ConfigSource::Mon, ConfigSource::File, ConfigSource::Env, ConfigSource::Cmdline, ConfigSource::Override];
 
 /// The canonical spelling of a value, or the text itself if it does not parse.
 fn canonical(spec: &OptionSpec, text: &str) -> String {
@@ -73,48 +74,48 @@ struct Layers {
 }
 
 impl Layers {
-    fn of(&mut self, source: Source) -> &mut Layer {
+    fn of(&mut self, source: ConfigSource) -> &mut Layer {
         &mut self.by_source[source as usize - 1]
     }
 
     /// The values set for an option by layers, weakest first, in canonical spelling.
-    fn set_values(&self, spec: &OptionSpec) -> Vec<(Source, String)> {
+    fn set_values(&self, spec: &OptionSpec) -> Vec<(ConfigSource, String)> {
         let texts = self.by_source.iter().zip(SOURCES);
         let texts = texts.filter_map(|(layer, source)| Some((source, layer.get(spec.name)?)));
         texts.map(|(source, text)| (source, canonical(spec, text))).collect()
     }
 
-    fn lookup(&self, spec: &OptionSpec, daemon: bool) -> (Source, String) {
+    fn lookup(&self, spec: &OptionSpec, daemon: bool) -> (ConfigSource, String) {
         for (layer, source) in self.by_source.iter().zip(SOURCES).rev() {
             if let Some(text) = layer.get(spec.name) {
                 return (source, text.clone());
             }
         }
         let default = spec.daemon_default.filter(|_| daemon).unwrap_or(spec.default);
-        (Source::Default, default.to_owned())
+        (ConfigSource::Default, default.to_owned())
     }
 }
 
 /// One option's effective value, as `config show` lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownOption {
     /// The option.
     pub name: &'static str,
     /// Its value in canonical spelling, with variables expanded.
     pub value: String,
     /// Its source.
-    pub source: Source,
+    pub source: ConfigSource,
     /// A newer value that takes effect at the next start.
     pub pending: Option<String>,
 }
 
 /// Names of options that changed.
-pub type Changed = BTreeSet<&'static str>;
-type Observer = Arc<dyn Fn(&Options, &Changed) + Send + Sync>;
+pub type ChangedOptions = BTreeSet<&'static str>;
+type Observer = Arc<dyn Fn(&Options, &ChangedOptions) + Send + Sync>;
 
 struct State {
     layers: Layers,
-    effective: BTreeMap<&'static str, (Source, String)>,
+    effective: BTreeMap<&'static str, (ConfigSource, String)>,
     pending: BTreeMap<&'static str, String>,
     started: bool,
 }
@@ -152,8 +153,8 @@ pub struct ConfigBuilder {
     entity: EntityName,
     cluster: String,
     file: File,
-    env: Settings,
-    cmdline: Settings,
+    env: OptionSettings,
+    cmdline: OptionSettings,
 }
 
 impl ConfigBuilder {
@@ -164,8 +165,8 @@ impl ConfigBuilder {
             entity,
             cluster,
             file: File::None,
-            env: Settings::default(),
-            cmdline: Settings::default(),
+            env: OptionSettings::default(),
+            cmdline: OptionSettings::default(),
         }
     }
 
@@ -215,9 +216,9 @@ impl ConfigBuilder {
             (_, None) => None,
         };
         if let Some(file) = &file {
-            *layers.of(Source::File) = file_layer(file, &self.entity)?;
+            *layers.of(ConfigSource::File) = file_layer(file, &self.entity)?;
         }
-        for (source, pairs) in [(Source::Env, self.env), (Source::Cmdline, self.cmdline)] {
+        for (source, pairs) in [(ConfigSource::Env, self.env), (ConfigSource::Cmdline, self.cmdline)] {
             for (name, value) in pairs.0 {
                 let spec = options::get(&name)?;
                 spec.canonical(&value)?;
@@ -289,7 +290,7 @@ fn conf_candidates(cluster: &str, home: Option<&Path>) -> Vec<PathBuf> {
     named.chain([PathBuf::from("./data/ceph.conf")]).collect()
 }
 
-fn effective(layers: &Layers, identity: &Identity) -> Result<BTreeMap<&'static str, (Source, String)>> {
+fn effective(layers: &Layers, identity: &Identity) -> Result<BTreeMap<&'static str, (ConfigSource, String)>> {
     let daemon = identity.is_daemon();
     let raw = |spec: &OptionSpec| layers.lookup(spec, daemon);
     options::all()
@@ -301,7 +302,7 @@ fn effective(layers: &Layers, identity: &Identity) -> Result<BTreeMap<&'static s
         .collect()
 }
 
-fn typed(effective: &BTreeMap<&'static str, (Source, String)>) -> Result<Options> {
+fn typed(effective: &BTreeMap<&'static str, (ConfigSource, String)>) -> Result<Options> {
     Options::from_text(&|spec| Ok(effective[spec.name].1.clone()))
 }
 
@@ -367,7 +368,7 @@ impl Config {
     pub fn set_mon_values<'a>(
         &self,
         values: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Changed> {
+    ) -> Result<ChangedOptions> {
         let mut layer = Layer::new();
         for (name, value) in values {
             match options::get(name).and_then(|spec| spec.canonical(value).map(|text| (spec, text))) {
@@ -380,35 +381,35 @@ impl Config {
                 Err(error) => tracing::warn!(option = name, %error, "value from the monitors is ignored"),
             }
         }
-        self.change(|layers| *layers.of(Source::Mon) = layer)
+        self.change(|layers| *layers.of(ConfigSource::Mon) = layer)
     }
 
     /// Overrides one option in this process, above every other source. Fails for options that can't change at run time.
-    pub fn set(&self, name: &str, value: &str) -> Result<Changed> {
+    pub fn set(&self, name: &str, value: &str) -> Result<ChangedOptions> {
         let spec = options::get(name)?;
         if self.0.state.lock().started && !spec.can_update_at_runtime() {
             return Err(Error::bad_value(spec.name, "can't be changed at run time; set it and restart"));
         }
         let text = spec.canonical(value)?;
         self.change(|layers| {
-            layers.of(Source::Override).insert(spec.name, text);
+            layers.of(ConfigSource::Override).insert(spec.name, text);
         })
     }
 
     /// Removes an override.
-    pub fn unset(&self, name: &str) -> Result<Changed> {
+    pub fn unset(&self, name: &str) -> Result<ChangedOptions> {
         let spec = options::get(name)?;
         self.change(|layers| {
-            layers.of(Source::Override).remove(spec.name);
+            layers.of(ConfigSource::Override).remove(spec.name);
         })
     }
 
-    fn change(&self, mutate: impl FnOnce(&mut Layers)) -> Result<Changed> {
+    fn change(&self, mutate: impl FnOnce(&mut Layers)) -> Result<ChangedOptions> {
         let mut state = self.0.state.lock();
         let mut layers = state.layers.clone();
         mutate(&mut layers);
         let mut wanted = effective(&layers, &self.0.identity)?;
-        let mut changed = Changed::new();
+        let mut changed = ChangedOptions::new();
         let mut pending = BTreeMap::new();
         for (name, new) in &mut wanted {
             let old = &state.effective[name];
@@ -438,7 +439,11 @@ impl Config {
 
     /// Calls `observer` after each change of one of `names`, with the new values and the names of all changed options. It runs
     /// on the changing thread, must be quick, and must not change the configuration itself.
-    pub fn observe(&self, names: &[&str], observer: impl Fn(&Options, &Changed) + Send + Sync + 'static) {
+    pub fn observe(
+        &self,
+        names: &[&str],
+        observer: impl Fn(&Options, &ChangedOptions) + Send + Sync + 'static,
+    ) {
         let names = names
             .iter()
             .map(|name| options::get(name).expect("invariant: observers name options of the table").name)
@@ -450,16 +455,16 @@ impl Config {
     pub fn text(&self, name: &str) -> Result<String> {
         let spec = options::get(name)?;
         let value = spec.canonical(&self.0.state.lock().effective[spec.name].1)?;
-        Ok(options::shown(spec.name, &value).to_owned())
+        Ok(options::redacted(spec.name, &value).to_owned())
     }
 
     /// Returns each option's values by source, weakest first, including the default, as they were written (`config diff`).
-    pub fn layers(&self) -> Vec<(&'static str, Vec<(Source, String)>)> {
+    pub fn layers(&self) -> Vec<(&'static str, Vec<(ConfigSource, String)>)> {
         let state = self.0.state.lock();
         let daemon = self.is_daemon();
         let layers_of = |spec: &'static OptionSpec| {
             let default = spec.daemon_default.filter(|_| daemon).unwrap_or(spec.default);
-            let mut found = vec![(Source::Default, canonical(spec, default))];
+            let mut found = vec![(ConfigSource::Default, canonical(spec, default))];
             found.extend(state.layers.set_values(spec));
             (spec.name, found)
         };
@@ -471,7 +476,7 @@ impl Config {
         let state = self.0.state.lock();
         let set = options::all().filter_map(|spec| {
             let values = state.layers.set_values(spec);
-            let shown = |text: &str| options::shown(spec.name, text).to_owned();
+            let shown = |text: &str| options::redacted(spec.name, text).to_owned();
             let values: Vec<_> =
                 values.iter().map(|(source, text)| (source.as_str().to_owned(), shown(text))).collect();
             (!values.is_empty()).then(|| ReportedOption { name: spec.name.to_owned(), values })
@@ -480,16 +485,16 @@ impl Config {
     }
 
     /// Returns all effective values and their sources (`config show`); those not at their default are `config diff`.
-    pub fn show(&self) -> Vec<Shown> {
+    pub fn show(&self) -> Vec<ShownOption> {
         let state = self.0.state.lock();
         state
             .effective
             .iter()
-            .map(|(name, (source, text))| Shown {
+            .map(|(name, (source, text))| ShownOption {
                 name,
                 value: options::find(name)
                     .and_then(|spec| spec.canonical(text).ok())
-                    .map(|value| options::shown(name, &value).to_owned())
+                    .map(|value| options::redacted(name, &value).to_owned())
                     .unwrap_or_else(|| text.clone()),
                 source: *source,
                 pending: state.pending.get(name).cloned(),

@@ -1,6 +1,6 @@
 //! Fuzz targets with damaged inputs for data that arrives before and around messages: see `nacre_fuzz`.
 
-use crate::auth::handshake::{self, Identity, Initiator, Refusal, banner, check_banner, respond};
+use crate::auth::handshake::{self, AuthRefusal, Initiator, ServerIdentity, banner, check_banner, respond};
 use crate::auth::{
     AuthTicketReply, AuthTicketRequest, Caps, Credential, Key, Keyring, RotatingKeys, ServiceKeyring,
     ServiceKeys, SessionKey, TicketBody, TicketGrant, Verifier,
@@ -44,11 +44,14 @@ fn body() -> TicketBody {
 
 #[test]
 fn fuzz_records_of_handshakes() {
-    record("refusal", &[Refusal { expired: true, text: "the ticket has expired".into() }]);
+    record("refusal", &[AuthRefusal { expired: true, text: "the ticket has expired".into() }]);
     record("ticket-body", &[body()]);
     record(
         "claim",
-        &[handshake::Claim::Key(EntityName::client("a")), handshake::Claim::Ticket(vec![1, 2].into())],
+        &[
+            handshake::ClaimedIdentity::Key(EntityName::client("a")),
+            handshake::ClaimedIdentity::Ticket(vec![1, 2].into()),
+        ],
     );
     Target::new("banner", corpus(), vec![banner().to_vec()]).run(|input| {
         let bytes = input.first_chunk()?;
@@ -68,7 +71,7 @@ fn fuzz_first_records_of_strangers() {
     let known = ServiceKeys::new(10);
     known.update(keys.keys().to_vec());
     let verifier = Verifier::new().with_keys(Arc::new(keyring)).with_tickets(Arc::new(known));
-    let me = Identity { entity: EntityName::osd(OsdId(3)), nonce: 42 };
+    let me = ServerIdentity { entity: EntityName::osd(OsdId(3)), nonce: 42 };
     let banners = [&banner(), &banner()];
     let modes = [ConnMode::Crc, ConnMode::Secure];
     let seeds =

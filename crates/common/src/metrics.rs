@@ -1,6 +1,6 @@
 //! A daemon's counters: one list for `perf dump`, `perf schema`, `perf reset` and the Prometheus endpoint.
 //!
-//! Parts of a daemon count in the way that is cheapest for them and return their values on request ([`Perf::add`]); nothing
+//! Parts of a daemon count in the way that is cheapest for them and return their values on request ([`PerfCounters::add`]); nothing
 //! here is on a hot path. Each crate has its names, with unit and help, in one file. A name is Ceph's if Ceph has the counter:
 //! `perf dump` shows it in its section, Prometheus as `ceph_SECTION_NAME`, as Ceph's exporter does.
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The meaning of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// Only increases.
     Counter,
     /// Increases and decreases.
@@ -35,9 +35,9 @@ pub enum Unit {
 /// A number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Of a [`Kind::Counter`] or [`Kind::Gauge`].
+    /// Of a [`MetricKind::Counter`] or [`MetricKind::Gauge`].
     Number(u64),
-    /// Of a [`Kind::Average`]: the number of durations and their sum in nanoseconds.
+    /// Of a [`MetricKind::Average`]: the number of durations and their sum in nanoseconds.
     Durations(u64, u64),
 }
 
@@ -51,7 +51,7 @@ pub struct Metric {
     /// A description.
     pub help: &'static str,
     /// The meaning of the number.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// The unit of the number.
     pub unit: Unit,
     /// The number.
@@ -61,12 +61,26 @@ pub struct Metric {
 impl Metric {
     /// Creates a count that only increases.
     pub fn counter(section: &'static str, name: &'static str, help: &'static str, value: u64) -> Metric {
-        Metric { section, name, help, kind: Kind::Counter, unit: unit_of(name), value: Value::Number(value) }
+        Metric {
+            section,
+            name,
+            help,
+            kind: MetricKind::Counter,
+            unit: unit_of(name),
+            value: Value::Number(value),
+        }
     }
 
     /// Creates a count that increases and decreases.
     pub fn gauge(section: &'static str, name: &'static str, help: &'static str, value: u64) -> Metric {
-        Metric { section, name, help, kind: Kind::Gauge, unit: unit_of(name), value: Value::Number(value) }
+        Metric {
+            section,
+            name,
+            help,
+            kind: MetricKind::Gauge,
+            unit: unit_of(name),
+            value: Value::Number(value),
+        }
     }
 
     /// Creates a metric of durations: their number and sum.
@@ -78,7 +92,7 @@ impl Metric {
         sum_ns: u64,
     ) -> Metric {
         let value = Value::Durations(count, sum_ns);
-        Metric { section, name, help, kind: Kind::Average, unit: Unit::Seconds, value }
+        Metric { section, name, help, kind: MetricKind::Average, unit: Unit::Seconds, value }
     }
 
     /// The name for Prometheus, without the suffixes of an average.
@@ -108,9 +122,9 @@ impl Metric {
         const LONG_RUN_AVERAGE: u32 = 4;
         const COUNTER: u32 = 8;
         let (bits, metric, value) = match self.kind {
-            Kind::Counter => (U64 | COUNTER, "counter", "integer"),
-            Kind::Gauge => (U64, "gauge", "integer"),
-            Kind::Average => (TIME | LONG_RUN_AVERAGE, "gauge", "real-integer-pair"),
+            MetricKind::Counter => (U64 | COUNTER, "counter", "integer"),
+            MetricKind::Gauge => (U64, "gauge", "integer"),
+            MetricKind::Average => (TIME | LONG_RUN_AVERAGE, "gauge", "real-integer-pair"),
         };
         let units = if self.unit == Unit::Bytes { "bytes" } else { "none" };
         json!({
@@ -122,7 +136,7 @@ impl Metric {
     /// Returns the increase since `base`.
     fn since(mut self, base: Option<&Value>) -> Metric {
         self.value = match (self.kind, self.value, base) {
-            (Kind::Counter, Value::Number(now), Some(Value::Number(then))) => {
+            (MetricKind::Counter, Value::Number(now), Some(Value::Number(then))) => {
                 Value::Number(now.saturating_sub(*then))
             }
             (_, Value::Durations(count, sum), Some(Value::Durations(count_then, sum_then))) => {
@@ -139,29 +153,29 @@ fn unit_of(name: &str) -> Unit {
 }
 
 /// Appends a part's values.
-pub type Source = Box<dyn Fn(&mut Vec<Metric>) + Send + Sync>;
+pub type MetricSource = Box<dyn Fn(&mut Vec<Metric>) + Send + Sync>;
 
 /// A daemon's counters. Cloning shares them.
 #[derive(Clone)]
-pub struct Perf(Arc<Inner>);
+pub struct PerfCounters(Arc<Inner>);
 
 struct Inner {
     daemon: String,
-    sources: Mutex<Vec<Source>>,
+    sources: Mutex<Vec<MetricSource>>,
     /// The values at the last `perf reset`. The counters themselves are written only by their owners.
     base: Mutex<HashMap<(&'static str, &'static str), Value>>,
 }
 
-impl std::fmt::Debug for Perf {
+impl std::fmt::Debug for PerfCounters {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Perf").field("daemon", &self.0.daemon).finish_non_exhaustive()
     }
 }
 
-impl Perf {
+impl PerfCounters {
     /// Creates an empty set. `daemon` (`osd.0`) becomes the label `ceph_daemon`.
-    pub fn new(daemon: impl ToString) -> Perf {
-        Perf(Arc::new(Inner {
+    pub fn new(daemon: impl ToString) -> PerfCounters {
+        PerfCounters(Arc::new(Inner {
             daemon: daemon.to_string(),
             sources: Mutex::default(),
             base: Mutex::default(),
@@ -239,8 +253,8 @@ impl Perf {
                 Value::Number(value) => out.add(&name, metric.kind, metric.help, &labels, value as f64),
                 Value::Durations(count, sum_ns) => {
                     let (count_name, sum_name) = (format!("{name}_count"), format!("{name}_sum"));
-                    out.add(&sum_name, Kind::Counter, metric.help, &labels, sum_ns as f64 / 1e9);
-                    out.add(&count_name, Kind::Counter, metric.help, &labels, count as f64);
+                    out.add(&sum_name, MetricKind::Counter, metric.help, &labels, sum_ns as f64 / 1e9);
+                    out.add(&count_name, MetricKind::Counter, metric.help, &labels, count as f64);
                 }
             }
         }
@@ -252,12 +266,12 @@ impl Perf {
 /// Implemented here because Ceph's counter names do not end in `_total`, which OpenMetrics libraries require.
 #[derive(Debug, Default)]
 pub struct Exposition {
-    families: BTreeMap<String, (Kind, String, String)>,
+    families: BTreeMap<String, (MetricKind, String, String)>,
 }
 
 impl Exposition {
     /// Adds one value. The first call for a name sets its description.
-    pub fn add(&mut self, name: &str, kind: Kind, help: &str, labels: &[(&str, &str)], value: f64) {
+    pub fn add(&mut self, name: &str, kind: MetricKind, help: &str, labels: &[(&str, &str)], value: f64) {
         let family =
             self.families.entry(name.to_owned()).or_insert_with(|| (kind, help.to_owned(), String::new()));
         let lines = &mut family.2;
@@ -283,7 +297,7 @@ impl Exposition {
     pub fn render(&self) -> String {
         let mut out = String::new();
         for (name, (kind, help, lines)) in &self.families {
-            let kind = if *kind == Kind::Gauge { "gauge" } else { "counter" };
+            let kind = if *kind == MetricKind::Gauge { "gauge" } else { "counter" };
             let help = help.replace('\\', "\\\\").replace('\n', "\\n");
             let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}");
         }
@@ -296,8 +310,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    fn perf(daemon: &str, count: &Arc<AtomicU64>) -> Perf {
-        let perf = Perf::new(daemon);
+    fn perf(daemon: &str, count: &Arc<AtomicU64>) -> PerfCounters {
+        let perf = PerfCounters::new(daemon);
         let count = count.clone();
         perf.add(move |out| {
             let n = count.load(Ordering::Relaxed);
@@ -313,7 +327,7 @@ mod tests {
         let mut out = Exposition::default();
         perf("osd.0", &Arc::new(3.into())).expose(&mut out);
         perf("osd.1", &Arc::new(1.into())).expose(&mut out);
-        out.add("ceph_health_detail", Kind::Gauge, "a\nb", &[("name", "A\"B"), ("severity", "x")], 1.0);
+        out.add("ceph_health_detail", MetricKind::Gauge, "a\nb", &[("name", "A\"B"), ("severity", "x")], 1.0);
         let text = out.render();
         assert_eq!(text.matches("# HELP ceph_osd_op_w ").count(), 1, "{text}");
         assert!(text.contains("# TYPE ceph_osd_op_w counter\nceph_osd_op_w{ceph_daemon=\"osd.0\"} 3\n"));

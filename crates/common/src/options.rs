@@ -22,7 +22,7 @@ mod rgw;
 mod spec;
 
 pub use bluestore::BluestoreOptions;
-pub use ceph::{CephOption, ceph_only_names, ceph_option};
+pub use ceph::{CephOption, ceph_only_options, ceph_option};
 pub use client::ClientOptions;
 pub use debug::DebugOptions;
 pub use filestore::FilestoreOptions;
@@ -37,7 +37,7 @@ pub use mon::MonOptions;
 pub use ms::MsOptions;
 pub use osd::OsdOptions;
 pub use rgw::RgwOptions;
-pub use spec::{Flags, Level, OptionSpec, OptionType, Service};
+pub use spec::{OptionFlags, OptionLevel, OptionService, OptionSpec, OptionType};
 
 use crate::error::{Error, Result};
 use std::collections::HashMap;
@@ -124,7 +124,7 @@ pub fn validate(name: &str, value: &str) -> Result<String> {
 }
 
 /// Returns `value` as it may be shown: dots for a secret option.
-pub fn shown<'a>(name: &str, value: &'a str) -> &'a str {
+pub fn redacted<'a>(name: &str, value: &'a str) -> &'a str {
     if find(name).is_some_and(|spec| spec.secret) && !value.is_empty() { "…" } else { value }
 }
 
@@ -153,7 +153,7 @@ macro_rules! option_group {
         $(#[$doc])*
         #[derive(Debug, Clone)]
         pub struct $group {
-            $(#[doc = concat!($desc, ".")] pub $name: <$kind as $crate::options::kinds::Kind>::Value,)*
+            $(#[doc = concat!($desc, ".")] pub $name: <$kind as $crate::options::kinds::OptionKind>::Value,)*
         }
 
         pub(super) const TABLE: &[$crate::options::OptionSpec] = &[

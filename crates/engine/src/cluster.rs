@@ -71,7 +71,7 @@ pub struct PoolStats {
 
 impl Cluster {
     /// Creates a handle on an engine's cluster.
-    pub fn of(engine: Arc<dyn Engine>) -> Cluster {
+    pub fn from_engine(engine: Arc<dyn Engine>) -> Cluster {
         Cluster { engine }
     }
 

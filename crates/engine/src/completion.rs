@@ -47,7 +47,7 @@ impl<T: Send + 'static> Pending<T> {
     }
 
     /// Creates a handle on a future.
-    pub fn of(future: impl Future<Output = Result<T>> + Send + 'static) -> Pending<T> {
+    pub fn from_future(future: impl Future<Output = Result<T>> + Send + 'static) -> Pending<T> {
         Pending { state: State::Boxed(Box::pin(future)) }
     }
 
@@ -58,7 +58,7 @@ impl<T: Send + 'static> Pending<T> {
     ) -> Pending<U> {
         match self.state {
             State::Ready(result) => Pending { state: State::Ready(result.map(convert)) },
-            state => Pending::of(async move { convert(Pending { state }.await) }),
+            state => Pending::from_future(async move { convert(Pending { state }.await) }),
         }
     }
 
@@ -107,13 +107,13 @@ pub fn mark_engine_thread() {
 }
 
 /// Whether the calling thread completes operations, and so must never block on one.
-pub fn on_engine_thread() -> bool {
+pub fn is_engine_thread() -> bool {
     ON_ENGINE_THREAD.get()
 }
 
 /// Runs a future on the calling thread, which is parked while the future is pending.
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    assert!(!on_engine_thread(), "a completion callback must not block on another operation");
+    assert!(!is_engine_thread(), "a completion callback must not block on another operation");
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut cx = Context::from_waker(&waker);

@@ -59,7 +59,7 @@ pub type OnLogLine = Arc<dyn Fn(&LogLine) + Send + Sync>;
 
 /// A subscription to lines of the cluster log.
 #[derive(Clone)]
-pub struct LogFollow {
+pub struct LogSubscription {
     /// The minimum level.
     pub level: String,
     /// The channel, `*` for all.
@@ -70,7 +70,7 @@ pub struct LogFollow {
     pub follower: OnLogLine,
 }
 
-impl std::fmt::Debug for LogFollow {
+impl std::fmt::Debug for LogSubscription {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LogFollow").field("level", &self.level).field("channel", &self.channel).finish()
     }
@@ -172,7 +172,7 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Calls `follower` with each new line of the cluster log of at least `level` (`debug`, `info`, `sec`, `warn`, `error`) and
     /// of `channel` (`cluster`, `audit`, `*`), on the engine's thread. Replaces the earlier subscription; `None` ends it.
-    fn follow_log(&self, follow: Option<LogFollow>) {
+    fn follow_log(&self, follow: Option<LogSubscription>) {
         let _ = follow;
     }
 

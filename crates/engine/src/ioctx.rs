@@ -84,7 +84,7 @@ impl IoCtx {
 
     /// The cluster that the pool belongs to.
     pub fn cluster(&self) -> Cluster {
-        Cluster::of(self.engine.clone())
+        Cluster::from_engine(self.engine.clone())
     }
 
     /// Returns the id of the object with this name. Fails if the name, locator or namespace exceeds its limits.

@@ -22,7 +22,7 @@ mod ops;
 mod watch;
 
 pub use cluster::{Cluster, ClusterStats, PoolStats, command_result};
-pub use completion::{Completer, Pending, block_on, mark_engine_thread, on_engine_thread};
+pub use completion::{Completer, Pending, block_on, is_engine_thread, mark_engine_thread};
 pub use engine::{CommandReply, Cursor, Engine, EngineStats};
 pub use error::{Error, Result};
 pub use ioctx::IoCtx;

@@ -12,7 +12,7 @@ mod refcount;
 mod tests;
 mod version;
 
-use crate::{Origin, Pending, set_xattr};
+use crate::{OpContext, Origin, set_xattr};
 use bytes::Bytes;
 use nacre_types::ceph::{CephEncoding, SessionAddr, SessionName, UTime};
 use nacre_types::errno::Errno;
@@ -37,7 +37,7 @@ trait Class: Sync {
 }
 
 /// Runs a method. Returns the request's result code, which may be negative, with an output; or only an error.
-type Run = fn(&mut Context<'_, '_>, &Bytes) -> Result<OpResult, Errno>;
+type Run = fn(&mut MethodContext<'_, '_>, &Bytes) -> Result<OpResult, Errno>;
 
 /// A method of a class.
 struct Method {
@@ -67,13 +67,13 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// Calls a method.
 pub(crate) fn call(
-    object: &mut Pending<'_>,
+    object: &mut OpContext<'_>,
     class: &str,
     method: &str,
     input: &Bytes,
 ) -> Result<OpResult, Errno> {
     let found = find(class, method).ok_or(Errno::EOPNOTSUPP)?;
-    let mut context = Context { object, reads: false, writes: false };
+    let mut context = MethodContext { object, reads: false, writes: false };
     let outcome = (found.run)(&mut context, input);
     let undeclared = context.reads && found.access & access::READ == 0
         || context.writes && found.access & access::WRITE == 0;
@@ -85,13 +85,13 @@ pub(crate) fn call(
 }
 
 /// The object as a method sees it, with the changes of earlier ops of the request.
-struct Context<'p, 'a> {
-    object: &'p mut Pending<'a>,
+struct MethodContext<'p, 'a> {
+    object: &'p mut OpContext<'a>,
     reads: bool,
     writes: bool,
 }
 
-impl Context<'_, '_> {
+impl MethodContext<'_, '_> {
     /// Whether the object exists. This alone does not count as a read of the object.
     fn exists(&self) -> bool {
         self.object.exists()

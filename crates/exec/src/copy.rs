@@ -1,10 +1,10 @@
 //! Copy-get and copy-from: copies of an object with its user version and the requests that produced it.
 
-use crate::pending::Pending;
+use crate::op_context::OpContext;
 use bytes::Bytes;
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
-use nacre_types::msg::ENTRY_BYTES;
+use nacre_types::msg::ENTRY_OVERHEAD_BYTES;
 use nacre_types::op::{CopyCursor, CopyGetReply, OpResult, copy_from_flag, object_flag};
 
 /// Maximum number of requests that a copy includes, as in Ceph.
@@ -12,7 +12,7 @@ pub const MAX_COPIED_REQUESTS: usize = 10;
 
 /// A whole object for copy-from.
 #[derive(Clone, Debug, Default)]
-pub struct Copied {
+pub struct CopiedObject {
     /// The last piece's metadata, with the first one's attributes and omap header.
     pub head: CopyGetReply,
     /// The data, in order.
@@ -21,11 +21,11 @@ pub struct Copied {
     pub omap: Vec<(Bytes, Bytes)>,
 }
 
-impl Copied {
+impl CopiedObject {
     /// The bytes that the copy writes, as [`OsdRequest::payload_bytes`](nacre_types::msg::OsdRequest::payload_bytes) counts them.
     pub fn bytes(&self) -> u64 {
         let entries = self.omap.iter().chain(&self.head.attrs);
-        let entries = entries.map(|(key, value)| (ENTRY_BYTES + key.len() + value.len()) as u64);
+        let entries = entries.map(|(key, value)| (ENTRY_OVERHEAD_BYTES + key.len() + value.len()) as u64);
         self.head.size + self.head.omap_header.len() as u64 + entries.sum::<u64>()
     }
 
@@ -57,7 +57,7 @@ impl Copied {
 /// Reads one piece: attributes and omap header first, then data, then omap entries. `for_tier` is set if the request comes from another
 /// pool of the pool's tier.
 pub(super) fn get(
-    object: &Pending<'_>,
+    object: &OpContext<'_>,
     cursor: &CopyCursor,
     max_bytes: u64,
     for_tier: bool,
@@ -125,7 +125,7 @@ pub(super) fn get(
 }
 
 /// Replaces the object by the copy that was read for this op.
-pub(super) fn from(object: &mut Pending<'_>, flags: u32, truncate: (u32, u64)) -> Result<OpResult, Errno> {
+pub(super) fn from(object: &mut OpContext<'_>, flags: u32, truncate: (u32, u64)) -> Result<OpResult, Errno> {
     if flags & !copy_from_flag::ALL != 0 {
         return Err(Errno::EINVAL);
     }
@@ -153,7 +153,7 @@ pub(super) fn from(object: &mut Pending<'_>, flags: u32, truncate: (u32, u64)) -
 }
 
 /// Returns the attributes of a copy. Fails if the copy exceeds the object's limits.
-pub(super) fn attrs_of(object: &Pending<'_>, copied: &Copied) -> Result<Vec<(String, Bytes)>, Errno> {
+pub(super) fn attrs_of(object: &OpContext<'_>, copied: &CopiedObject) -> Result<Vec<(String, Bytes)>, Errno> {
     if copied.head.size > object.limits().max_object_size_bytes {
         return Err(Errno::EFBIG);
     }

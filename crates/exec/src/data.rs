@@ -1,7 +1,7 @@
 //! The less frequent ops on data: sparse reads, comparisons, repeated writes, checksums.
 
+use crate::op_context::OpContext;
 use crate::ops::check_range;
-use crate::pending::Pending;
 use bytes::{Bytes, BytesMut};
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
@@ -16,7 +16,7 @@ const PATTERN_BYTES: usize = 1 << 20;
 const MAX_CHECKSUMS: usize = 8 << 20;
 
 /// Reads the allocated extents of a range, with their data.
-pub(super) fn sparse_read(object: &Pending<'_>, offset: u64, len: u64) -> Result<OpResult, Errno> {
+pub(super) fn sparse_read(object: &OpContext<'_>, offset: u64, len: u64) -> Result<OpResult, Errno> {
     let extents = object.extents(offset, len)?;
     let mut parts = Vec::with_capacity(extents.len());
     for (at, len) in &extents {
@@ -30,13 +30,13 @@ pub(super) fn sparse_read(object: &Pending<'_>, offset: u64, len: u64) -> Result
 }
 
 /// Lists the allocated extents of a range.
-pub(super) fn map_extents(object: &Pending<'_>, offset: u64, len: u64) -> Result<OpResult, Errno> {
+pub(super) fn map_extents(object: &OpContext<'_>, offset: u64, len: u64) -> Result<OpResult, Errno> {
     let len = if len == 0 { object.size() } else { len };
     Ok(OpResult::output(encode(&ExtentsReply { extents: object.extents(offset, len)? })))
 }
 
 /// Compares data; bytes beyond the object's end count as zeros (`finish_extent_cmp`).
-pub(super) fn compare(object: &Pending<'_>, offset: u64, expected: &Bytes) -> Result<OpResult, Errno> {
+pub(super) fn compare(object: &OpContext<'_>, offset: u64, expected: &Bytes) -> Result<OpResult, Errno> {
     let stored =
         if expected.is_empty() { Bytes::new() } else { object.read(offset, expected.len() as u64)? };
     let differs =
@@ -47,7 +47,7 @@ pub(super) fn compare(object: &Pending<'_>, offset: u64, expected: &Bytes) -> Re
 
 /// `do_writesame`: an empty range writes nothing; EINVAL if the data's length does not divide the range's.
 pub(super) fn write_same(
-    object: &mut Pending<'_>,
+    object: &mut OpContext<'_>,
     offset: u64,
     len: u64,
     data: &Bytes,
@@ -80,7 +80,7 @@ pub(super) fn write_same(
 
 /// `do_checksum`: a chunk's length must divide the requested length; chunks that the object's end truncates are omitted.
 pub(super) fn checksum(
-    object: &Pending<'_>,
+    object: &OpContext<'_>,
     kind: ChecksumKind,
     init: u64,
     (offset, len): (u64, u64),

@@ -4,7 +4,7 @@
 //! sees the changes of earlier ops of the same request. The first failing op fails the request, which then changes nothing. Semantics,
 //! limits and errnos are Ceph's (`PrimaryLogPG::do_osd_ops`).
 //!
-//! The caller supplies versions and persists the transaction. [`pieces`] reads a PG's copies for recovery; it knows only the piece types of
+//! The caller supplies versions and persists the transaction. [`pg_scan`] reads a PG's copies for recovery; it knows only the piece types of
 //! the replication machine.
 
 pub mod cls;
@@ -15,9 +15,9 @@ mod data;
 mod limits;
 mod list;
 mod omap;
+mod op_context;
 mod ops;
-mod pending;
-pub mod pieces;
+pub mod pg_scan;
 #[cfg(any(test, feature = "testing"))]
 #[allow(missing_docs)]
 pub mod testing;
@@ -27,12 +27,12 @@ pub mod tier;
 mod watch;
 
 pub use context::{ContextCache, ObjectContext, load_context};
-pub use copy::{Copied, MAX_COPIED_REQUESTS};
+pub use copy::{CopiedObject, MAX_COPIED_REQUESTS};
 pub use limits::{ClassList, Limits};
 pub use nacre_types::tier::INTERNAL_NAMESPACE;
+pub(crate) use op_context::OpContext;
 pub(crate) use ops::set_xattr;
-pub(crate) use pending::Pending;
-pub use watch::Effect;
+pub use watch::OpEffect;
 
 use bytes::Bytes;
 use nacre_objectstore::ReadStore;
@@ -51,7 +51,7 @@ use uuid::Uuid;
 pub(crate) const MAX_OUTPUT_BYTES: usize = 192 << 20;
 
 /// The environment in which a request is executed.
-pub struct Environment<'a> {
+pub struct ExecEnv<'a> {
     /// The store with the PG's objects.
     pub store: &'a dyn ReadStore,
     /// The PG. It identifies the collection.
@@ -81,7 +81,7 @@ pub struct Environment<'a> {
     /// The number of watches on the OSD: those of the client, and all.
     pub watches: &'a dyn Fn(ClientId) -> (usize, usize),
     /// The source of the request's copy-from op, or the error in reading it; `None` if the request has no such op.
-    pub copied: Option<Result<&'a Copied, Errno>>,
+    pub copied: Option<Result<&'a CopiedObject, Errno>>,
     /// The clients' requests that recently changed an object, newest first, each with the resulting user version.
     pub recent_requests: &'a dyn Fn(&ObjectId) -> Vec<(ReqId, u64)>,
     /// Returns the existing objects in a range (start included, end excluded) of which the store has no readable copy, as far as known.
@@ -100,7 +100,7 @@ pub struct Origin {
 
 /// The outcome of a request.
 #[derive(Debug)]
-pub struct Executed {
+pub struct ExecResult {
     /// 0 or more on success, else a negated errno.
     pub result: i32,
     /// Code and output of each op, up to the failing one.
@@ -108,16 +108,16 @@ pub struct Executed {
     /// The object's user version after the request.
     pub user_version: u64,
     /// The change; `None` for reads, failures and writes that change nothing.
-    pub change: Option<Change>,
+    pub change: Option<ObjectChange>,
     /// Further actions for the host once the request has succeeded.
-    pub effects: Vec<Effect>,
+    pub effects: Vec<OpEffect>,
     /// Whether a part of the object could not be read. The outcome then counts only if no other member has that part.
     pub damaged: bool,
 }
 
 /// The change by a successful write.
 #[derive(Debug)]
-pub struct Change {
+pub struct ObjectChange {
     /// The steps.
     pub transaction: Transaction,
     /// The object's context afterwards, for the context cache.
@@ -130,7 +130,7 @@ pub struct Change {
     pub written_bytes: u64,
 }
 
-impl Change {
+impl ObjectChange {
     /// The version for the reply: the object's, or `before` if it was removed.
     fn reply_version(&self, before: u64) -> u64 {
         if self.context.exists_for_users() { self.context.info.user_version } else { before }
@@ -154,11 +154,11 @@ pub struct SumsDelta {
     pub dirty_bytes: i64,
 }
 
-impl Executed {
+impl ExecResult {
     /// The outcome of a request that failed as a whole.
-    pub fn failed(errno: Errno, user_version: u64) -> Executed {
+    pub fn failed(errno: Errno, user_version: u64) -> ExecResult {
         let (ops, effects) = (Vec::new(), Vec::new());
-        Executed { result: errno.negated(), ops, user_version, change: None, effects, damaged: false }
+        ExecResult { result: errno.negated(), ops, user_version, change: None, effects, damaged: false }
     }
 }
 
@@ -182,7 +182,7 @@ fn writes(op: &Op) -> bool {
 }
 
 /// Whether the request only removes its object, which needs none of the contents.
-pub fn only_removes(request: &OsdRequest) -> bool {
+pub fn only_deletes(request: &OsdRequest) -> bool {
     !request.ops.is_empty() && request.ops.iter().all(|op| matches!(op.op, Op::Remove))
 }
 
@@ -248,18 +248,18 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
 }
 
 /// Executes `request` on the object whose state is `context`.
-pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectContext) -> Executed {
+pub fn execute(env: &ExecEnv<'_>, request: &OsdRequest, context: &ObjectContext) -> ExecResult {
     if request.ops.first().is_some_and(|op| op.op.is_listing()) {
         return list::execute(env, request);
     }
     let writes = may_write(request);
     if !writes && !context.exists_for_users() && !tier::reads_absent(request) {
-        return Executed::failed(Errno::ENOENT, env.last_user_version);
+        return ExecResult::failed(Errno::ENOENT, env.last_user_version);
     }
     if writes && let Some(executed) = copied_before(request, context) {
         return executed;
     }
-    let mut pending = Pending::new(env, &request.object, context, request.ops.len());
+    let mut pending = OpContext::new(env, &request.object, context, request.ops.len());
     if tier::reads_absent(request) {
         pending.set_for_tier();
     }
@@ -287,14 +287,14 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
     }
     let user_version = context.user_version(env.last_user_version);
     if pending.is_damaged() {
-        return Executed { damaged: true, ..Executed::failed(Errno::EIO, user_version) };
+        return ExecResult { damaged: true, ..ExecResult::failed(Errno::EIO, user_version) };
     }
     let effects = if result < 0 { Vec::new() } else { pending.take_effects() };
     if result < 0 || !pending.changed() {
-        return Executed { result, ops: results, user_version, change: None, effects, damaged: false };
+        return ExecResult { result, ops: results, user_version, change: None, effects, damaged: false };
     }
     if let Err(errno) = check_full(env, request, &pending) {
-        return Executed::failed(errno, user_version);
+        return ExecResult::failed(errno, user_version);
     }
     if request.flags & request_flag::RETURNVEC == 0 {
         // Ceph returns the outputs and codes of a successful update only on request.
@@ -306,10 +306,10 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
         results.iter_mut().find(|outcome| outcome.output.len() > env.limits.max_write_op_reply_len)
     {
         *long = OpResult::error(Errno::EOVERFLOW);
-        return Executed { ops: results, ..Executed::failed(Errno::EOVERFLOW, user_version) };
+        return ExecResult { ops: results, ..ExecResult::failed(Errno::EOVERFLOW, user_version) };
     }
     let change = finish(env, request, context, pending);
-    Executed {
+    ExecResult {
         result,
         ops: results,
         user_version: change.reply_version(user_version),
@@ -320,14 +320,14 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
 }
 
 /// The outcome of a request that took effect on the source before this copy was made.
-fn copied_before(request: &OsdRequest, context: &ObjectContext) -> Option<Executed> {
+fn copied_before(request: &OsdRequest, context: &ObjectContext) -> Option<ExecResult> {
     let (_, user_version) =
-        *context.info.copied_requests.iter().find(|(reqid, _)| *reqid == request.executed_as())?;
+        *context.info.copied_requests.iter().find(|(reqid, _)| *reqid == request.effective_reqid())?;
     let ops = vec![OpResult::default(); request.ops.len()];
-    Some(Executed { result: 0, ops, user_version, change: None, effects: Vec::new(), damaged: false })
+    Some(ExecResult { result: 0, ops, user_version, change: None, effects: Vec::new(), damaged: false })
 }
 
-fn run(pending: &mut Pending<'_>, op: &OsdOp) -> OpResult {
+fn run(pending: &mut OpContext<'_>, op: &OsdOp) -> OpResult {
     match ops::run(pending, op) {
         Ok(outcome) => outcome,
         Err(errno) => OpResult::error(errno),
@@ -355,7 +355,7 @@ fn repeated_bytes(op: &Op) -> u64 {
 }
 
 /// Refuses requests that need space while the pool or store is full. Removals always pass.
-fn check_full(env: &Environment<'_>, request: &OsdRequest, pending: &Pending<'_>) -> Result<(), Errno> {
+fn check_full(env: &ExecEnv<'_>, request: &OsdRequest, pending: &OpContext<'_>) -> Result<(), Errno> {
     let pool_full = env.pool.has_flag(pool::flag::FULL);
     let is_forced = request.flags & request_flag::FULL_FORCE != 0 && !env.no_space;
     if !(env.full || env.no_space || pool_full) || is_forced || !pending.needs_space() {
@@ -367,13 +367,13 @@ fn check_full(env: &Environment<'_>, request: &OsdRequest, pending: &Pending<'_>
 
 /// Completes the transaction with the object's info and its new versions.
 fn finish(
-    env: &Environment<'_>,
+    env: &ExecEnv<'_>,
     request: &OsdRequest,
     before: &ObjectContext,
-    pending: Pending<'_>,
-) -> Change {
+    pending: OpContext<'_>,
+) -> ObjectChange {
     let written_bytes = pending.written_bytes();
-    let invisible = pending.is_invisible();
+    let invisible = pending.changes_only_watches();
     let copied_version = pending.copied_version();
     let promoted_at = pending.promoted_at();
     let has_watches_to_flush = pending.has_watches_to_flush();
@@ -408,7 +408,7 @@ fn finish(
     if after.exists {
         after.info.prior_version = prior_version;
         after.info.version = env.at;
-        after.info.last_reqid = request.executed_as();
+        after.info.last_reqid = request.effective_reqid();
         if request.mtime_ns != 0 {
             after.info.mtime_ns = request.mtime_ns;
         }
@@ -428,7 +428,7 @@ fn finish(
         _ => SumsDelta::between(before, &after),
     };
     let transaction = Transaction { collection: env.pg, ops: steps };
-    Change { transaction, context: after, prior_version, delta, written_bytes }
+    ObjectChange { transaction, context: after, prior_version, delta, written_bytes }
 }
 
 impl SumsDelta {

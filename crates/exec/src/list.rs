@@ -1,6 +1,6 @@
 //! Listing of a PG's objects in hash order, resumable at any object.
 
-use crate::{Environment, Executed, MAX_OUTPUT_BYTES, is_listed};
+use crate::{ExecEnv, ExecResult, MAX_OUTPUT_BYTES, is_listed};
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
 use nacre_types::msg::OsdRequest;
@@ -13,7 +13,7 @@ const SCAN_CHUNK: usize = 512;
 const MAX_SCANNED: usize = 16 * 1024;
 
 /// Executes a request that consists of listings.
-pub(super) fn execute(env: &Environment<'_>, request: &OsdRequest) -> Executed {
+pub(super) fn execute(env: &ExecEnv<'_>, request: &OsdRequest) -> ExecResult {
     let mut ops = Vec::with_capacity(request.ops.len());
     let mut result = 0;
     let mut output_bytes = 0;
@@ -34,7 +34,7 @@ pub(super) fn execute(env: &Environment<'_>, request: &OsdRequest) -> Executed {
             break;
         }
     }
-    Executed {
+    ExecResult {
         result,
         ops,
         user_version: env.last_user_version,
@@ -45,7 +45,7 @@ pub(super) fn execute(env: &Environment<'_>, request: &OsdRequest) -> Executed {
 }
 
 fn list(
-    env: &Environment<'_>,
+    env: &ExecEnv<'_>,
     cursor: Option<&ObjectId>,
     max: u64,
     namespace: Option<&str>,

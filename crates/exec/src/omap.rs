@@ -1,7 +1,7 @@
 //! The omap ops.
 
 use crate::MAX_OUTPUT_BYTES;
-use crate::pending::Pending;
+use crate::op_context::OpContext;
 use bytes::Bytes;
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
@@ -14,7 +14,7 @@ const MAX_PAGE_BYTES: u64 = 64 << 20;
 const LOOKUP_KEYS: usize = 64;
 
 /// Runs one omap op.
-pub(super) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> {
+pub(super) fn run(object: &mut OpContext<'_>, op: &Op) -> Result<OpResult, Errno> {
     let done = || Ok(OpResult::default());
     match op {
         Op::OmapGetKeys { start_after, max } => {
@@ -59,7 +59,7 @@ pub(super) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> 
 
 /// Returns the values of those of `keys` that exist, each once. Looks up a few keys at a time, so that it stops early if the output is too
 /// large.
-fn values(object: &Pending<'_>, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>, Errno> {
+fn values(object: &OpContext<'_>, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>, Errno> {
     let mut seen = HashSet::new();
     let keys: Vec<Bytes> = keys.iter().filter(|key| seen.insert(*key)).cloned().collect();
     if keys.is_empty() {
@@ -78,12 +78,17 @@ fn values(object: &Pending<'_>, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>, E
     Ok(all)
 }
 
-fn present(object: &Pending<'_>) -> Result<(), Errno> {
+fn present(object: &OpContext<'_>) -> Result<(), Errno> {
     if object.exists() { Ok(()) } else { Err(Errno::ENOENT) }
 }
 
 /// Returns the entries after `start_after` with `prefix`, limited to the configured number and size.
-fn page(object: &Pending<'_>, start_after: &Bytes, prefix: &Bytes, max: u64) -> Result<OmapValsReply, Errno> {
+fn page(
+    object: &OpContext<'_>,
+    start_after: &Bytes,
+    prefix: &Bytes,
+    max: u64,
+) -> Result<OmapValsReply, Errno> {
     let limits = object.limits();
     let max = usize::try_from(max.min(limits.max_omap_entries_per_request)).unwrap_or(usize::MAX);
     let mut entries: Vec<(Bytes, Bytes)> = Vec::new();
@@ -102,7 +107,7 @@ fn page(object: &Pending<'_>, start_after: &Bytes, prefix: &Bytes, max: u64) -> 
 }
 
 /// A missing key counts as an empty value.
-fn compare(object: &Pending<'_>, assertions: &[(Bytes, CmpOp, Bytes)]) -> Result<OpResult, Errno> {
+fn compare(object: &OpContext<'_>, assertions: &[(Bytes, CmpOp, Bytes)]) -> Result<OpResult, Errno> {
     present(object)?;
     let keys: Vec<Bytes> = assertions.iter().map(|(key, _, _)| key.clone()).collect();
     let found = object.omap_values(&keys)?;

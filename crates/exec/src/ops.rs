@@ -4,7 +4,7 @@ use crate::cls;
 use crate::copy;
 use crate::data;
 use crate::omap;
-use crate::pending::Pending;
+use crate::op_context::OpContext;
 use crate::tier;
 use crate::watch;
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use nacre_types::payload::Payload;
 const COMPARISON_HOLDS: i32 = 1;
 
 /// Runs one op.
-pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errno> {
+pub(super) fn run(object: &mut OpContext<'_>, op: &OsdOp) -> Result<OpResult, Errno> {
     let done = || Ok(OpResult::default());
     match &op.op {
         Op::Create { exclusive } => {
@@ -150,7 +150,7 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
 }
 
 /// Sets a user's attribute, within the limits.
-pub(crate) fn set_xattr(object: &mut Pending<'_>, name: &str, value: Bytes) -> Result<(), Errno> {
+pub(crate) fn set_xattr(object: &mut OpContext<'_>, name: &str, value: Bytes) -> Result<(), Errno> {
     let limits = object.limits();
     if limits.max_attr_size_bytes > 0 && value.len() as u64 > limits.max_attr_size_bytes {
         return Err(Errno::EFBIG);
@@ -164,13 +164,13 @@ pub(crate) fn set_xattr(object: &mut Pending<'_>, name: &str, value: Bytes) -> R
 }
 
 /// `check_offset_and_length`: EFBIG beyond `osd_max_object_size`. A client's negative offset arrives as a huge one.
-pub(super) fn check_range(object: &Pending<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+pub(super) fn check_range(object: &OpContext<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     let max = object.limits().max_object_size_bytes;
     let fits = offset < max && len <= max && offset + len <= max;
     if fits { Ok(()) } else { Err(Errno::EFBIG) }
 }
 
-fn write(object: &mut Pending<'_>, offset: u64, data: &Payload) -> Result<(), Errno> {
+fn write(object: &mut OpContext<'_>, offset: u64, data: &Payload) -> Result<(), Errno> {
     // An empty append at the limit is refused too: the offset itself must be below it.
     check_range(object, offset, data.len() as u64)?;
     object.create();
@@ -184,7 +184,7 @@ fn write(object: &mut Pending<'_>, offset: u64, data: &Payload) -> Result<(), Er
     Ok(())
 }
 
-fn zero(object: &mut Pending<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+fn zero(object: &mut OpContext<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     let max = object.limits().max_object_size_bytes;
     if object.exists() && offset < max && (1..=max).contains(&len) && offset + len >= object.size() {
         // As in Ceph, zeroing up to the end is a truncation, and beyond the end has no effect.
@@ -200,7 +200,7 @@ fn zero(object: &mut Pending<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-fn compare_attr(object: &Pending<'_>, name: &str, op: CmpOp, value: &CmpValue) -> Result<OpResult, Errno> {
+fn compare_attr(object: &OpContext<'_>, name: &str, op: CmpOp, value: &CmpValue) -> Result<OpResult, Errno> {
     let stored = object.user_attr(name)?.unwrap_or_default();
     if !value.holds(op, &stored) {
         return Err(Errno::ECANCELED);

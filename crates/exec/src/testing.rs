@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use nacre_common::metrics::Metric;
 use nacre_objectstore::{
-    Completion, MemStore, ObjectStat, ObjectStore, Page, ReadStore, Reservation, Result, Statfs, StoreError,
+    Completion, MemStore, ObjectStat, ObjectStore, Page, ReadStore, Result, SpaceReservation, Statfs,
+    StoreError,
 };
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, Eversion, Incarnation, Interval, PgId, PoolId, ReqId};
@@ -33,7 +34,7 @@ pub fn request(object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> OsdRequest {
 }
 
 /// A MemStore that counts reading calls, can delay or fail them, and can refuse changes.
-pub struct Counting {
+pub struct CountingStore {
     inner: MemStore,
     calls: AtomicU64,
     delay_ms: AtomicU64,
@@ -49,10 +50,10 @@ fn out_of_files() -> StoreError {
     StoreError::Io { what: "open".into(), code: EMFILE.0 }
 }
 
-impl Counting {
+impl CountingStore {
     /// Creates the store with a count of 0.
-    pub fn new(inner: MemStore) -> Counting {
-        Counting {
+    pub fn new(inner: MemStore) -> CountingStore {
+        CountingStore {
             inner,
             calls: AtomicU64::new(0),
             delay_ms: AtomicU64::new(0),
@@ -97,7 +98,7 @@ impl Counting {
     }
 }
 
-impl ObjectStore for Counting {
+impl ObjectStore for CountingStore {
     fn kind(&self) -> &'static str {
         self.inner.kind()
     }
@@ -128,7 +129,7 @@ impl ObjectStore for Counting {
     fn statfs(&self) -> Result<Statfs> {
         self.counted().statfs()
     }
-    fn reserve(&self, bytes: u64) -> Result<Reservation> {
+    fn reserve(&self, bytes: u64) -> Result<SpaceReservation> {
         if self.fails_to_reserve.swap(false, Ordering::Relaxed) {
             return Err(out_of_files());
         }
@@ -145,7 +146,7 @@ impl ObjectStore for Counting {
     }
 }
 
-impl ReadStore for Counting {
+impl ReadStore for CountingStore {
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
         self.counted().read(coll, oid, offset, len)
     }

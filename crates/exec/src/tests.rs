@@ -6,7 +6,7 @@ mod data;
 mod watch;
 
 use super::*;
-use crate::testing::{Counting, request};
+use crate::testing::{CountingStore, request};
 use nacre_objectstore::ObjectStore;
 use nacre_types::encoding::decode;
 use nacre_types::ids::{ClientId, Epoch, Interval, PoolId, ReqId};
@@ -15,7 +15,7 @@ use nacre_types::op::*;
 /// One PG on a MemStore, without replication.
 pub(crate) struct Bench {
     _directory: tempfile::TempDir,
-    store: Counting,
+    store: CountingStore,
     pool: Pool,
     limits: Limits,
     full: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Bench {
     pub(crate) client: ClientId,
     /// Watches on the OSD: the client's, and all.
     pub(crate) watches: (usize, usize),
-    copied: Option<Result<Copied, Errno>>,
+    copied: Option<Result<CopiedObject, Errno>>,
     /// Objects of which the store has no copy, or no readable one.
     pub(crate) missing: Vec<ObjectId>,
 }
@@ -60,7 +60,7 @@ impl Bench {
         store.queue_transaction(&create, None).unwrap();
         Bench {
             _directory: directory,
-            store: Counting::new(store),
+            store: CountingStore::new(store),
             pool: Pool::replicated("p", 1, 1, 0, 1, Epoch(1)),
             limits: Limits::default(),
             full: false,
@@ -75,23 +75,27 @@ impl Bench {
         }
     }
 
-    pub(crate) fn execute(&mut self, object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> Executed {
+    pub(crate) fn execute(&mut self, object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> ExecResult {
         let mut request = request(object, ops, flags);
         request.reqid.client = self.client;
         self.execute_counted(&request, |_| 0).0
     }
 
     /// Executes a request. `count` is evaluated before the change is applied.
-    fn execute_counted(&mut self, request: &OsdRequest, count: impl Fn(&Counting) -> u64) -> (Executed, u64) {
+    fn execute_counted(
+        &mut self,
+        request: &OsdRequest,
+        count: impl Fn(&CountingStore) -> u64,
+    ) -> (ExecResult, u64) {
         let object = &request.object;
         if let Err(errno) = validate(request, &self.limits) {
-            return (Executed::failed(errno, 0), 0);
+            return (ExecResult::failed(errno, 0), 0);
         }
         let context = match self.cache.get(object, 1) {
             Some(context) => context.clone(),
             None => load_context(&self.store, PG, object).unwrap(),
         };
-        let env = Environment {
+        let env = ExecEnv {
             store: &self.store,
             pg: PG,
             pool: &self.pool,
@@ -128,11 +132,11 @@ impl Bench {
         (executed, counted)
     }
 
-    pub(crate) fn run(&mut self, name: &str, ops: Vec<Op>) -> Executed {
+    pub(crate) fn run(&mut self, name: &str, ops: Vec<Op>) -> ExecResult {
         self.execute(&oid(name), ops.into_iter().map(OsdOp::from).collect(), 0)
     }
 
-    pub(crate) fn ok(&mut self, name: &str, ops: Vec<Op>) -> Executed {
+    pub(crate) fn ok(&mut self, name: &str, ops: Vec<Op>) -> ExecResult {
         let executed = self.run(name, ops);
         assert!(executed.result >= 0, "failed: {executed:?}");
         executed

@@ -2,8 +2,8 @@
 
 use crate::context::ObjectContext;
 use crate::copy::attrs_of;
-use crate::pending::Pending;
-use crate::{Copied, Environment, Executed, finish};
+use crate::op_context::OpContext;
+use crate::{CopiedObject, ExecEnv, ExecResult, finish};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Epoch, Eversion};
 use nacre_types::msg::OsdRequest;
@@ -11,11 +11,11 @@ use nacre_types::op::{Op, OpResult, object_flag, request_flag};
 
 /// A change of an object without a client's request.
 #[derive(Clone, Copy, Debug)]
-pub enum Change<'a> {
+pub enum TierChange<'a> {
     /// Replaces the object by the base's: a clean copy, or a whiteout if the base has none.
     Promote {
         /// The base's object.
-        copied: &'a Copied,
+        copied: &'a CopiedObject,
         /// The epoch of the map by which it was read.
         epoch: Epoch,
     },
@@ -89,41 +89,41 @@ pub(crate) fn reads_absent(request: &OsdRequest) -> bool {
 /// Executes a change. Fails with EBUSY if the object is not in the required state, and with ERANGE if a base has a newer object than the
 /// deletion.
 pub fn change(
-    env: &Environment<'_>,
+    env: &ExecEnv<'_>,
     request: &OsdRequest,
     context: &ObjectContext,
-    change: Change<'_>,
-) -> Executed {
+    change: TierChange<'_>,
+) -> ExecResult {
     let user_version = context.user_version(env.last_user_version);
-    let mut pending = Pending::new(env, &request.object, context, 8);
+    let mut pending = OpContext::new(env, &request.object, context, 8);
     match apply(&mut pending, context, change) {
         Ok(()) => {}
-        Err(errno) => return Executed::failed(errno, user_version),
+        Err(errno) => return ExecResult::failed(errno, user_version),
     }
     let effects = pending.take_effects();
     let mut made = finish(env, request, context, pending);
-    if let Change::RemoveBase { user_version } = change {
+    if let TierChange::RemoveBase { user_version } = change {
         made.context.info.user_version = user_version.max(made.context.info.user_version);
     }
     let user_version = made.reply_version(user_version);
-    Executed { result: 0, ops: Vec::new(), user_version, change: Some(made), effects, damaged: false }
+    ExecResult { result: 0, ops: Vec::new(), user_version, change: Some(made), effects, damaged: false }
 }
 
-fn apply(pending: &mut Pending<'_>, context: &ObjectContext, change: Change<'_>) -> Result<(), Errno> {
+fn apply(pending: &mut OpContext<'_>, context: &ObjectContext, change: TierChange<'_>) -> Result<(), Errno> {
     let is_at = |version: Eversion| context.exists && context.info.version == version;
     match change {
-        Change::Promote { copied, epoch } => {
+        TierChange::Promote { copied, epoch } => {
             if is_valid(context, epoch) {
                 return Err(Errno::EBUSY);
             }
             if copied.head.is_absent {
-                pending.promote_absence(copied.head.user_version, epoch);
+                pending.promote_whiteout(copied.head.user_version, epoch);
             } else {
                 let attrs = attrs_of(pending, copied)?;
                 pending.promote(copied, attrs, epoch);
             }
         }
-        Change::Flushed { version, epoch } => {
+        TierChange::Flushed { version, epoch } => {
             if !is_at(version) {
                 return Err(Errno::EBUSY);
             }
@@ -131,26 +131,26 @@ fn apply(pending: &mut Pending<'_>, context: &ObjectContext, change: Change<'_>)
             info.flags &= !object_flag::DIRTY;
             info.tier_epoch = epoch;
         }
-        Change::Evict { version, is_flushed, is_unused } => {
+        TierChange::Evict { version, is_flushed, is_unused } => {
             let is_kept = is_dirty(context) && !(is_flushed && is_whiteout(context));
             if !is_at(version) || is_kept || !(is_evictable(context) || is_unused) {
                 return Err(Errno::EBUSY);
             }
             pending.evict();
         }
-        Change::Discard { version, overlay_epoch } => {
+        TierChange::Discard { version, overlay_epoch } => {
             if !is_at(version) || is_valid(context, overlay_epoch) {
                 return Err(Errno::EBUSY);
             }
             pending.evict();
         }
-        Change::Invalidate { version } => {
+        TierChange::Invalidate { version } => {
             if !is_at(version) || is_dirty(context) {
                 return Err(Errno::EBUSY);
             }
             pending.info_mut().flags |= object_flag::OBSOLETE;
         }
-        Change::RemoveBase { user_version } => {
+        TierChange::RemoveBase { user_version } => {
             if context.exists && context.info.user_version > user_version {
                 return Err(Errno::ERANGE);
             }
@@ -163,7 +163,7 @@ fn apply(pending: &mut Pending<'_>, context: &ObjectContext, change: Change<'_>)
 }
 
 /// Runs a client's cache op.
-pub(crate) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> {
+pub(crate) fn run(object: &mut OpContext<'_>, op: &Op) -> Result<OpResult, Errno> {
     match op {
         Op::IsDirty => {
             let is_dirty = object.info().flags & object_flag::DIRTY != 0;

@@ -4,7 +4,7 @@ use crate::abi::Handle;
 use crate::finisher::Finisher;
 use crate::guard::ApiResult;
 use crate::handles::HandleTable;
-use crate::monitor_log::LogSubscription;
+use crate::monitor_log::MonitorLog;
 use crate::service::{ServiceMetadata, ServiceRegistration};
 use crate::settings::{ClientSettings, option_text};
 use nacre_client::Cluster;
@@ -26,7 +26,7 @@ pub(crate) struct Client {
     pub(crate) finisher: Finisher,
     settings: Mutex<ClientSettings>,
     link: RwLock<Link>,
-    log_watch: Mutex<Option<LogSubscription>>,
+    log_watch: Mutex<Option<MonitorLog>>,
     service: Mutex<Option<ServiceRegistration>>,
 }
 
@@ -152,7 +152,7 @@ impl Client {
     }
 
     /// Replaces the subscription to the cluster log.
-    pub(crate) fn set_log_subscription(&self, watch: Option<LogSubscription>) {
+    pub(crate) fn set_monitor_log(&self, watch: Option<MonitorLog>) {
         let before = std::mem::replace(&mut *self.log_watch.lock(), watch);
         if before.is_some() {
             drop(before);
@@ -191,7 +191,7 @@ impl Client {
         if let Link::Connected { cluster, .. } = before {
             cluster.shut_down();
         }
-        self.set_log_subscription(None);
+        self.set_monitor_log(None);
         let service = self.service.lock().take();
         // Waits for its thread, without the lock.
         drop(service);

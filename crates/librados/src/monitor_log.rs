@@ -6,7 +6,7 @@
 use crate::abi::{BorrowedPtr, CStrPtr, CallbackArg, Handle};
 use crate::client::{CLIENTS, Client};
 use crate::guard::{ApiResult, exports};
-use nacre_client::engine::LogFollow;
+use nacre_client::engine::LogSubscription;
 use nacre_client::{Cluster, block_on};
 use nacre_types::errno::Errno;
 use nacre_types::msg::LogLine;
@@ -53,9 +53,9 @@ enum Callback {
 }
 
 /// A subscription of a caller to the log. After it is dropped, no callback starts.
-pub(crate) struct LogSubscription(Arc<AtomicBool>);
+pub(crate) struct MonitorLog(Arc<AtomicBool>);
 
-impl Drop for LogSubscription {
+impl Drop for MonitorLog {
     fn drop(&mut self) {
         self.0.store(false, Ordering::SeqCst);
     }
@@ -149,12 +149,12 @@ fn watch(cluster: Handle, level: CStrPtr, callback: Option<Callback>, arg: Callb
     let session = client.cluster()?;
     let Some(callback) = callback else {
         session.engine().follow_log(None);
-        client.set_log_subscription(None);
+        client.set_monitor_log(None);
         return Ok(0);
     };
     let level = level.text()?;
     let (_, level) = LEVELS.iter().find(|(name, _)| *name == level).ok_or(Errno::EINVAL)?;
-    client.set_log_subscription(None);
+    client.set_monitor_log(None);
     let (active, queued) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
     let (owner, told) = (Arc::downgrade(&client), active.clone());
     let follower = move |line: &LogLine| {
@@ -168,9 +168,9 @@ fn watch(cluster: Handle, level: CStrPtr, callback: Option<Callback>, arg: Callb
         last.iter().for_each(&follower);
     }
     let (level, channel) = ((*level).to_owned(), "*".to_owned());
-    let follow = LogFollow { level, channel, after: Some(newest), follower: Arc::new(follower) };
+    let follow = LogSubscription { level, channel, after: Some(newest), follower: Arc::new(follower) };
     session.engine().follow_log(Some(follow));
-    client.set_log_subscription(Some(LogSubscription(active)));
+    client.set_monitor_log(Some(MonitorLog(active)));
     Ok(0)
 }
 

@@ -5,7 +5,7 @@
 
 use crate::guard::ApiResult;
 use nacre_common::Config;
-use nacre_common::config::{ConfFile, ConfigBuilder, Program, parse_argv, search_conf, split_args};
+use nacre_common::config::{ConfFile, ConfigBuilder, ProgramKind, parse_argv, search_conf, split_args};
 use nacre_common::options;
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
@@ -71,7 +71,7 @@ impl ClientSettings {
 
     /// Reads the options in `args` and returns the other arguments.
     pub(crate) fn parse_argv(&mut self, args: &[String]) -> ApiResult<Vec<String>> {
-        let parsed = parse_argv(Program::Client, args, None)?;
+        let parsed = parse_argv(ProgramKind::Client, args, None)?;
         self.cmdline.extend(parsed.options.0);
         Ok(parsed.rest)
     }
@@ -79,7 +79,7 @@ impl ClientSettings {
     /// Reads the options in the environment variable `name`.
     pub(crate) fn parse_env(&mut self, name: &str) -> ApiResult<()> {
         let args = split_args(&std::env::var(name).unwrap_or_default())?;
-        self.env.extend(parse_argv(Program::Client, &args, None)?.options.0);
+        self.env.extend(parse_argv(ProgramKind::Client, &args, None)?.options.0);
         Ok(())
     }
 

@@ -27,7 +27,7 @@ mod pool_vars;
 mod service;
 mod tier;
 
-use crate::logic::{Effect, LogChannel, LogLevel, MapState, Now, Origin};
+use crate::logic::{LogChannel, LogLevel, MapEffect, MapState, Now, Origin};
 use bytes::Bytes;
 use nacre_common::auth::Key;
 use nacre_types::caps::mon::{self, MonAccess, MonCaps, Perm};
@@ -87,7 +87,7 @@ impl Context {
 
 /// A command's success.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct CommandAnswer {
     /// Text for people (Ceph's `outs`).
     status: String,
     output: Output,
@@ -102,57 +102,57 @@ enum Output {
     Bytes(Vec<u8>),
 }
 
-impl Answer {
-    fn status(text: impl Into<String>) -> Answer {
-        Answer { status: text.into(), output: Output::Nothing }
+impl CommandAnswer {
+    fn status(text: impl Into<String>) -> CommandAnswer {
+        CommandAnswer { status: text.into(), output: Output::Nothing }
     }
 
-    fn text(text: impl Into<String>) -> Answer {
-        Answer { status: String::new(), output: Output::Text(text.into()) }
+    fn text(text: impl Into<String>) -> CommandAnswer {
+        CommandAnswer { status: String::new(), output: Output::Text(text.into()) }
     }
 
     /// Data that is JSON in every format.
-    fn json(value: Value) -> Answer {
-        Answer { status: String::new(), output: Output::Json(value) }
+    fn json(value: Value) -> CommandAnswer {
+        CommandAnswer { status: String::new(), output: Output::Json(value) }
     }
 
-    fn bytes(bytes: Vec<u8>) -> Answer {
-        Answer { status: String::new(), output: Output::Bytes(bytes) }
+    fn bytes(bytes: Vec<u8>) -> CommandAnswer {
+        CommandAnswer { status: String::new(), output: Output::Bytes(bytes) }
     }
 
-    fn with_status(mut self, status: impl Into<String>) -> Answer {
+    fn with_status(mut self, status: impl Into<String>) -> CommandAnswer {
         self.status = status.into();
         self
     }
 
     /// JSON if it was requested, otherwise text.
-    fn either(ctx: &Context, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Answer {
-        if ctx.is_json() { Answer::json(json()) } else { Answer::text(text()) }
+    fn either(ctx: &Context, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> CommandAnswer {
+        if ctx.is_json() { CommandAnswer::json(json()) } else { CommandAnswer::text(text()) }
     }
 }
 
 /// A command's failure; nothing has changed.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Failure {
+pub(crate) struct CommandFailure {
     errno: Errno,
     text: String,
 }
 
-impl Failure {
-    fn new(errno: Errno, text: impl Into<String>) -> Failure {
-        Failure { errno, text: text.into() }
+impl CommandFailure {
+    fn new(errno: Errno, text: impl Into<String>) -> CommandFailure {
+        CommandFailure { errno, text: text.into() }
     }
 
-    fn invalid(text: impl Into<String>) -> Failure {
-        Failure::new(Errno::EINVAL, text)
+    fn invalid(text: impl Into<String>) -> CommandFailure {
+        CommandFailure::new(Errno::EINVAL, text)
     }
 
-    fn not_found(text: impl Into<String>) -> Failure {
-        Failure::new(Errno::ENOENT, text)
+    fn not_found(text: impl Into<String>) -> CommandFailure {
+        CommandFailure::new(Errno::ENOENT, text)
     }
 }
 
-type Outcome = Result<Answer, Failure>;
+type CommandOutcome = Result<CommandAnswer, CommandFailure>;
 
 impl MapState {
     pub(crate) fn command(&mut self, now: Now, request: CommandRequest) {
@@ -172,16 +172,21 @@ impl MapState {
                 output: Bytes::new(),
             },
         };
-        self.answer(Effect::CommandReply { to, reply });
+        self.answer(MapEffect::CommandReply { to, reply });
     }
 
-    fn run(&mut self, now: Now, request: CommandRequest) -> Result<(Answer, Form), Failure> {
+    fn run(
+        &mut self,
+        now: Now,
+        request: CommandRequest,
+    ) -> Result<(CommandAnswer, OutputForm), CommandFailure> {
         let json = request.command.cmd;
         if json.len() > MAX_COMMAND {
             let text = format!("the command has {} bytes, the limit is {MAX_COMMAND}", json.len());
-            return Err(Failure::new(Errno::E2BIG, text));
+            return Err(CommandFailure::new(Errno::E2BIG, text));
         }
-        let call = mon_commands().resolve(&json).map_err(|e| Failure::new(e.errno(), e.to_string()))?;
+        let call =
+            mon_commands().resolve(&json).map_err(|e| CommandFailure::new(e.errno(), e.to_string()))?;
         let signature = call.signature;
         let args = mon::arguments(&call);
         let access = MonAccess {
@@ -194,13 +199,13 @@ impl MapState {
         };
         // The list of commands is public: programs request it before they know their capabilities.
         if call.prefix() != "get_command_descriptions" && !request.caps.allows(&access) {
-            return Err(Failure::new(Errno::EACCES, "access denied"));
+            return Err(CommandFailure::new(Errno::EACCES, "access denied"));
         }
         let format = match call.format() {
             None | Some("plain" | "") => Format::Plain,
             Some("json") => Format::Json,
             Some("json-pretty") => Format::JsonPretty,
-            Some(other) => return Err(Failure::invalid(format!("format '{other}' is not supported"))),
+            Some(other) => return Err(CommandFailure::invalid(format!("format '{other}' is not supported"))),
         };
         let writes = signature.perm.contains('w');
         if writes {
@@ -215,12 +220,12 @@ impl MapState {
             fresh_key: request.fresh_key,
         };
         let newline = ENDS_WITH_NEWLINE.contains(&call.prefix());
-        self.dispatch(&call, &ctx).map(|answer| (answer, Form { format, newline }))
+        self.dispatch(&call, &ctx).map(|answer| (answer, OutputForm { format, newline }))
     }
 
-    fn dispatch(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    fn dispatch(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
-            "get_command_descriptions" => Ok(Answer::json(mon_commands().descriptions())),
+            "get_command_descriptions" => Ok(CommandAnswer::json(mon_commands().descriptions())),
             prefix if prefix.starts_with("auth ") => self.auth_command(call, ctx),
             prefix if prefix.starts_with("config ") => self.config_command(call, ctx),
             prefix if prefix.starts_with("config-key ") => self.config_key_command(call, ctx),
@@ -251,9 +256,9 @@ impl MapState {
     }
 
     /// The pool `name`, or Ceph's error.
-    fn pool_named(&self, name: &str) -> Result<PoolId, Failure> {
+    fn pool_named(&self, name: &str) -> Result<PoolId, CommandFailure> {
         let found = self.working.pool_by_name(name).map(|(id, _)| id);
-        found.ok_or_else(|| Failure::not_found(format!("unrecognized pool '{name}'")))
+        found.ok_or_else(|| CommandFailure::not_found(format!("unrecognized pool '{name}'")))
     }
 }
 
@@ -274,8 +279,8 @@ fn audit_text(entity: &EntityName, call: &Call<'_>, json: &str) -> String {
 }
 
 /// The outcome of a command that is in the table and has no implementation; a test finds such commands.
-fn unhandled(call: &Call<'_>) -> Outcome {
-    Err(Failure::new(Errno::ENOTSUP, format!("command '{}' is not available", call.prefix())))
+fn unhandled(call: &Call<'_>) -> CommandOutcome {
+    Err(CommandFailure::new(Errno::ENOTSUP, format!("command '{}' is not available", call.prefix())))
 }
 
 /// Commands whose answers in the format `json` end with a newline, as in Ceph; programs compare answers byte by byte.
@@ -311,13 +316,13 @@ const ENDS_WITH_NEWLINE: &[&str] = &[
 
 /// How an answer is printed.
 #[derive(Clone, Copy)]
-struct Form {
+struct OutputForm {
     format: Format,
     /// JSON that is not indented ends with a newline too.
     newline: bool,
 }
 
-fn render(output: Output, form: Form) -> Vec<u8> {
+fn render(output: Output, form: OutputForm) -> Vec<u8> {
     match output {
         Output::Nothing => Vec::new(),
         Output::Text(text) => text.into_bytes(),

@@ -10,19 +10,19 @@ use std::fmt;
 
 /// The daemons that a value is for, `osd/class:ssd` for instance. Sorts in the order of `config dump`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Who {
+pub struct ConfigTarget {
     /// 0 for `global`, 1 for a kind of daemon, 2 for an entity.
     pub(crate) rank: u8,
     kind: Option<EntityKind>,
     /// The section's name.
     pub section: String,
     /// The mask.
-    pub mask: Mask,
+    pub mask: ConfigMask,
 }
 
 /// Narrows a section to some daemons.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mask {
+pub enum ConfigMask {
     /// Daemons on devices of this class.
     Class(String),
     /// Daemons below this bucket: CRUSH type and name.
@@ -31,33 +31,33 @@ pub enum Mask {
     None,
 }
 
-impl fmt::Display for Mask {
+impl fmt::Display for ConfigMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Mask::None => Ok(()),
-            Mask::Class(class) => write!(f, "class:{class}"),
-            Mask::Location(type_name, name) => write!(f, "{type_name}:{name}"),
+            ConfigMask::None => Ok(()),
+            ConfigMask::Class(class) => write!(f, "class:{class}"),
+            ConfigMask::Location(type_name, name) => write!(f, "{type_name}:{name}"),
         }
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for ConfigTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.section)?;
-        if self.mask == Mask::None { Ok(()) } else { write!(f, "/{}", self.mask) }
+        if self.mask == ConfigMask::None { Ok(()) } else { write!(f, "/{}", self.mask) }
     }
 }
 
-impl Who {
+impl ConfigTarget {
     /// Parses `global`, `osd`, `osd.3`, `osd/class:ssd`, `class:ssd`, `osd/host:a`. `None` for anything else.
-    pub fn parse(text: &str) -> Option<Who> {
+    pub fn parse(text: &str) -> Option<ConfigTarget> {
         let mut section = None;
-        let mut mask = Mask::None;
+        let mut mask = ConfigMask::None;
         for part in text.split('/') {
             match part.split_once(':') {
-                Some(("class", class)) if !class.is_empty() => mask = Mask::Class(class.to_owned()),
+                Some(("class", class)) if !class.is_empty() => mask = ConfigMask::Class(class.to_owned()),
                 Some((type_name, name)) if !type_name.is_empty() && !name.is_empty() => {
-                    mask = Mask::Location(type_name.to_owned(), name.to_owned());
+                    mask = ConfigMask::Location(type_name.to_owned(), name.to_owned());
                 }
                 Some(_) => return None,
                 None if section.is_none() => section = Some(part),
@@ -73,7 +73,7 @@ impl Who {
             let entity: EntityName = section.parse().ok()?;
             (2, Some(entity.kind))
         };
-        (!section.contains(char::is_whitespace)).then(|| Who {
+        (!section.contains(char::is_whitespace)).then(|| ConfigTarget {
             rank,
             kind,
             section: section.to_owned(),
@@ -81,7 +81,7 @@ impl Who {
         })
     }
 
-    fn applies_to(&self, subject: &Subject<'_>) -> bool {
+    fn applies_to(&self, subject: &ConfigSubject<'_>) -> bool {
         let in_section = match self.rank {
             0 => true,
             1 => self.kind == Some(subject.entity.kind),
@@ -89,9 +89,9 @@ impl Who {
         };
         in_section
             && match &self.mask {
-                Mask::None => true,
-                Mask::Class(class) => subject.device_class == Some(class.as_str()),
-                Mask::Location(type_name, name) => subject.location.get(type_name) == Some(name),
+                ConfigMask::None => true,
+                ConfigMask::Class(class) => subject.device_class == Some(class.as_str()),
+                ConfigMask::Location(type_name, name) => subject.location.get(type_name) == Some(name),
             }
     }
 
@@ -103,7 +103,7 @@ impl Who {
 
 /// The daemon whose configuration is requested.
 #[derive(Clone, Debug)]
-pub struct Subject<'a> {
+pub struct ConfigSubject<'a> {
     /// The entity.
     pub entity: &'a EntityName,
     /// Its place in CRUSH, for OSDs.
@@ -131,7 +131,7 @@ pub struct ConfigVersion {
 /// One changed value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigChange {
-    /// The section and mask, as [`Who`] prints them.
+    /// The section and mask, as [`ConfigTarget`] prints them.
     pub who: String,
     /// The option.
     pub name: String,
@@ -144,20 +144,20 @@ pub struct ConfigChange {
 /// The values.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigDb {
-    values: BTreeMap<Who, BTreeMap<String, String>>,
+    values: BTreeMap<ConfigTarget, BTreeMap<String, String>>,
     /// The newest versions, oldest first.
     history: VecDeque<ConfigVersion>,
 }
 
 impl ConfigDb {
     /// Sets a value that was checked. Returns whether something changed.
-    pub fn set(&mut self, who: Who, name: &str, value: &str) -> bool {
+    pub fn set(&mut self, who: ConfigTarget, name: &str, value: &str) -> bool {
         let old = self.values.entry(who).or_default().insert(name.to_owned(), value.to_owned());
         old.as_deref() != Some(value)
     }
 
     /// Removes a value. Returns whether it existed.
-    pub fn remove(&mut self, who: &Who, name: &str) -> bool {
+    pub fn remove(&mut self, who: &ConfigTarget, name: &str) -> bool {
         let Some(values) = self.values.get_mut(who) else { return false };
         let removed = values.remove(name).is_some();
         if values.is_empty() {
@@ -170,11 +170,11 @@ impl ConfigDb {
     /// the last value counts. Takes effect with [`ConfigDb::apply`].
     pub fn plan(
         &self,
-        wanted: Vec<(Who, String, Option<String>)>,
+        wanted: Vec<(ConfigTarget, String, Option<String>)>,
         stamp_ns: u64,
         note: &str,
     ) -> Option<ConfigVersion> {
-        let wanted: BTreeMap<(Who, String), Option<String>> =
+        let wanted: BTreeMap<(ConfigTarget, String), Option<String>> =
             wanted.into_iter().map(|(who, name, after)| ((who, name), after)).collect();
         let changes: Vec<ConfigChange> = wanted
             .into_iter()
@@ -191,7 +191,7 @@ impl ConfigDb {
     /// Makes a planned version the newest one.
     pub fn apply(&mut self, version: ConfigVersion) {
         for change in &version.changes {
-            let Some(who) = Who::parse(&change.who) else { continue };
+            let Some(who) = ConfigTarget::parse(&change.who) else { continue };
             match &change.after {
                 Some(value) => self.set(who, &change.name, value),
                 None => self.remove(&who, &change.name),
@@ -217,21 +217,21 @@ impl ConfigDb {
     }
 
     /// All values, in the order of `config dump`.
-    pub fn iter(&self) -> impl Iterator<Item = (&Who, &str, &str)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&ConfigTarget, &str, &str)> {
         self.values
             .iter()
             .flat_map(|(who, values)| values.iter().map(move |(k, v)| (who, k.as_str(), v.as_str())))
     }
 
     /// The values that apply to `subject`: by option, the value and the section that it was set for.
-    pub fn resolve(&self, subject: &Subject<'_>) -> BTreeMap<&str, (&str, &Who)> {
-        let mut found: BTreeMap<&str, (&str, &Who)> = BTreeMap::new();
+    pub fn resolve(&self, subject: &ConfigSubject<'_>) -> BTreeMap<&str, (&str, &ConfigTarget)> {
+        let mut found: BTreeMap<&str, (&str, &ConfigTarget)> = BTreeMap::new();
         // Ascending order is from `global` to entities, so a later value wins unless its mask is less precise.
         for (who, name, value) in self.iter().filter(|(who, _, _)| who.applies_to(subject)) {
-            let precise = |who: &Who| match who.mask {
-                Mask::None => 0,
-                Mask::Location(..) => 1,
-                Mask::Class(_) => 2,
+            let precise = |who: &ConfigTarget| match who.mask {
+                ConfigMask::None => 0,
+                ConfigMask::Location(..) => 1,
+                ConfigMask::Class(_) => 2,
             };
             match found.get(name) {
                 Some((_, current)) if precise(current) > precise(who) => {}
@@ -251,7 +251,7 @@ mod tests {
     fn db_of(values: &[(&str, &str)]) -> ConfigDb {
         let mut db = ConfigDb::default();
         for (who, value) in values {
-            db.set(Who::parse(who).unwrap(), "x", value);
+            db.set(ConfigTarget::parse(who).unwrap(), "x", value);
         }
         db
     }
@@ -259,7 +259,7 @@ mod tests {
     fn value_for(db: &ConfigDb, entity: &str, class: Option<&str>) -> Option<String> {
         let entity = entity.parse().unwrap();
         let location = [("host".to_owned(), "h".to_owned())].into();
-        let subject = Subject { entity: &entity, location, device_class: class };
+        let subject = ConfigSubject { entity: &entity, location, device_class: class };
         db.resolve(&subject).get("x").map(|(v, _)| (*v).to_owned())
     }
 
@@ -284,11 +284,11 @@ mod tests {
     #[test]
     fn targets_parse_and_print_alike() {
         for text in ["global", "osd", "osd.3", "osd/class:ssd", "client.admin", "mon/host:a"] {
-            assert_eq!(Who::parse(text).unwrap().to_string(), text);
+            assert_eq!(ConfigTarget::parse(text).unwrap().to_string(), text);
         }
         for bad in ["foo", "osd/", "osd/class:", "osd/ssd", "x.y", ""] {
-            assert_eq!(Who::parse(bad), None, "{bad}");
+            assert_eq!(ConfigTarget::parse(bad), None, "{bad}");
         }
-        assert_eq!(Who::parse("class:ssd").unwrap().to_string(), "global/class:ssd");
+        assert_eq!(ConfigTarget::parse("class:ssd").unwrap().to_string(), "global/class:ssd");
     }
 }

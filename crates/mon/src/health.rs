@@ -44,7 +44,7 @@ impl Severity {
 
 /// One failed check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
+pub struct HealthCheck {
     /// `OSD_DOWN` and so on.
     pub code: String,
     /// Its severity.
@@ -63,7 +63,7 @@ pub struct Check {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     /// The failed checks; empty if all is well.
-    pub checks: Vec<Check>,
+    pub checks: Vec<HealthCheck>,
     /// The muted checks, whether they fail now or not.
     pub mutes: Mutes,
 }
@@ -143,7 +143,7 @@ impl Health {
 
     fn add(&mut self, code: &str, severity: Severity, summary: String, count: usize, detail: Vec<String>) {
         let muted = self.mutes.contains_key(code);
-        self.checks.push(Check { code: code.to_owned(), severity, summary, count, detail, muted });
+        self.checks.push(HealthCheck { code: code.to_owned(), severity, summary, count, detail, muted });
     }
 
     fn limit_detail(&mut self, lines: usize) {

@@ -1,6 +1,6 @@
 //! The keys of the map store (`docs/format/mapstore.md`).
 
-use crate::config_db::Who;
+use crate::config_db::ConfigTarget;
 use nacre_types::ids::{EntityName, Epoch, PoolId};
 
 /// The longest value of a key in a proposal. It fits into one transaction of a map store; maps are not among these keys and are split.
@@ -48,7 +48,7 @@ pub fn chunk(prefix: &[u8], epoch: Epoch, chunk: u32) -> Vec<u8> {
 }
 
 /// A configuration value.
-pub(crate) fn config(who: &Who, name: &str) -> Vec<u8> {
+pub(crate) fn config(who: &ConfigTarget, name: &str) -> Vec<u8> {
     format!("config/{who}/{name}").into_bytes()
 }
 

@@ -24,4 +24,4 @@ mod usage;
 
 pub use auth_db::AuthDb;
 pub use commands::{CommandRequest, pool_variables};
-pub use config_db::{ConfigDb, ConfigVersion, Mask, Subject, Who};
+pub use config_db::{ConfigDb, ConfigMask, ConfigSubject, ConfigTarget, ConfigVersion};

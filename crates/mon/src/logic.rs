@@ -1,6 +1,6 @@
 //! The pure map logic: how events in the cluster change the cluster map.
 //!
-//! [`MapState::handle`] takes an [`Event`] with its time and changes the *working* map. Changes are collected until
+//! [`MapState::handle`] takes an [`MapEvent`] with its time and changes the *working* map. Changes are collected until
 //! [`MapState::propose`] turns them into one [`Proposal`] (an incremental and other keys to store). The caller makes the
 //! proposal durable and calls [`MapState::committed`]. Only then are the answers that depend on it returned, and only then
 //! may the incremental be published. Events in between are collected for the next proposal.
@@ -28,20 +28,20 @@ pub(crate) mod tests;
 pub use boot::BootRefusal;
 pub(crate) use failure::location_text;
 pub use fullness::Fullness;
-pub use log::{ClusterLog, LogChannel, LogEntry, LogLevel};
-pub(crate) use membership::lost_its_copy;
+pub use log::{ClusterLog, ClusterLogEntry, LogChannel, LogLevel};
+pub(crate) use membership::has_lost_copy;
 pub use membership::{CasRefusal, check_cas};
 pub use mutes::{Mute, Mutes};
 pub use operator::new_generation;
 pub use reports::{PoolIo, StatsState};
-pub(crate) use tiers::Doubt;
-pub use tiers::{DirtySums, LastDirty};
+pub(crate) use tiers::UnverifiedReason;
+pub use tiers::{DirtySums, LastReportedDirty};
 pub use tuning::{TierDefaults, Tuning};
 
 use crate::auth_db::AuthDb;
 use crate::commands::{CommandRequest, ServiceMap};
 use crate::config_db::ConfigDb;
-use changes::Changes;
+use changes::MapChanges;
 use failure::FailureReports;
 use nacre_types::ids::{EntityName, Epoch, OsdId};
 use nacre_types::msg::{
@@ -67,7 +67,7 @@ pub struct Origin(pub u64);
 
 /// An event.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum MapEvent {
     /// An OSD came up.
     Boot(OsdBoot),
     /// An OSD reports a failure of another one, or withdraws the report.
@@ -130,7 +130,7 @@ pub enum Event {
 
 /// An action for the caller.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
+pub enum MapEffect {
     /// Send the outcome of a membership proposal.
     CasReply {
         /// The destination.
@@ -171,14 +171,14 @@ pub struct MapState {
     pub(crate) committed: OsdMap,
     /// `committed` with all later changes.
     pub(crate) working: OsdMap,
-    pub(crate) changes: Changes,
+    pub(crate) changes: MapChanges,
     pub(crate) keys: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     /// The proposal that is being made durable, and the map that it makes.
     in_flight: Option<(u64, OsdMap)>,
     last_proposal: u64,
     /// Answers that wait for a proposal.
-    waiting: Vec<(u64, Effect)>,
-    out: Vec<Effect>,
+    waiting: Vec<(u64, MapEffect)>,
+    out: Vec<MapEffect>,
     pub(crate) tuning: Tuning,
     failures: FailureReports,
     /// The time of the last tick, in milliseconds of the monotonic clock; `None` before the first one.
@@ -187,9 +187,9 @@ pub struct MapState {
     pub(crate) last_beacon: BTreeMap<OsdId, u64>,
     /// When each OSD that is in and down went down, likewise.
     pub(crate) down_since: BTreeMap<OsdId, u64>,
-    blocklist_deadlines: blocklist::Deadlines,
+    blocklist_deadlines: blocklist::BlocklistDeadlines,
     pub(crate) stats: StatsState,
-    pub(crate) last_dirty: LastDirty,
+    pub(crate) last_dirty: LastReportedDirty,
     pub(crate) services: ServiceMap,
     pub(crate) log: ClusterLog,
     /// OSDs that have seen a later history than the store holds, with the text of the refusal (rule R7).
@@ -224,13 +224,13 @@ pub struct Databases {
     /// `auth …`.
     pub auth: AuthDb,
     /// The cluster log's stored lines, oldest first.
-    pub log: Vec<LogEntry>,
+    pub log: Vec<ClusterLogEntry>,
     /// The number of changes of the CRUSH map.
     pub crush_version: u64,
     /// `health mute`.
     pub mutes: Mutes,
     /// The dirty objects of PGs of cache tiers at their last report.
-    pub last_dirty: LastDirty,
+    pub last_dirty: LastReportedDirty,
     /// `config-key …`.
     pub config_keys: BTreeMap<String, Vec<u8>>,
     /// `mon metadata`.
@@ -257,10 +257,10 @@ impl MapState {
             last_up_change_ns: map.modified_ns,
             last_in_change_ns: map.modified_ns,
             started_ns: now.wall_ns,
-            blocklist_deadlines: blocklist::Deadlines::of(&map.blocklist, now),
+            blocklist_deadlines: blocklist::BlocklistDeadlines::of(&map.blocklist, now),
             working: map.clone(),
             committed: map,
-            changes: Changes::default(),
+            changes: MapChanges::default(),
             keys: BTreeMap::new(),
             in_flight: None,
             last_proposal: 0,
@@ -342,7 +342,7 @@ impl MapState {
     }
 
     /// Log lines that are not stored yet, at most `count`; the caller stores them.
-    pub fn take_unstored_log(&mut self, count: usize) -> Vec<LogEntry> {
+    pub fn take_unstored_log(&mut self, count: usize) -> Vec<ClusterLogEntry> {
         self.log.take_unstored(count)
     }
 
@@ -352,22 +352,22 @@ impl MapState {
     }
 
     /// Handles an event. Returns the effects to be executed at once.
-    pub fn handle(&mut self, now: Now, event: Event) -> Vec<Effect> {
+    pub fn handle(&mut self, now: Now, event: MapEvent) -> Vec<MapEffect> {
         match event {
-            Event::Boot(boot) => self.boot(now, &boot),
-            Event::Failure { reporter, report } => self.failure(now, reporter, &report),
-            Event::Alive { osd, alive } => self.alive(now, osd, &alive),
-            Event::MarkMeDown { osd, request } => self.mark_me_down(now, osd, &request),
-            Event::Cas { origin, osd, cas } => self.cas(origin, osd, cas),
-            Event::Stats { osd, report } => self.report(now, osd, report),
-            Event::Config { entity, report } => {
+            MapEvent::Boot(boot) => self.boot(now, &boot),
+            MapEvent::Failure { reporter, report } => self.failure(now, reporter, &report),
+            MapEvent::Alive { osd, alive } => self.alive(now, osd, &alive),
+            MapEvent::MarkMeDown { osd, request } => self.mark_me_down(now, osd, &request),
+            MapEvent::Cas { origin, osd, cas } => self.cas(origin, osd, cas),
+            MapEvent::Stats { osd, report } => self.report(now, osd, report),
+            MapEvent::Config { entity, report } => {
                 self.running.insert(entity, report.options);
             }
-            Event::Log { entity, line } => {
+            MapEvent::Log { entity, line } => {
                 self.log.append(now, &entity.to_string(), LogLevel::parse(&line.level), line.text);
             }
-            Event::Command(request) => self.command(now, *request),
-            Event::Tick => self.tick(now),
+            MapEvent::Command(request) => self.command(now, *request),
+            MapEvent::Tick => self.tick(now),
         }
         std::mem::take(&mut self.out)
     }
@@ -397,7 +397,7 @@ impl MapState {
     /// # Panics
     /// If `number` is not the one in flight. A proposal that failed can't be withdrawn: its outcome is unknown, so the caller
     /// must drop this state and load the contents of the store.
-    pub fn committed(&mut self, number: u64) -> Vec<Effect> {
+    pub fn committed(&mut self, number: u64) -> Vec<MapEffect> {
         let (in_flight, map) = self.in_flight.take().expect("invariant: a proposal is in flight");
         assert_eq!(in_flight, number, "invariant: proposals commit in order");
         self.committed = map;
@@ -430,7 +430,7 @@ impl MapState {
     }
 
     /// Sends an answer as soon as everything that it may depend on is durable.
-    pub(crate) fn answer(&mut self, effect: Effect) {
+    pub(crate) fn answer(&mut self, effect: MapEffect) {
         if self.has_changes() {
             let number = self.last_proposal + 1;
             self.waiting.push((number, effect));
@@ -442,7 +442,7 @@ impl MapState {
     }
 
     fn tick(&mut self, now: Now) {
-        self.leave_out_pause(now);
+        self.discount_pause(now);
         self.check_beacons(now);
         self.check_failures(now);
         self.check_down_out(now);

@@ -1,6 +1,6 @@
 //! PGs as commands and health checks use them: the map's membership, the up set and the primary's last report combined.
 
-use crate::logic::{MapState, lost_its_copy};
+use crate::logic::{MapState, has_lost_copy};
 use nacre_types::ids::{OsdId, PgId};
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::placement::PgMapper;
@@ -95,7 +95,7 @@ impl MapState {
         if membership.interval.is_creation() {
             return Vec::new();
         }
-        let lost = |member: &&Member| lost_its_copy(&self.committed, **member);
+        let lost = |member: &&Member| has_lost_copy(&self.committed, **member);
         let lost: Vec<OsdId> = membership.in_sync.iter().filter(lost).map(|member| member.osd).collect();
         if lost.len() == membership.in_sync.len() { lost } else { Vec::new() }
     }

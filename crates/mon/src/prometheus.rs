@@ -2,8 +2,8 @@
 
 use crate::health::Severity;
 use crate::logic::{MapState, Now};
-use nacre_common::metrics::Kind::{Counter, Gauge};
-use nacre_common::metrics::{Exposition, Kind, Metric};
+use nacre_common::metrics::MetricKind::{Counter, Gauge};
+use nacre_common::metrics::{Exposition, Metric, MetricKind};
 use nacre_types::osdmap::{WEIGHT_ONE, flag};
 use nacre_types::stats::pg_state;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ struct Writer<'a, 'l> {
 }
 
 impl Writer<'_, '_> {
-    fn put(&mut self, name: &str, kind: Kind, help: &str, value: f64) {
+    fn put(&mut self, name: &str, kind: MetricKind, help: &str, value: f64) {
         self.out.add(name, kind, help, self.labels, value);
     }
 }

@@ -1,6 +1,6 @@
 //! Test support for this crate and for the daemon.
 
-use crate::config_db::Who;
+use crate::config_db::ConfigTarget;
 use crate::keys;
 use crate::logic::{MapState, Now};
 use nacre_types::ids::{Epoch, Incarnation, OsdId};
@@ -31,7 +31,7 @@ pub fn boot_of(osd: u32, nonce: u64) -> OsdBoot {
 
 impl MapState {
     /// Sets an option without a command's checks.
-    pub fn put_option(&mut self, who: &Who, name: &str, value: &str) {
+    pub fn put_option(&mut self, who: &ConfigTarget, name: &str, value: &str) {
         self.config.set(who.clone(), name, value);
         self.keys.insert(keys::config(who, name), Some(value.into()));
     }

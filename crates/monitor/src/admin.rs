@@ -3,7 +3,7 @@
 use crate::authority::Input;
 use crate::sessions::Sessions;
 use nacre_common::config::Config;
-use nacre_common::metrics::{Exposition, Metric, Perf};
+use nacre_common::metrics::{Exposition, Metric, PerfCounters};
 use nacre_mon::logic::{MapState, Now};
 use nacre_runtime::admin::socket::CommandHandler;
 use nacre_runtime::admin::{self, AdminReply, CommandFailure};
@@ -52,7 +52,7 @@ pub(super) struct MonAdmin {
 }
 
 impl MonAdmin {
-    pub(super) fn new(config: Config, perf: Perf) -> MonAdmin {
+    pub(super) fn new(config: Config, perf: PerfCounters) -> MonAdmin {
         let counters: Arc<Mutex<Vec<Metric>>> = Arc::default();
         let shown = Arc::clone(&counters);
         perf.add(move |out| out.extend(shown.lock().iter().copied()));

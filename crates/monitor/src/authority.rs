@@ -14,7 +14,7 @@ use nacre_common::clock::Clock;
 use nacre_common::config::Config;
 use nacre_common::metrics::Exposition;
 use nacre_mon::CommandRequest;
-use nacre_mon::logic::{Effect, Event, LogLevel, MapState, Now, Origin, Tuning};
+use nacre_mon::logic::{LogLevel, MapEffect, MapEvent, MapState, Now, Origin, Tuning};
 use nacre_runtime::admin::{AdminReply, CommandFailure};
 use nacre_runtime::msgr::{Conn, Frame};
 use nacre_types::caps::mon::{MonAccess, MonCaps, Perm};
@@ -199,7 +199,7 @@ impl Authority {
                 let mut line: LogAppend = decode!();
                 line.text.truncate(line.text.floor_char_boundary(MAX_LOG_LINE_BYTES));
                 line.level.truncate(line.level.floor_char_boundary(MAX_LOG_LINE_BYTES));
-                self.apply(Event::Log { entity: entity.clone(), line });
+                self.apply(MapEvent::Log { entity: entity.clone(), line });
             }
             LogSubscribe::KIND => self.subscribe_log(conn, entity, &caps, decode!()),
             DaemonCommand::KIND => self.daemon_command(conn, entity, &caps, &decode!()),
@@ -222,17 +222,17 @@ impl Authority {
                             let what = format!("{entity} may not boot as {}", boot.osd);
                             return Ok(Err(nacre_common::Error::Denied(what)));
                         }
-                        Event::Boot(boot)
+                        MapEvent::Boot(boot)
                     }
-                    OsdFailure::KIND => Event::Failure { reporter: osd, report: decode!() },
-                    ConfigReport::KIND => Event::Config { entity: entity.clone(), report: decode!() },
-                    OsdAlive::KIND => Event::Alive { osd, alive: decode!() },
-                    OsdMarkMeDown::KIND => Event::MarkMeDown { osd, request: decode!() },
+                    OsdFailure::KIND => MapEvent::Failure { reporter: osd, report: decode!() },
+                    ConfigReport::KIND => MapEvent::Config { entity: entity.clone(), report: decode!() },
+                    OsdAlive::KIND => MapEvent::Alive { osd, alive: decode!() },
+                    OsdMarkMeDown::KIND => MapEvent::MarkMeDown { osd, request: decode!() },
                     PgCas::KIND => {
                         self.sessions.register_waiter(conn);
-                        Event::Cas { origin: Origin(conn.id()), osd, cas: decode!() }
+                        MapEvent::Cas { origin: Origin(conn.id()), osd, cas: decode!() }
                     }
-                    _ => Event::Stats { osd, report: decode!() },
+                    _ => MapEvent::Stats { osd, report: decode!() },
                 };
                 self.apply(event);
             }
@@ -241,7 +241,7 @@ impl Authority {
         Ok(Ok(()))
     }
 
-    fn apply(&mut self, event: Event) {
+    fn apply(&mut self, event: MapEvent) {
         let now = self.now();
         let effects = self.state.handle(now, event);
         self.carry_out(effects);
@@ -264,7 +264,7 @@ impl Authority {
             command,
             fresh_key,
         };
-        self.apply(Event::Command(Box::new(request)));
+        self.apply(MapEvent::Command(Box::new(request)));
     }
 
     fn subscribe(&mut self, conn: &Conn, entity: &EntityName, caps: &MonCaps, wanted: MonSubscribe) {
@@ -437,11 +437,11 @@ impl Authority {
         Ok(())
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>) {
+    fn carry_out(&mut self, effects: Vec<MapEffect>) {
         for effect in effects {
             match effect {
-                Effect::CasReply { to, reply } => self.sessions.answer(to, &reply),
-                Effect::CommandReply { to, reply } => self.sessions.answer(to, &reply),
+                MapEffect::CasReply { to, reply } => self.sessions.answer(to, &reply),
+                MapEffect::CommandReply { to, reply } => self.sessions.answer(to, &reply),
             }
         }
     }
@@ -449,7 +449,7 @@ impl Authority {
     fn tick(&mut self) -> Result<(), MonError> {
         self.next_tick = self.clock.monotonic() + TICK;
         self.state.set_tuning(Tuning::from_options(&self.config.snapshot()));
-        self.apply(Event::Tick);
+        self.apply(MapEvent::Tick);
         let now = self.now();
         self.state.set_client_sessions(self.sessions.client_count());
         self.state.update_mutes(now);
@@ -507,7 +507,7 @@ impl Authority {
         }
         self.state.set_tuning(Tuning::from_options(&self.config.snapshot()));
         let report = self.config.report();
-        self.apply(Event::Config { entity: EntityName::mon(), report });
+        self.apply(MapEvent::Config { entity: EntityName::mon(), report });
     }
 }
 

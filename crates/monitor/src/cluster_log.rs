@@ -2,7 +2,7 @@
 //! daemon logs there (`mon_cluster_log_to_journald`).
 
 use nacre_common::options::Options;
-use nacre_mon::logic::{LogEntry, LogLevel};
+use nacre_mon::logic::{ClusterLogEntry, LogLevel};
 use nacre_types::time::stamp;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -18,7 +18,7 @@ pub(super) struct ClusterLogFile {
 }
 
 impl ClusterLogFile {
-    pub(super) fn append(&mut self, options: &Options, lines: &[LogEntry]) {
+    pub(super) fn append(&mut self, options: &Options, lines: &[ClusterLogEntry]) {
         if options.mon.mon_cluster_log_to_journald && nacre_runtime::log::logs_to_journal() {
             lines.iter().for_each(to_journal);
             return;
@@ -64,8 +64,8 @@ impl ClusterLogFile {
 }
 
 /// Logs a line of the cluster log as a line of the daemon's log, with the target `cluster`.
-fn to_journal(line: &LogEntry) {
-    let LogEntry { name, text, .. } = line;
+fn to_journal(line: &ClusterLogEntry) {
+    let ClusterLogEntry { name, text, .. } = line;
     let channel = line.channel.as_str();
     match line.level {
         LogLevel::Debug => tracing::debug!(target: "cluster", "{name} {channel}: {text}"),

@@ -24,7 +24,7 @@ pub use error::MonError;
 use nacre_common::auth::{KeyRecord, KeyServer, Keyring, ServiceKeyring, Verifier};
 use nacre_common::clock::{Clock, SystemClock};
 use nacre_common::config::Config;
-use nacre_common::metrics::Perf;
+use nacre_common::metrics::PerfCounters;
 use nacre_mon::logic::{MapState, Now, Tuning};
 use nacre_runtime::admin::socket::AdminSocket;
 use nacre_runtime::msgr::{self, Conn, Dispatcher, Frame, Messenger, Reset};
@@ -109,7 +109,7 @@ fn store_dir(data_dir: &Path) -> Result<PathBuf, MonError> {
 pub struct MonServer {
     addr: SocketAddr,
     fsid: Uuid,
-    perf: Perf,
+    perf: PerfCounters,
     admin_socket: Option<AdminSocket>,
     inputs: Sender<Input>,
     thread: Option<JoinHandle<()>>,
@@ -170,7 +170,7 @@ impl MonServer {
         let addr = messenger.bind(listen).map_err(|e| MonError::Network(e.to_string()))?;
         databases.mon_addr = Some(addr);
         databases.mon_metadata = nacre_runtime::host::metadata(config);
-        let perf = Perf::new(format!("mon.{name}"));
+        let perf = PerfCounters::new(format!("mon.{name}"));
         perf.add(msgr::metrics::collector(std::slice::from_ref(&messenger)));
         let admin = MonAdmin::new(config.clone(), perf.clone());
         let state =
@@ -215,7 +215,7 @@ impl MonServer {
     }
 
     /// Its counters.
-    pub fn perf(&self) -> Perf {
+    pub fn perf(&self) -> PerfCounters {
         self.perf.clone()
     }
 

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use nacre_common::auth::{KeyRecord, Keyring, ServiceKey, ServiceKeyring};
 use nacre_mon::auth_db::{self, AuthDb};
 use nacre_mon::keys;
-use nacre_mon::logic::{Databases, LastDirty, LogEntry, Mutes, Now, Proposal, new_generation};
-use nacre_mon::{ConfigDb, ConfigVersion, Who};
+use nacre_mon::logic::{ClusterLogEntry, Databases, LastReportedDirty, Mutes, Now, Proposal, new_generation};
+use nacre_mon::{ConfigDb, ConfigTarget, ConfigVersion};
 use nacre_types::crc32c::crc32c;
 use nacre_types::encoding::{self, Versioned};
 use nacre_types::ids::{Epoch, OsdId};
@@ -267,14 +267,14 @@ impl Persistence {
             let parsed = std::str::from_utf8(&entry.key[keys::CONFIG.len()..])
                 .ok()
                 .and_then(|path| path.rsplit_once('/'))
-                .and_then(|(who, name)| Some((Who::parse(who)?, name.to_owned())));
+                .and_then(|(who, name)| Some((ConfigTarget::parse(who)?, name.to_owned())));
             let (who, name) = parsed.ok_or_else(|| corrupt(&entry.key, "not a configuration key"))?;
             let value = String::from_utf8(entry.value).map_err(|_| corrupt(&entry.key, "not text"))?;
             config.set(who, &name, &value);
         }
         let mut log = Vec::new();
         for entry in read_prefix(store, keys::LOG)? {
-            log.push(LogEntry::decode(&entry.value).map_err(|e| corrupt(&entry.key, &e.to_string()))?);
+            log.push(ClusterLogEntry::decode(&entry.value).map_err(|e| corrupt(&entry.key, &e.to_string()))?);
         }
         let mut history: Vec<ConfigVersion> = Vec::new();
         for entry in read_prefix(store, keys::CONFIG_HISTORY)? {
@@ -289,7 +289,7 @@ impl Persistence {
             let mute = postcard::from_bytes(&entry.value).map_err(|e| corrupt(&entry.key, &e.to_string()))?;
             mutes.insert(code, mute);
         }
-        let mut last_dirty = LastDirty::default();
+        let mut last_dirty = LastReportedDirty::default();
         for entry in read_prefix(store, keys::TIER_DIRTY)? {
             let added = last_dirty.add(&entry.value);
             added.map_err(|error| corrupt(&entry.key, &error.to_string()))?;
@@ -314,7 +314,7 @@ impl Persistence {
     }
 
     /// Makes a proposal durable. After an error the outcome is unknown, or it was fenced off: the caller must stop.
-    pub(crate) fn commit(&mut self, proposal: &Proposal, log: &[LogEntry]) -> Result<(), MonError> {
+    pub(crate) fn commit(&mut self, proposal: &Proposal, log: &[ClusterLogEntry]) -> Result<(), MonError> {
         let mut ops: Vec<Op> = log
             .iter()
             .map(|line| {

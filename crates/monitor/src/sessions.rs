@@ -4,7 +4,7 @@ use crate::persist::Persistence;
 use bytes::Bytes;
 use nacre_common::auth::RotatingKeys;
 use nacre_mon::health::{Health, Severity};
-use nacre_mon::logic::{LogEntry, LogLevel, MapState, Origin};
+use nacre_mon::logic::{ClusterLogEntry, LogLevel, MapState, Origin};
 use nacre_runtime::msgr::{Conn, Encoded};
 use nacre_types::encoding;
 use nacre_types::ids::{EntityKind, EntityName, Epoch};
@@ -136,7 +136,7 @@ impl Sessions {
     /// Sends lines of the log that the follower missed, and subscribes it to later ones.
     pub(super) fn subscribe_log(&mut self, conn: &Conn, wanted: LogSubscribe, state: &MapState) {
         if let Some(after) = wanted.after {
-            let missed: Vec<LogEntry> = state.log().stored_after(after).cloned().collect();
+            let missed: Vec<ClusterLogEntry> = state.log().stored_after(after).cloned().collect();
             if !send_log_lines(conn, &wanted, &missed) {
                 self.end(conn);
                 return;
@@ -146,7 +146,7 @@ impl Sessions {
     }
 
     /// Sends lines that are now durable to the followers of the log.
-    pub(super) fn publish_log(&mut self, lines: &[LogEntry]) {
+    pub(super) fn publish_log(&mut self, lines: &[ClusterLogEntry]) {
         let missed =
             |(_, (conn, wanted)): &(&u64, &(Conn, LogSubscribe))| !send_log_lines(conn, wanted, lines);
         let gone: Vec<Conn> =
@@ -279,10 +279,10 @@ impl Sessions {
 
 /// Sends the part of `lines` that a follower subscribed to. Returns false if its connection must be ended; it asks for the
 /// missed lines on its next one.
-fn send_log_lines(conn: &Conn, wanted: &LogSubscribe, lines: &[LogEntry]) -> bool {
+fn send_log_lines(conn: &Conn, wanted: &LogSubscribe, lines: &[ClusterLogEntry]) -> bool {
     let least = LogLevel::parse(&wanted.level);
-    let fits = |line: &&LogEntry| line.level >= least && line.channel.matches(&wanted.channel);
-    let lines: Vec<_> = lines.iter().filter(fits).map(LogEntry::to_line).collect();
+    let fits = |line: &&ClusterLogEntry| line.level >= least && line.channel.matches(&wanted.channel);
+    let lines: Vec<_> = lines.iter().filter(fits).map(ClusterLogEntry::to_line).collect();
     if lines.is_empty() {
         return true;
     }
@@ -331,8 +331,8 @@ mod tests {
     use super::*;
     use nacre_common::auth::{Credential, Key};
     use nacre_common::config::ConfigBuilder;
-    use nacre_mon::Who;
-    use nacre_mon::logic::{Event, Tuning};
+    use nacre_mon::ConfigTarget;
+    use nacre_mon::logic::{MapEvent, Tuning};
     use nacre_mon::testing::{at, boot_of};
     use nacre_runtime::msgr::{ConnectTarget, Dispatcher, Frame, Messenger, Policy, Reset};
     use nacre_types::crush::CrushMap;
@@ -404,7 +404,7 @@ mod tests {
         let (_runtime, _messenger, [first, second, third]) = idle_connections();
         let map = OsdMap::new(Uuid::from_u128(7), 1, CrushMap::new_cluster("osd").unwrap());
         let mut state = MapState::new(map, Tuning::default(), at(0));
-        state.put_option(&Who::parse("osd/class:nvme").unwrap(), "osd_max_backfills", "3");
+        state.put_option(&ConfigTarget::parse("osd/class:nvme").unwrap(), "osd_max_backfills", "3");
         commit(&mut state);
         let mut sessions = Sessions::default();
         sessions.publish_config(&state);
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(config(&sessions, &first), Some(nothing.clone()), "it has no class yet");
         let mut boot = boot_of(0, 1);
         boot.device_class = "nvme".into();
-        state.handle(at(0), Event::Boot(boot));
+        state.handle(at(0), MapEvent::Boot(boot));
         subscribe(&mut sessions, &second, 1, &state);
         assert_eq!(config(&sessions, &second), None, "what it rests on is not durable");
         commit(&mut state);

@@ -86,9 +86,9 @@ enum Heard {
     Reset,
 }
 
-struct Ear(Sender<Heard>);
+struct TestSession(Sender<Heard>);
 
-impl Dispatcher for Ear {
+impl Dispatcher for TestSession {
     fn on_message(&self, _conn: &Conn, frame: Frame) {
         // The session may have ended.
         let _ = self.0.send(Heard::Frame(frame));
@@ -114,8 +114,10 @@ impl Session {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (ear, heard) = channel();
         let config = ConfigBuilder::new(entity.clone()).build().unwrap();
-        let messenger =
-            Messenger::builder(&config).lane(runtime.handle().clone(), Arc::new(Ear(ear))).build().unwrap();
+        let messenger = Messenger::builder(&config)
+            .lane(runtime.handle().clone(), Arc::new(TestSession(ear)))
+            .build()
+            .unwrap();
         let guard = runtime.enter();
         let target = ConnectTarget {
             addr: mon.addr(),

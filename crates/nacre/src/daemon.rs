@@ -9,8 +9,8 @@ pub(crate) use gateway::{
 use crate::layout;
 use anyhow::{Context, Result, bail, ensure};
 use nacre_common::auth::Keyring;
-use nacre_common::config::{Config, Invocation, Program, parse_argv};
-use nacre_common::metrics::Perf;
+use nacre_common::config::{Config, Invocation, ProgramKind, parse_argv};
+use nacre_common::metrics::PerfCounters;
 use nacre_monitor::MonServer;
 use nacre_runtime::exporter::{self, Exporter, PageHandler};
 use nacre_runtime::service_manager;
@@ -25,14 +25,15 @@ Run the map authority in the foreground until SIGINT or SIGTERM.
 
 usage: nacre mon [--id a] [-c FILE] [--mkfs | --mint-generation [osd.N]...] [--option-name VALUE]...
 
-  -i, --id a         the map authority's id; there is no other
+  -i, --id a         id of the map authority; a is the only one
   -c, --conf FILE    configuration file (else CEPH_CONF, /etc/nacre/ceph.conf, /var/lib/nacre/ceph.conf,
                      /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
-  --mkfs             make an empty store in mon_data, with the keys of the keyring option's file, and stop
-  --mint-generation  go on under a new generation, and stop: for a MapStore that was restored from a copy, or that is
-                     refused since it lacks changes. Name the OSDs that it may not list; PGs wait until each OSD has told
-                     what it has or is declared lost (docs/replication.md, rule R7). No monitor may run meanwhile
-  --mon_data DIR     where the MapStore lives
+  --mkfs             create an empty store in mon_data, with the keys of the file in option keyring, and exit
+  --mint-generation  begin a new generation of the MapStore, and exit: for a MapStore that was restored from a copy, or
+                     that is refused because it lacks changes. List the OSDs that may be missing in it; PGs wait until
+                     each OSD has reported what it has or is declared lost (docs/replication.md, rule R7). Stop the
+                     monitor first
+  --mon_data DIR     directory of the MapStore
 ";
 
 const OSD_USAGE: &str = "\
@@ -40,13 +41,13 @@ Run an object storage daemon in the foreground until SIGINT or SIGTERM.
 
 usage: nacre osd --id N [-c FILE] [--mkfs [--force]] [--option-name VALUE]...
 
-  -i, --id N         which OSD
+  -i, --id N         id of the OSD
   -c, --conf FILE    configuration file (else CEPH_CONF, /etc/nacre/ceph.conf, /var/lib/nacre/ceph.conf,
                      /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
-  --mkfs             make an empty store in osd_data and stop; refuses where there is one
-  --force            with --mkfs: wipe the store that is there; its data is lost, the OSD comes back as a new member
+  --mkfs             create an empty store in osd_data and exit; fails if there is a store
+  --force            with --mkfs: replace an existing store; its data is lost, and the OSD returns as a new member
   --osd_objectstore bluestore|filestore|memstore
-  --osd_data DIR     where the store lives
+  --osd_data DIR     directory of the store
 ";
 
 /// Whether `nacre osd ARGS` starts a daemon, and not a cluster command such as `osd tree`.
@@ -78,8 +79,8 @@ pub(crate) fn mon(args: &[String]) -> Result<()> {
     if verbs.mint_generation {
         let data = &config.snapshot().mon.mon_data;
         let generation = nacre_monitor::mint_generation(Path::new(data), &verbs.osds)
-            .with_context(|| format!("can't mint a generation for the MapStore in {data}"))?;
-        println!("the MapStore in {data} goes on under generation {generation}");
+            .with_context(|| format!("can't begin a new generation of the MapStore in {data}"))?;
+        println!("the MapStore in {data} has generation {generation} now");
         return Ok(());
     }
     run(config, |config, _| async move {
@@ -97,7 +98,7 @@ pub(crate) fn osd(args: &[String]) -> Result<()> {
     let id = layout::osd_id(&config)?;
     if verbs.mkfs {
         return nacre_osd::mkfs(&config, verbs.force)
-            .with_context(|| format!("can't make the store of {id}"));
+            .with_context(|| format!("can't create the store of {id}"));
     }
     run(config, move |config, stop| async move {
         let osd =
@@ -113,7 +114,7 @@ pub(crate) async fn start_mon(config: &Config) -> Result<Daemon> {
     let started = tokio::task::spawn_blocking(move || {
         let options = config.snapshot();
         let listen = options.global.mon_host.resolve()?.first().copied();
-        let listen = listen.context("mon_host names no address to listen on")?;
+        let listen = listen.context("mon_host has no address to listen on")?;
         let data = PathBuf::from(&options.mon.mon_data);
         anyhow::Ok(MonServer::start(&config, &data, listen)?)
     });
@@ -129,7 +130,7 @@ fn mon_mkfs(config: &Config) -> Result<()> {
         listed.into_iter().find(|path| path.exists()).context("no file of the keyring option exists")?;
     let keys = Keyring::read(path)?;
     nacre_monitor::mkfs(config, Path::new(&options.mon.mon_data), fsid, &keys)
-        .context("can't make the map authority's store")
+        .context("can't create the store of the map authority")
 }
 
 #[derive(Default)]
@@ -147,10 +148,10 @@ fn configure(kind: EntityKind, args: &[String], usage: &str) -> Result<Option<(C
         return Ok(None);
     }
     let mut invocation: Invocation =
-        parse_argv(Program::Daemon(kind), args, std::env::var("CEPH_ARGS").ok().as_deref())?;
+        parse_argv(ProgramKind::Daemon(kind), args, std::env::var("CEPH_ARGS").ok().as_deref())?;
     if kind == EntityKind::Mon {
         let id = &invocation.entity.id;
-        ensure!(id.is_empty() || id == "a", "there is no mon.{id}: a cluster has one map authority, mon.a");
+        ensure!(id.is_empty() || id == "a", "there is no mon.{id}: the only map authority is mon.a");
         invocation.entity = EntityName::mon();
     }
     let mut verbs = DaemonArgs::default();
@@ -169,11 +170,11 @@ fn configure(kind: EntityKind, args: &[String], usage: &str) -> Result<Option<(C
     }
     ensure!(
         !(verbs.mkfs && verbs.mint_generation),
-        "--mkfs and --mint-generation exclude each other\n{usage}"
+        "--mkfs and --mint-generation can't be used together\n{usage}"
     );
     ensure!(
         verbs.osds.is_empty() || verbs.mint_generation,
-        "OSDs are named with --mint-generation only\n{usage}"
+        "OSDs may be listed only with --mint-generation\n{usage}"
     );
     Ok(Some((Config::load(&invocation)?, verbs)))
 }
@@ -190,7 +191,7 @@ pub(crate) enum Daemon {
 
 impl Daemon {
     /// Its counters, if it has any.
-    fn perf(&self) -> Option<Perf> {
+    fn perf(&self) -> Option<PerfCounters> {
         match self {
             Daemon::Mon(mon) => Some(mon.perf()),
             Daemon::Osd(osd) => Some(osd.perf()),
@@ -220,13 +221,13 @@ impl Daemon {
                 let failed = failure.wait_for(Option::is_some).await.map(|error| error.clone());
                 match failed {
                     Ok(Some(error)) => format!("the map authority failed: {error}"),
-                    _ => "the map authority is gone".to_owned(),
+                    _ => "the map authority ended".to_owned(),
                 }
             }
             Daemon::Osd(osd) => osd.failed().await,
             Daemon::Gateway(server, ..) => {
                 server.gateway().wait_blocklisted().await;
-                "the cluster considered the gateway dead and has blocklisted it".to_owned()
+                "the cluster has blocklisted the gateway".to_owned()
             }
         }
     }
@@ -274,7 +275,7 @@ pub(crate) fn exporter_pages(daemons: &[Daemon]) -> PageHandler {
     });
     // The metrics of the cluster include the map authority's own counters.
     let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_)));
-    let perfs: Vec<Perf> = osds.filter_map(Daemon::perf).collect();
+    let perfs: Vec<PerfCounters> = osds.filter_map(Daemon::perf).collect();
     let gateways = daemons.iter().filter_map(|daemon| match daemon {
         Daemon::Gateway(server, ..) => Some((gateway::server_name(server), Arc::clone(server.metrics()))),
         Daemon::Mon(_) | Daemon::Osd(_) => None,

@@ -114,7 +114,7 @@ impl ClusterDir {
     /// Creates a cluster: configuration, keys and empty stores. Writes the configuration file last, so that an interrupted
     /// attempt is not taken for a cluster and can be repeated. `progress` counts stores.
     pub(crate) fn create(&self, plan: &ClusterSpec, progress: &Progress) -> Result<()> {
-        ensure!(!self.exists(), "{} holds a cluster already", self.root.display());
+        ensure!(!self.exists(), "{} already contains a cluster", self.root.display());
         ensure!(plan.osds > 0, "a cluster needs at least one OSD");
         for folder in [self.mon_data(), self.root.join("osd"), self.root.join("log"), self.root.join("run")] {
             if folder != self.root.join("log") && folder != self.root.join("run") && folder.exists() {
@@ -129,10 +129,10 @@ impl ClusterDir {
         fs::write(&draft, &text).with_context(|| format!("can't write {}", draft.display()))?;
         let mon = ConfigBuilder::new(EntityName::mon()).conf(&draft).build()?;
         nacre_monitor::mkfs(&mon, &self.mon_data(), fsid, &keys)
-            .context("can't make the map authority's store")?;
+            .context("can't create the store of the map authority")?;
         for osd in (0..plan.osds).map(OsdId) {
             let config = ConfigBuilder::new(EntityName::osd(osd)).conf(&draft).build()?;
-            nacre_osd::mkfs(&config, false).with_context(|| format!("can't make the store of {osd}"))?;
+            nacre_osd::mkfs(&config, false).with_context(|| format!("can't create the store of {osd}"))?;
             progress.add(1);
         }
         fs::File::open(&draft)?.sync_all()?;
@@ -252,8 +252,8 @@ fn own_section(plan: &ClusterSpec, osd: usize) -> String {
 pub(crate) fn osd_id(config: &Config) -> Result<OsdId> {
     match config.entity() {
         entity if entity.kind == EntityKind::Osd => {
-            entity.osd_id().with_context(|| format!("'{entity}' does not name an OSD: give --id N"))
+            entity.osd_id().with_context(|| format!("'{entity}' is not an OSD: use --id N"))
         }
-        entity => bail!("'{entity}' is not an OSD: give --id N"),
+        entity => bail!("'{entity}' is not an OSD: use --id N"),
     }
 }

@@ -26,35 +26,35 @@ Nacre: Ceph's object layer in one binary.
 
 usage: nacre COMMAND [ARGS]...
 
-  serve                a whole cluster in one process: map authority and OSDs
-  mon                  the map authority alone
-  osd --id N           one OSD alone
-  gateway              an S3 gateway alone
+  serve                run a whole cluster in one process: map authority, OSDs and S3 gateway
+  mon                  run the map authority
+  osd --id N           run one OSD
+  gateway              run an S3 gateway
   user, key, bucket, quota, usage, caps, object, metadata, gc, lc, reshard, ratelimit, topic, notification, zone,
   zonegroup
-                       S3 users, their keys, buckets, limits, upkeep, notifications, pools (Ceph's radosgw-admin)
-  backup               streams to striped volumes and back, with checksums: create, append, cat, verify
-  bench s3             load on any S3 server: puts, listings, gets and removals, measured by the second
-  rest-bench           load on an S3 gateway with the table of rados bench: write, seq, rand, cleanup (Ceph's rest-bench)
-  rados                objects: put, get, ls, rm, xattrs, omap, bench (Ceph's rados)
-  crushtool            CRUSH maps: compile, decompile, test (Ceph's crushtool)
-  osdmaptool           cluster maps in files: show them, test placement (Ceph's osdmaptool)
-  kvstore-tool         a stopped OSD's database: compact, list, get, set (Ceph's ceph-kvstore-tool)
-  bluestore-tool       the BlueStore of a stopped OSD (Ceph's ceph-bluestore-tool)
-  ceph                 cluster commands; they also run without this word:
+                       manage S3 users, keys, buckets, quotas, maintenance, notifications, pools (Ceph's radosgw-admin)
+  backup               store streams in striped volumes with checksums, and read them back: create, append, cat, verify
+  bench s3             load any S3 server with puts, listings, gets and deletes, and print figures per second
+  rest-bench           load an S3 gateway, as rados bench does: write, seq, rand, cleanup (Ceph's rest-bench)
+  rados                access objects: put, get, ls, rm, xattrs, omap, bench (Ceph's rados)
+  crushtool            compile, decompile and test CRUSH maps (Ceph's crushtool)
+  osdmaptool           print cluster maps in files and test placement (Ceph's osdmaptool)
+  kvstore-tool         compact, list and change the database of a stopped OSD (Ceph's ceph-kvstore-tool)
+  bluestore-tool       check, repair and copy the BlueStore of a stopped OSD (Ceph's ceph-bluestore-tool)
+  ceph                 run cluster commands; the word ceph may be omitted:
                        nacre status, nacre osd tree, nacre osd pool create P 32, …
-  dplcompat            what Bareos' dplcompat device runs (docs/backup.md), also by the name nacre-dplcompat
-  vstart.sh            a cluster for development in the folder where it is called (Ceph's vstart.sh)
-  doctor               whether this program and machine are as they must be for speed and safety
+  dplcompat            the program for Bareos' dplcompat device (docs/backup.md); also nacre-dplcompat
+  vstart.sh            start a development cluster in the current folder (Ceph's vstart.sh)
+  doctor               check whether this build and this machine are suitable for fast and safe operation
 
-  completions SHELL    completions for bash, zsh or fish
-  man DIR              manual pages, written to DIR/man8
+  completions SHELL    print completions for bash, zsh or fish
+  man DIR              write manual pages to DIR/man8
 
-Called by the name rados, ceph, crushtool, osdmaptool, ceph-kvstore-tool, ceph-bluestore-tool, radosgw-admin, rest-bench
-or vstart.sh (a link to nacre), it is that program.
-Commands find the cluster by -c FILE, CEPH_CONF, CEPH_ARGS, /etc/nacre/ceph.conf, /var/lib/nacre/ceph.conf (where
-nacre.service keeps its cluster), /etc/ceph/ceph.conf, ./ceph.conf or ./data/ceph.conf.
-`nacre COMMAND --help` says more. `nacre --version` prints the version.
+A link to nacre with the name rados, ceph, crushtool, osdmaptool, ceph-kvstore-tool, ceph-bluestore-tool, radosgw-admin,
+rest-bench or vstart.sh runs that command.
+Commands find the cluster by -c FILE, CEPH_CONF, CEPH_ARGS, /etc/nacre/ceph.conf, /var/lib/nacre/ceph.conf (the cluster
+of nacre.service), /etc/ceph/ceph.conf, ./ceph.conf or ./data/ceph.conf.
+See `nacre COMMAND --help` for details. `nacre --version` prints the version.
 ";
 
 fn main() -> ExitCode {

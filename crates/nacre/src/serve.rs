@@ -11,7 +11,7 @@ use crate::layout::{ClusterDir, ClusterSpec};
 use crate::progress::{Progress, Unit};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::{CommandFactory, Parser};
-use nacre_common::config::Source;
+use nacre_common::config::ConfigSource;
 use nacre_common::options;
 use nacre_runtime::exporter::Exporter;
 use nacre_runtime::signal::ShutdownSignal;
@@ -24,58 +24,57 @@ use std::time::{Duration, Instant};
 /// Maximum time for the OSDs to come up before the start fails.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Run a whole cluster in one process: the map authority and its OSDs. Makes the cluster at the first start.
+/// Run a whole cluster in one process: the map authority, OSDs and an S3 gateway. The first start creates the cluster.
 #[derive(Debug, Parser)]
 #[command(name = "nacre serve")]
 struct Args {
-    /// Where everything is kept.
+    /// Data directory of the cluster.
     #[arg(long, value_name = "DIR", default_value = "./data")]
     data: PathBuf,
     /// Number of OSDs of a new cluster [default: 3].
     #[arg(long, value_name = "N")]
     osds: Option<u32>,
-    /// What the OSDs of a new cluster keep their data in: bluestore, filestore or memstore, one for all or a list of
-    /// one for each [default: bluestore].
+    /// Object store of the OSDs of a new cluster: bluestore, filestore or memstore, either one for all OSDs or a list
+    /// with one for each OSD [default: bluestore].
     #[arg(long, value_name = "KIND[,KIND...]", value_delimiter = ',')]
     objectstore: Vec<String>,
-    /// Where the map authority listens; the OSDs take other ports of the same address [default: 127.0.0.1:3300, or the
-    /// next free port for a new cluster].
+    /// Address of the map authority; the OSDs listen on other ports of the same IP address [default: 127.0.0.1:3300, or
+    /// the next free port for a new cluster].
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
-    /// An option for a new cluster's ceph.conf, section [global]; may be given several times.
+    /// Add an option to section [global] of a new cluster's ceph.conf; may be given several times.
     #[arg(short = 'o', long = "option", value_name = "NAME=VALUE")]
     options: Vec<String>,
-    /// Block devices, or files in their place, for the data of the first OSDs of a new cluster, which are BlueStores. A
-    /// device that bears a file system, partitions or a store is refused.
+    /// Block devices, or files, for the data of the first OSDs of a new cluster, which must use BlueStore. Devices that
+    /// contain a file system, partitions or a store are refused.
     #[arg(long, value_name = "DEVICE[,DEVICE...]", value_delimiter = ',')]
     bluestore_devs: Vec<PathBuf>,
-    /// Take the devices of --bluestore-devs whatever they bear: its data is lost.
+    /// Overwrite the devices of --bluestore-devs even if they contain a file system or a store; their data is lost.
     #[arg(long, requires = "bluestore_devs")]
     wipe_devs: bool,
-    /// Where S3 is served, or `none` [default: 127.0.0.1:8000, or the next free port].
+    /// Address of the S3 gateway, or `none` to disable it [default: 127.0.0.1:8000, or the next free port].
     #[arg(long, value_name = "ADDR:PORT", value_parser = s3_address)]
     s3: Option<S3Address>,
-    /// Where S3 is served by TLS, with --s3-tls-cert.
+    /// Address of the S3 gateway for TLS; requires --s3-tls-cert.
     #[arg(long, value_name = "ADDR:PORT", requires = "s3_tls_cert")]
     s3_tls: Option<SocketAddr>,
-    /// The certificate for --s3-tls, with those that signed it, in PEM. It is read again when the file changes, and at
-    /// SIGHUP.
+    /// Certificate chain for --s3-tls, in PEM. It is reloaded when the file changes, and at SIGHUP.
     #[arg(long, value_name = "FILE", requires = "s3_tls")]
     s3_tls_cert: Option<PathBuf>,
-    /// The key of --s3-tls-cert [default: it is in the same file].
+    /// Private key of --s3-tls-cert [default: in the same file].
     #[arg(long, value_name = "FILE", requires = "s3_tls")]
     s3_tls_key: Option<PathBuf>,
-    /// Where and how S3 is served, in the words of the option rgw_frontends, such as 'port=8080
+    /// Endpoints and settings of the S3 gateway, in the syntax of the option rgw_frontends, such as 'port=8080
     /// request_timeout_ms=5000' [default: rgw_frontends in the cluster's ceph.conf; --s3 and --s3-tls replace its
     /// endpoints].
     #[arg(long = "rgw_frontends", alias = "rgw-frontends", value_name = "WORDS",
         conflicts_with_all = ["s3", "s3_tls"])]
     rgw_frontends: Option<String>,
-    /// The client that the S3 gateway is, as in `config set client.rgw.8000 ...`; it gets a key where it has none
+    /// Client name of the S3 gateway, as in `config set client.rgw.8000 ...`; a key is created if the client has none
     /// [default: client.admin].
     #[arg(long, value_name = "CLIENT", value_parser = gateway::client_name)]
     s3_name: Option<EntityName>,
-    /// Make the cluster and stop: the daemons are to run as processes of their own.
+    /// Create the cluster and exit, to run the daemons as separate processes.
     #[arg(long)]
     mkfs_only: bool,
 }
@@ -118,7 +117,7 @@ impl Args {
         if layout.exists() {
             let mut shown = layout.config(EntityName::client("admin"))?.show().into_iter();
             let option = shown.find(|option| option.name == NAME);
-            let set = option.filter(|option| option.source != Source::Default);
+            let set = option.filter(|option| option.source != ConfigSource::Default);
             return Ok(set.map(|option| option.value));
         }
         let given = self.options.iter().rev().filter_map(|text| text.split_once('='));
@@ -135,7 +134,7 @@ fn s3_address(text: &str) -> Result<S3Address> {
     if text == "none" {
         return Ok(S3Address(None));
     }
-    Ok(S3Address(Some(text.parse().context("neither ADDRESS:PORT nor none")?)))
+    Ok(S3Address(Some(text.parse().context("not ADDRESS:PORT or none")?)))
 }
 
 /// What `nacre serve --help` prints.
@@ -158,7 +157,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let frontends = if args.mkfs_only { Frontends::default() } else { args.frontends(&layout)? };
     prepare(&layout, &args)?;
     if args.mkfs_only {
-        println!("made a cluster in {}", args.data.display());
+        println!("created a cluster in {}", args.data.display());
         return Ok(());
     }
     ports::check_mon(&layout)?;
@@ -201,7 +200,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
                 Ok(found) => s3 = found,
                 // The cluster works without it.
                 Err(error) => eprintln!(
-                    "S3 is not served: {error:#}\nThe cluster runs without it; `nacre gateway -c {}` tries again.",
+                    "the S3 gateway did not start: {error:#}\nThe cluster runs without it. To retry: nacre gateway -c {}",
                     layout.conf().display()
                 ),
             }
@@ -241,24 +240,20 @@ fn prepare(layout: &ClusterDir, args: &Args) -> Result<()> {
         let devices = devices::prepare_devices(&args.bluestore_devs, args.wipe_devs)?;
         let plan = ClusterSpec { osds, objectstores, listen, options, devices };
         place::check_space(&args.data, &plan)?;
-        println!("making a cluster of {} OSDs in {}", plan.osds, args.data.display());
-        let progress = Progress::start("making the stores", Unit::Items("OSDs"), Some(plan.osds.into()));
+        println!("creating a cluster of {} OSDs in {}", plan.osds, args.data.display());
+        let progress = Progress::start("creating stores", Unit::Items("OSDs"), Some(plan.osds.into()));
         return layout.create(&plan, &progress);
     }
     ensure!(
         args.bluestore_devs.is_empty(),
-        "{} holds a cluster; --bluestore-devs counts only for a new one",
+        "{} contains a cluster: --bluestore-devs is only for a new one",
         args.data.display()
     );
-    ensure!(
-        args.options.is_empty(),
-        "--option counts only for a new cluster: edit {}",
-        layout.conf().display()
-    );
+    ensure!(args.options.is_empty(), "--option is only for a new cluster: edit {}", layout.conf().display());
     let count = layout.osds()?.len() as u32;
     ensure!(
         args.osds.is_none_or(|osds| osds == count),
-        "{} holds a cluster of {count} OSDs; --osds counts only for a new one",
+        "{} contains a cluster of {count} OSDs: --osds is only for a new one",
         args.data.display()
     );
     if let Some(listen) = args.listen {
@@ -274,7 +269,7 @@ fn objectstores(given: &[String], osds: Option<u32>) -> Result<Vec<String>> {
     }
     ensure!(
         given.len() == 1 || osds.is_none_or(|osds| osds as usize == given.len()),
-        "--objectstore names {} stores for {} OSDs: name one, or one for each",
+        "--objectstore lists {} stores for {} OSDs: give one, or one for each OSD",
         given.len(),
         osds.unwrap_or_default()
     );
@@ -283,12 +278,12 @@ fn objectstores(given: &[String], osds: Option<u32>) -> Result<Vec<String>> {
 
 /// Refuses devices that no BlueStore of the cluster would use.
 fn check_devices(devices: usize, osds: u32, objectstores: &[String]) -> Result<()> {
-    ensure!(devices <= osds as usize, "--bluestore-devs names {devices} devices for {osds} OSDs");
+    ensure!(devices <= osds as usize, "--bluestore-devs lists {devices} devices for {osds} OSDs");
     let kind = |osd: usize| objectstores.get(osd).or_else(|| objectstores.first());
     for osd in 0..devices {
         ensure!(
             kind(osd).is_none_or(|kind| kind == "bluestore"),
-            "--bluestore-devs names a device for osd.{osd}, which is no BlueStore"
+            "--bluestore-devs has a device for osd.{osd}, which does not use BlueStore"
         );
     }
     Ok(())

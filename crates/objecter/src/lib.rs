@@ -20,7 +20,7 @@ use nacre_engine::Error;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::op::Op;
-use nacre_types::osdmap::{BLOCKLISTED_RANGE, OsdMap};
+use nacre_types::osdmap::{BLOCKLIST_RANGE_PREFIX, OsdMap};
 use nacre_types::tier::TierSender;
 use nacre_types::{ClientId, Epoch, Interval, ObjectId, OsdId, PgId, PoolId, ReqId};
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ use target::{Placement, place};
 
 pub use publication::newest_map;
 pub use target::Target;
-pub use watches::{Attempt, Effect, Step, Watches};
+pub use watches::{WatchAttempt, WatchEffect, WatchStep, Watches};
 
 /// The first delay, in milliseconds, before a retry after a backoff or a lost connection. It doubles with each failure.
 const FIRST_RETRY_MS: u64 = 10;
@@ -42,7 +42,7 @@ const NO_DEADLINE: u64 = u64::MAX;
 /// The environment of the [`Objecter`].
 pub trait Sink<T> {
     /// Sends on the connection to `osd`, which is opened if there is none. Never blocks.
-    fn send(&mut self, osd: OsdId, addr: SocketAddr, request: &OsdRequest) -> Sent;
+    fn send(&mut self, osd: OsdId, addr: SocketAddr, request: &OsdRequest) -> SendOutcome;
     /// Closes the connection to `osd`: its process has ended or is unreachable.
     fn close(&mut self, osd: OsdId);
     /// Completes a request that was answered or has failed.
@@ -51,7 +51,7 @@ pub trait Sink<T> {
 
 /// Outcome of [`Sink::send`].
 #[derive(Debug)]
-pub enum Sent {
+pub enum SendOutcome {
     /// The request is queued, or its connection's reset will be reported.
     Queued,
     /// The connection's out-queue is full.
@@ -90,7 +90,7 @@ pub struct Submission {
     pub tier: Option<Box<TierSender>>,
 }
 
-struct Pending<T> {
+struct PendingRequest<T> {
     token: T,
     request: OsdRequest,
     /// The pool that the caller named. The request's object has the pool to which it is sent.
@@ -108,7 +108,7 @@ struct Pending<T> {
 
 /// Suspends sending to an OSD or PG.
 #[derive(Debug, Default, Clone, Copy)]
-struct Hold {
+struct SendHold {
     failures: u32,
     /// Holds until this time; 0 once it has passed.
     until_ms: u64,
@@ -116,7 +116,7 @@ struct Hold {
     epoch: Epoch,
 }
 
-impl Hold {
+impl SendHold {
     fn delay(&mut self, now_ms: u64) {
         let delay = FIRST_RETRY_MS.saturating_mul(1 << self.failures.min(20)).min(LONGEST_RETRY_MS);
         self.failures += 1;
@@ -132,7 +132,7 @@ impl Hold {
 struct Session {
     addr: SocketAddr,
     boot_nonce: u64,
-    hold: Hold,
+    hold: SendHold,
 }
 
 /// The state of all requests of one client. The caller gets `T` back with the answer.
@@ -142,9 +142,9 @@ pub struct Objecter<T> {
     bound: Option<ClientId>,
     next_tid: u64,
     map: Option<Arc<OsdMap>>,
-    ops: BTreeMap<u64, Box<Pending<T>>>,
+    ops: BTreeMap<u64, Box<PendingRequest<T>>>,
     sessions: BTreeMap<OsdId, Session>,
-    held_pgs: BTreeMap<PgId, Hold>,
+    held_pgs: BTreeMap<PgId, SendHold>,
     blocklisted: bool,
     resends: u64,
 }
@@ -189,7 +189,7 @@ impl<T> Objecter<T> {
     }
 
     /// Binds the objecter to its current client id and returns it. If the id changes later, all requests fail as if blocklisted.
-    pub fn bind(&mut self) -> ClientId {
+    pub fn pin_session(&mut self) -> ClientId {
         self.bound = Some(self.client);
         self.client
     }
@@ -224,7 +224,7 @@ impl<T> Objecter<T> {
     pub fn open_session(&mut self, osd: OsdId) -> Option<SocketAddr> {
         let info = self.map.as_ref()?.osds.get(&osd).filter(|info| info.up)?;
         let (addr, boot_nonce) = (info.addr?, info.boot_nonce);
-        self.sessions.entry(osd).or_insert_with(|| Session { addr, boot_nonce, hold: Hold::default() });
+        self.sessions.entry(osd).or_insert_with(|| Session { addr, boot_nonce, hold: SendHold::default() });
         Some(addr)
     }
 
@@ -254,7 +254,8 @@ impl<T> Objecter<T> {
         let writes = request.may_write();
         let deadline_ms = submission.deadline_ms.unwrap_or(NO_DEADLINE);
         let waits = matches!(request.ops.first().map(|op| &op.op), Some(Op::Notify { .. }));
-        let pending = Pending { token, request, pool, writes, waits, deadline_ms, sent: None, waiting: true };
+        let pending =
+            PendingRequest { token, request, pool, writes, waits, deadline_ms, sent: None, waiting: true };
         self.ops.insert(tid, Box::new(pending));
         self.try_send(tid, now_ms, sink);
     }
@@ -277,7 +278,7 @@ impl<T> Objecter<T> {
         let session = self.sessions.entry(target.osd).or_insert_with(|| Session {
             addr: target.addr,
             boot_nonce: target.boot_nonce,
-            hold: Hold::default(),
+            hold: SendHold::default(),
         });
         if session.hold.holds(map) {
             return;
@@ -295,18 +296,18 @@ impl<T> Objecter<T> {
             request.object = request.object.with_pool(target.pg.pool);
         }
         match sink.send(target.osd, target.addr, request) {
-            Sent::Queued => {
+            SendOutcome::Queued => {
                 op.sent = Some(target);
                 op.waiting = false;
                 self.resends += u64::from(resent);
             }
             // Nothing was sent, so the next try has the same attempt number. An OSD that does not know the client refuses later attempts.
-            Sent::Full => {
+            SendOutcome::Full => {
                 request.attempt -= u32::from(resent);
                 op.waiting = true;
                 session.hold.delay(now_ms);
             }
-            Sent::Refused(error) => self.finish(tid, Err(error), sink),
+            SendOutcome::Refused(error) => self.finish(tid, Err(error), sink),
         }
     }
 
@@ -382,7 +383,7 @@ impl<T> Objecter<T> {
                 Placement::At(target) => op.sent != Some(target),
                 Placement::NoPool => true,
                 // Paused or without a primary: an answer may still come. If the target changes, the next map that has one shows it.
-                Placement::Wait => !op.sent.is_some_and(|sent| sent.still_stands(&map)),
+                Placement::Wait => !op.sent.is_some_and(|sent| sent.is_current(&map)),
             };
         }
         self.send_waiting(now_ms, sink);
@@ -433,21 +434,21 @@ impl<T> Objecter<T> {
 
     /// Describes the unanswered requests for people: `(tid, OSD, what)`.
     pub fn describe(&self) -> Vec<(u64, Option<OsdId>, String)> {
-        let osd = |op: &Pending<T>| op.sent.filter(|_| !op.waiting).map(|sent| sent.osd);
+        let osd = |op: &PendingRequest<T>| op.sent.filter(|_| !op.waiting).map(|sent| sent.osd);
         self.ops.iter().map(|(tid, op)| (*tid, osd(op), op_text(op))).collect()
     }
 }
 
-fn pool_text<T>(tid: u64, ops: &BTreeMap<u64, Box<Pending<T>>>) -> String {
+fn pool_text<T>(tid: u64, ops: &BTreeMap<u64, Box<PendingRequest<T>>>) -> String {
     ops.get(&tid).map_or_else(String::new, |op| op.pool.to_string())
 }
 
-fn op_text<T>(op: &Pending<T>) -> String {
+fn op_text<T>(op: &PendingRequest<T>) -> String {
     let names: Vec<_> = op.request.ops.iter().map(|op| op.op.name()).collect();
     format!("{} of '{}' in pool {}", names.join("+"), op.request.object.name(), op.pool)
 }
 
-fn timeout_text<T>(op: &Pending<T>) -> String {
+fn timeout_text<T>(op: &PendingRequest<T>) -> String {
     let at = match op.sent.filter(|_| !op.waiting) {
         Some(sent) => format!("pg {} at {}", sent.pg, sent.osd),
         None => "not sent: no OSD serves its PG, the pool is full or paused".to_owned(),
@@ -459,7 +460,7 @@ fn timeout_text<T>(op: &Pending<T>) -> String {
 /// blocklisting by a host's address or by a range.
 fn is_blocklisted(map: &OsdMap, client: ClientId) -> bool {
     let (name, nonce) = (format!("client.{client}"), format!(":0/{}", client.0 as u32));
-    let is_own = |who: &str| who == name || who.ends_with(&nonce) && !who.starts_with(BLOCKLISTED_RANGE);
+    let is_own = |who: &str| who == name || who.ends_with(&nonce) && !who.starts_with(BLOCKLIST_RANGE_PREFIX);
     map.blocklist.keys().any(|who| is_own(who))
 }
 

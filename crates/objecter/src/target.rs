@@ -26,7 +26,7 @@ pub struct Target {
 
 impl Target {
     /// Whether the map still shows the same process as primary of the same interval.
-    pub(super) fn still_stands(&self, map: &OsdMap) -> bool {
+    pub(super) fn is_current(&self, map: &OsdMap) -> bool {
         let same_process = map.osds.get(&self.osd).is_some_and(|info| {
             info.up && info.addr == Some(self.addr) && info.boot_nonce == self.boot_nonce
         });

@@ -26,9 +26,9 @@ struct Recorder {
 }
 
 impl Sink<u32> for Recorder {
-    fn send(&mut self, osd: OsdId, addr: SocketAddr, request: &OsdRequest) -> Sent {
+    fn send(&mut self, osd: OsdId, addr: SocketAddr, request: &OsdRequest) -> SendOutcome {
         match &mut self.room {
-            Some(0) => return Sent::Full,
+            Some(0) => return SendOutcome::Full,
             Some(room) => *room -= 1,
             None => {}
         }
@@ -37,7 +37,7 @@ impl Sink<u32> for Recorder {
         let OsdRequest { reqid, attempt, pg, interval, .. } = request;
         self.events.push(Event::Sent(osd.0, reqid.tid, *attempt, *pg, interval.0));
         self.oldest.push(request.oldest_tid);
-        Sent::Queued
+        SendOutcome::Queued
     }
 
     fn close(&mut self, osd: OsdId) {
@@ -435,7 +435,7 @@ fn a_watch_is_lost_by_word_of_the_osd_at_which_it_is_registered() {
     let mut world = World::new();
     let mut watches = Watches::default();
     let (cookie, effect) = watches.register(ObjectId::new(BASE, "", "", "name"), 0, 30, (), 0);
-    let Effect::Send { attempt, .. } = effect else { panic!("{effect:?}") };
+    let WatchEffect::Send { attempt, .. } = effect else { panic!("{effect:?}") };
     assert!(watches.on_lost(OsdId(0), cookie).is_none(), "the answer to its registration tells");
     world.write();
     let target = world.objecter.ops.values().find_map(|op| op.sent).unwrap();
@@ -450,7 +450,7 @@ fn a_watch_is_lost_by_word_of_the_osd_at_which_it_is_registered() {
     assert!(watches.on_step(attempt, &Ok(Answer { reply, target }), None, 1).is_empty());
     // It was registered there before an overlay was set or removed.
     assert!(watches.on_lost(OsdId(1), cookie).is_none() && watches.age_ms(cookie, 2).is_ok());
-    assert!(matches!(watches.on_lost(OsdId(0), cookie), Some(Effect::Lost { .. })));
+    assert!(matches!(watches.on_lost(OsdId(0), cookie), Some(WatchEffect::Lost { .. })));
 }
 
 fn pool_flag_full() -> u64 {
@@ -586,7 +586,7 @@ fn another_session_is_not_shut_out_with_the_old_one() {
 fn who_is_bound_to_a_session_ends_with_it() {
     let mut world = World::new();
     world.objecter.set_client(ClientId(7), &mut world.sink);
-    assert_eq!(world.objecter.bind(), ClientId(7));
+    assert_eq!(world.objecter.pin_session(), ClientId(7));
     world.objecter.set_client(ClientId(7), &mut world.sink);
     world.write();
     assert_eq!(world.take().len(), 1);

@@ -1,7 +1,7 @@
 //! The watches of a session (Ceph's linger operations): they are registered, kept alive, and reconnected when the object's primary or the
 //! connection to it changes.
 //!
-//! The owner submits the operations of [`Effect::Send`] in order, and reports their outcomes to [`Watches::on_step`] in the order in which
+//! The owner submits the operations of [`WatchEffect::Send`] in order, and reports their outcomes to [`Watches::on_step`] in the order in which
 //! the answers arrive.
 
 use crate::Answer;
@@ -29,7 +29,7 @@ enum Phase {
 
 /// An operation of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum WatchStep {
     /// Registers the watch.
     Register,
     /// Reconnects it, at another primary or on another connection.
@@ -40,11 +40,11 @@ pub enum Step {
 
 /// An attempt of a step. The owner returns it with the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attempt {
+pub struct WatchAttempt {
     /// The watch.
     pub cookie: u64,
     /// The step.
-    pub step: Step,
+    pub step: WatchStep,
     /// The watch's round in which it was sent.
     round: u64,
     /// When it was sent, on the owner's clock in milliseconds.
@@ -53,11 +53,11 @@ pub struct Attempt {
 
 /// An action that the owner must take.
 #[derive(Debug)]
-pub enum Effect<W> {
+pub enum WatchEffect<W> {
     /// Submit an operation, with a deadline that the owner chooses, and pass its outcome to [`Watches::on_step`].
     Send {
         /// Identifies the attempt.
-        attempt: Attempt,
+        attempt: WatchAttempt,
         /// The watched object.
         object: ObjectId,
         /// Bits of [`nacre_types::op::request_flag`].
@@ -99,38 +99,38 @@ impl<W: Clone> Watch<W> {
         self.pinging = false;
     }
 
-    fn send(&self, cookie: u64, step: Step, now_ms: u64, op: Op) -> Effect<W> {
-        let attempt = Attempt { cookie, step, round: self.round, sent_ms: now_ms };
-        Effect::Send { attempt, object: self.object.clone(), flags: self.flags, op }
+    fn send(&self, cookie: u64, step: WatchStep, now_ms: u64, op: Op) -> WatchEffect<W> {
+        let attempt = WatchAttempt { cookie, step, round: self.round, sent_ms: now_ms };
+        WatchEffect::Send { attempt, object: self.object.clone(), flags: self.flags, op }
     }
 
-    fn reconnect(&self, cookie: u64, now_ms: u64) -> Effect<W> {
-        self.send(cookie, Step::Reconnect, now_ms, Op::WatchReconnect { cookie })
+    fn reconnect(&self, cookie: u64, now_ms: u64) -> WatchEffect<W> {
+        self.send(cookie, WatchStep::Reconnect, now_ms, Op::WatchReconnect { cookie })
     }
 
-    fn lose(&mut self, cookie: u64, error: Error) -> Option<Effect<W>> {
+    fn lose(&mut self, cookie: u64, error: Error) -> Option<WatchEffect<W>> {
         if matches!(self.phase, Phase::Lost(_)) {
             return None;
         }
         self.phase = Phase::Lost(error.clone());
-        Some(Effect::Lost { cookie, watcher: self.watcher.clone(), error })
+        Some(WatchEffect::Lost { cookie, watcher: self.watcher.clone(), error })
     }
 
     /// Handles the outcome of a step of the current round. Returns whether the watch must be reconnected.
-    fn on_outcome(&mut self, attempt: Attempt, outcome: &Result<Target>) -> bool {
-        if attempt.step == Step::Ping {
+    fn on_outcome(&mut self, attempt: WatchAttempt, outcome: &Result<Target>) -> bool {
+        if attempt.step == WatchStep::Ping {
             self.pinging = false;
         }
         match outcome {
             Ok(target) => {
                 self.valid_ms = attempt.sent_ms;
-                if attempt.step != Step::Ping {
+                if attempt.step != WatchStep::Ping {
                     self.next_ping_ms = attempt.sent_ms + self.ping_ms;
                     self.phase = Phase::Connected(*target);
                 }
             }
             // The OSD has the watch, but not on this connection.
-            Err(Error::Refused(Errno::ETIMEDOUT)) if attempt.step == Step::Ping => {
+            Err(Error::Refused(Errno::ETIMEDOUT)) if attempt.step == WatchStep::Ping => {
                 self.disconnect();
                 return true;
             }
@@ -169,7 +169,7 @@ impl<W: Clone> Watches<W> {
         timeout_s: u32,
         watcher: W,
         now_ms: u64,
-    ) -> (u64, Effect<W>) {
+    ) -> (u64, WatchEffect<W>) {
         // Three pings may be lost before the watch times out. An unknown timeout is at least Ceph's.
         let third = if timeout_s == 0 { LONGEST_PING_MS } else { u64::from(timeout_s) * 1000 / 3 };
         self.last_cookie += 1;
@@ -185,7 +185,7 @@ impl<W: Clone> Watches<W> {
             next_ping_ms: 0,
             pinging: false,
         };
-        let send = watch.send(cookie, Step::Register, now_ms, Op::Watch { cookie, timeout_s });
+        let send = watch.send(cookie, WatchStep::Register, now_ms, Op::Watch { cookie, timeout_s });
         self.watches.insert(cookie, watch);
         (cookie, send)
     }
@@ -221,15 +221,15 @@ impl<W: Clone> Watches<W> {
     }
 
     /// Handles the outcome of a step; `map` is the newest one. A watch whose registration fails is removed: the owner notifies the watcher
-    /// itself, and no [`Effect::Lost`] follows.
+    /// itself, and no [`WatchEffect::Lost`] follows.
     pub fn on_step(
         &mut self,
-        attempt: Attempt,
+        attempt: WatchAttempt,
         outcome: &Result<Answer>,
         map: Option<&OsdMap>,
         now_ms: u64,
-    ) -> Vec<Effect<W>> {
-        let Attempt { cookie, step, round, .. } = attempt;
+    ) -> Vec<WatchEffect<W>> {
+        let WatchAttempt { cookie, step, round, .. } = attempt;
         let outcome = match outcome {
             Ok(answer) => match Errno::from_result(answer.reply.result) {
                 Ok(_) => Ok(answer.target),
@@ -240,7 +240,7 @@ impl<W: Clone> Watches<W> {
         let is_current = |w: &&mut Watch<W>| w.round == round && !matches!(w.phase, Phase::Lost(_));
         let Some(watch) = self.watches.get_mut(&cookie).filter(is_current) else {
             // Either a later round determines the state of the watch, or it has ended.
-            if step == Step::Register && outcome.is_err() {
+            if step == WatchStep::Register && outcome.is_err() {
                 self.watches.remove(&cookie);
             }
             return Vec::new();
@@ -250,16 +250,16 @@ impl<W: Clone> Watches<W> {
         }
         let effect = match outcome {
             // A newer map may have arrived before the answer.
-            Ok(target) if step != Step::Ping && map.is_some_and(|map| watch.has_moved(map, target)) => {
+            Ok(target) if step != WatchStep::Ping && map.is_some_and(|map| watch.has_moved(map, target)) => {
                 watch.disconnect();
                 Some(watch.reconnect(cookie, now_ms))
             }
             Ok(_) => None,
-            Err(_) if step == Step::Register => {
+            Err(_) if step == WatchStep::Register => {
                 self.watches.remove(&cookie);
                 None
             }
-            Err(Error::TimedOut(_)) if step == Step::Reconnect => Some(watch.reconnect(cookie, now_ms)),
+            Err(Error::TimedOut(_)) if step == WatchStep::Reconnect => Some(watch.reconnect(cookie, now_ms)),
             Err(error @ (Error::Refused(_) | Error::NoSuchPool(_) | Error::Blocklisted)) => {
                 // As in Ceph, a watch whose object was removed is lost like any other.
                 let error = if error.errno() == Errno::ENOENT { Errno::ENOTCONN.into() } else { error };
@@ -271,7 +271,7 @@ impl<W: Clone> Watches<W> {
     }
 
     /// Handles a new map: watches move to their objects' primaries. Must be called after the objecter's `on_map`.
-    pub fn on_map(&mut self, map: &OsdMap, now_ms: u64) -> Vec<Effect<W>> {
+    pub fn on_map(&mut self, map: &OsdMap, now_ms: u64) -> Vec<WatchEffect<W>> {
         let mut effects = Vec::new();
         for (cookie, watch) in &mut self.watches {
             if !map.pools.contains_key(&watch.object.pool()) {
@@ -287,7 +287,7 @@ impl<W: Clone> Watches<W> {
     }
 
     /// Handles the loss of the connection to an OSD. Must be called after the objecter's `on_reset`.
-    pub fn on_reset(&mut self, osd: OsdId, now_ms: u64) -> Vec<Effect<W>> {
+    pub fn on_reset(&mut self, osd: OsdId, now_ms: u64) -> Vec<WatchEffect<W>> {
         let mut effects = Vec::new();
         for (cookie, watch) in &mut self.watches {
             if matches!(watch.phase, Phase::Connected(target) if target.osd == osd) {
@@ -299,7 +299,7 @@ impl<W: Clone> Watches<W> {
     }
 
     /// Returns the pings that are due, or none if `silent`.
-    pub fn on_tick(&mut self, now_ms: u64, silent: bool) -> Vec<Effect<W>> {
+    pub fn on_tick(&mut self, now_ms: u64, silent: bool) -> Vec<WatchEffect<W>> {
         let mut effects = Vec::new();
         for (cookie, watch) in &mut self.watches {
             let connected = matches!(watch.phase, Phase::Connected(_));
@@ -307,7 +307,12 @@ impl<W: Clone> Watches<W> {
                 watch.next_ping_ms = now_ms + watch.ping_ms;
                 if !silent {
                     watch.pinging = true;
-                    effects.push(watch.send(*cookie, Step::Ping, now_ms, Op::WatchPing { cookie: *cookie }));
+                    effects.push(watch.send(
+                        *cookie,
+                        WatchStep::Ping,
+                        now_ms,
+                        Op::WatchPing { cookie: *cookie },
+                    ));
                 }
             }
         }
@@ -318,14 +323,14 @@ impl<W: Clone> Watches<W> {
     ///
     /// It counts only at the OSD where the watch is registered: a primary with an older map than a change of the overlay misses the pings
     /// of watches that have moved to the other pool. For a watch that is being reconnected the answer decides.
-    pub fn on_lost(&mut self, osd: OsdId, cookie: u64) -> Option<Effect<W>> {
+    pub fn on_lost(&mut self, osd: OsdId, cookie: u64) -> Option<WatchEffect<W>> {
         let watch = self.watches.get_mut(&cookie)?;
         let is_there = matches!(watch.phase, Phase::Connected(target) if target.osd == osd);
         if is_there { watch.lose(cookie, Errno::ENOTCONN.into()) } else { None }
     }
 
     /// Fails all watches, because the session has changed or is blocklisted.
-    pub fn lose_all(&mut self, error: &Error) -> Vec<Effect<W>> {
+    pub fn lose_all(&mut self, error: &Error) -> Vec<WatchEffect<W>> {
         self.watches.iter_mut().filter_map(|(cookie, watch)| watch.lose(*cookie, error.clone())).collect()
     }
 }

@@ -231,16 +231,16 @@ pub struct FreeSpace {
 
 /// Space set aside by [`ObjectStore::reserve`], and released on drop. Must be held until the transaction has been queued.
 #[must_use = "dropping a reservation gives the space back"]
-pub struct Reservation {
+pub struct SpaceReservation {
     bytes: u64,
     pool: Arc<std::sync::atomic::AtomicU64>,
 }
 
-impl Reservation {
+impl SpaceReservation {
     /// Adds `bytes` to `pool` until the reservation is dropped.
-    pub fn new(pool: &Arc<std::sync::atomic::AtomicU64>, bytes: u64) -> Reservation {
+    pub fn new(pool: &Arc<std::sync::atomic::AtomicU64>, bytes: u64) -> SpaceReservation {
         pool.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
-        Reservation { bytes, pool: Arc::clone(pool) }
+        SpaceReservation { bytes, pool: Arc::clone(pool) }
     }
 
     /// The reserved space in bytes.
@@ -249,7 +249,7 @@ impl Reservation {
     }
 }
 
-impl Drop for Reservation {
+impl Drop for SpaceReservation {
     fn drop(&mut self) {
         self.pool.fetch_sub(self.bytes, std::sync::atomic::Ordering::Relaxed);
     }
@@ -362,7 +362,7 @@ pub trait ObjectStore: ReadStore {
 
     /// Queues `txn` and waits until it is durable.
     fn commit(&self, txn: &Transaction) -> Result<()> {
-        let wait = Arc::new(Wait::default());
+        let wait = Arc::new(CommitWaiter::default());
         self.queue_transaction(txn, Some(Completion { sink: wait.clone(), token: 0 }))?;
         wait.outcome()
     }
@@ -403,7 +403,7 @@ pub trait ObjectStore: ReadStore {
 
     /// Reserves `bytes` before an op is ordered (rule B6). Fails with [`StoreError::NoSpace`] if the store is full or would
     /// become full, counting other reservations. Transactions that only remove need no reservation.
-    fn reserve(&self, bytes: u64) -> Result<Reservation>;
+    fn reserve(&self, bytes: u64) -> Result<SpaceReservation>;
 
     /// One of the store's own values (OSD id, cluster id, highest map epochs and the like).
     fn super_get(&self, key: &str) -> Result<Option<Bytes>>;
@@ -417,12 +417,12 @@ pub trait ObjectStore: ReadStore {
 
 /// A sink for callers that block until the commit.
 #[derive(Default)]
-pub struct Wait {
+pub struct CommitWaiter {
     outcome: Mutex<Option<Result<()>>>,
     changed: Condvar,
 }
 
-impl Wait {
+impl CommitWaiter {
     /// Waits until the transaction is durable or lost.
     pub fn outcome(&self) -> Result<()> {
         let mut outcome = self.outcome.lock();
@@ -440,7 +440,7 @@ impl Wait {
     }
 }
 
-impl CommitSink for Wait {
+impl CommitSink for CommitWaiter {
     fn committed(&self, _tokens: &[u64]) {
         self.set(Ok(()));
     }

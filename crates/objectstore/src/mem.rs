@@ -23,7 +23,7 @@ use crate::error::{Result, StoreError};
 use crate::files::StoreLock;
 use crate::superblock::SuperblockLog;
 use crate::{
-    Completion, MountReport, ObjectStat, ObjectStore, Page, PoolUsage, ReadStore, Reservation, Statfs,
+    Completion, MountReport, ObjectStat, ObjectStore, Page, PoolUsage, ReadStore, SpaceReservation, Statfs,
 };
 use bytes::Bytes;
 use collection::Collection;
@@ -328,7 +328,7 @@ impl ObjectStore for MemStore {
         Ok(statfs)
     }
 
-    fn reserve(&self, bytes: u64) -> Result<Reservation> {
+    fn reserve(&self, bytes: u64) -> Result<SpaceReservation> {
         self.check_mounted()?;
         let full =
             (u128::from(self.config.device_bytes) * u128::from(self.config.full_micro) / 1_000_000) as u64;
@@ -338,7 +338,7 @@ impl ObjectStore for MemStore {
         if bytes > available_bytes || of_host == 0 {
             return Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes });
         }
-        Ok(Reservation::new(&self.reserved, bytes))
+        Ok(SpaceReservation::new(&self.reserved, bytes))
     }
 
     fn super_get(&self, key: &str) -> Result<Option<Bytes>> {

@@ -8,7 +8,7 @@ use crate::shared::Shared;
 use nacre_runtime::admin::socket::CommandHandler;
 use nacre_runtime::admin::{AdminReply, CommandAnswer, CommandFailure, CommandResult, DaemonCommands};
 use nacre_shard::shard::{PgAccesses, Shard, ShardCell, advise};
-use nacre_shard::tracker::Clocks;
+use nacre_shard::tracker::ClockReading;
 use nacre_store::FreeSpace;
 use nacre_types::command::{self, Call};
 use nacre_types::errno::Errno;
@@ -176,8 +176,8 @@ struct Ops<'a> {
 }
 
 impl Ops<'_> {
-    fn clocks() -> Clocks {
-        Clocks { now_ns: clock::boot_ns(), wall_ns: clock::wall_ns() }
+    fn clocks() -> ClockReading {
+        ClockReading { now_ns: clock::boot_ns(), wall_ns: clock::wall_ns() }
     }
 
     fn in_flight(&self, call: &Call<'_>, blocked: bool) -> Value {
@@ -214,7 +214,7 @@ impl Ops<'_> {
 
     /// Describes a shard that does not answer, with the start of its turn.
     fn busy_shard(&self, number: usize) -> Value {
-        let Clocks { now_ns, wall_ns } = Self::clocks();
+        let ClockReading { now_ns, wall_ns } = Self::clocks();
         let since_ns = self.shared.progress.turn_since_ns(number).unwrap_or(now_ns);
         let age_ns = now_ns.saturating_sub(since_ns);
         json!({ "shard": number, "since": stamp(wall_ns.saturating_sub(age_ns)), "age": age_ns as f64 / 1e9 })
@@ -271,9 +271,9 @@ fn reservations(shared: &Shared) -> Value {
     };
     let options = shared.config.snapshot();
     json!({
-        "local_reservations": dump(&shared.backfills.lock(), options.osd.osd_max_backfills),
-        "remote_reservations": dump(&shared.targets.lock(), options.osd.osd_max_backfills),
-        "recovery_reservations": dump(&shared.recoveries.lock(), nacre_shard::shared::recoveries_of(&options) as u64),
+        "local_reservations": dump(&shared.local_backfill_reserver.lock(), options.osd.osd_max_backfills),
+        "remote_reservations": dump(&shared.remote_backfill_reserver.lock(), options.osd.osd_max_backfills),
+        "recovery_reservations": dump(&shared.recovery_reserver.lock(), nacre_shard::shared::max_recoveries(&options) as u64),
     })
 }
 

@@ -3,7 +3,7 @@
 mod mon;
 
 use crate::clock;
-use crate::pings::Pinged;
+use crate::pings::PingPeer;
 use crate::shared::Shared;
 use crate::store_kind::{DATA_OPTIONS, set_data_options};
 use arc_swap::ArcSwapOption;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Delay between a change and its report, so that changes close together are reported together.
-const SETTLE: Duration = Duration::from_millis(100);
+const REPORT_DELAY: Duration = Duration::from_millis(100);
 
 /// See the module's documentation.
 pub(crate) struct Control {
@@ -62,10 +62,10 @@ impl Control {
             tokio::select! {
                 () = self.shared.report.notified() => {
                     // Replies to pings can't wait; statistics can.
-                    if !self.shared.heartbeats.lock().has_said() {
-                        tokio::time::sleep(SETTLE).await;
+                    if !self.shared.heartbeats.lock().has_commands() {
+                        tokio::time::sleep(REPORT_DELAY).await;
                     }
-                    self.state.lock().machine.hurry();
+                    self.state.lock().machine.request_report();
                 }
                 () = tokio::time::sleep(wait) => {}
             }
@@ -76,8 +76,8 @@ impl Control {
     fn round(&self) -> u64 {
         let state = &mut *self.state.lock();
         let now_ns = clock::boot_ns();
-        self.keep_session(state, now_ns);
-        state.machine.round().min(state.mon.next_ns()).max(now_ns + 1_000_000)
+        self.maintain_session(state, now_ns);
+        state.machine.tick().min(state.mon.next_ns()).max(now_ns + 1_000_000)
     }
 
     /// Sets the messenger. Must be called first.
@@ -112,7 +112,7 @@ impl Control {
     pub(crate) async fn go_down(&self) {
         let limit = self.shared.config.get().osd.osd_mon_shutdown_timeout;
         let deadline = tokio::time::Instant::now() + limit;
-        if !self.shared.begin_to_stop() {
+        if !self.shared.prepare_to_stop() {
             return;
         }
         while self.is_up() && tokio::time::Instant::now() < deadline {
@@ -152,26 +152,26 @@ impl Dispatcher for ControlDispatcher {
         if let Err(error) = outcome {
             tracing::error!(peer = ?conn.peer_entity(), %error, "closing a connection that makes no sense");
             conn.close();
-            control.mon_lost(conn);
+            control.on_mon_lost(conn);
         }
     }
 
     fn on_connect(&self, conn: &Conn) {
-        if conn.context::<Pinged>().is_none() {
+        if conn.context::<PingPeer>().is_none() {
             self.0.on_mon_connected(conn);
         }
     }
 
     fn on_reset(&self, conn: &Conn, reset: Reset) {
         let control = &self.0;
-        let Some(Pinged { osd, boot_nonce }) = conn.context::<Pinged>() else {
+        let Some(PingPeer { osd, boot_nonce }) = conn.context::<PingPeer>() else {
             tracing::info!(?reset, "lost the monitor");
-            control.mon_lost(conn);
+            control.on_mon_lost(conn);
             return;
         };
         let refused = matches!(reset, Reset::Failed(Error::Unreachable { refused: true, .. }));
         if refused && control.shared.config.get().osd.osd_fast_fail_on_connection_refused {
-            control.state.lock().machine.on_refused(*osd, *boot_nonce);
+            control.state.lock().machine.on_connection_refused(*osd, *boot_nonce);
         }
     }
 }
@@ -180,7 +180,7 @@ impl Control {
     fn on_pong(&self, conn: &Conn, frame: &Frame) -> Result<(), Error> {
         let envelope: HbEnvelope = frame.decode()?;
         if let Some(from) = conn.peer_entity().and_then(|entity| entity.osd_id()) {
-            self.state.lock().machine.on_beat(from, envelope);
+            self.state.lock().machine.on_ping_reply(from, envelope);
         }
         Ok(())
     }
@@ -192,7 +192,7 @@ impl Control {
         let names = ["osd_heartbeat_interval", "osd_heartbeat_grace", "osd_mon_report_interval"];
         self.shared.config.observe(&names, move |options, _| {
             if let Some(shared) = shared.upgrade() {
-                shared.heartbeats.lock().set_settings(heartbeats::settings_of(options));
+                shared.heartbeats.lock().set_settings(heartbeats::heartbeat_settings(options));
             }
         });
         let shared = Arc::downgrade(&self.shared);
@@ -252,7 +252,7 @@ impl Control {
         ];
         self.shared.config.observe(&names, move |options, _| {
             if let Some(shared) = shared.upgrade() {
-                shared.limits.store(Arc::new(nacre_shard::shared::limits_of(options)));
+                shared.limits.store(Arc::new(nacre_shard::shared::request_limits(options)));
             }
         });
     }

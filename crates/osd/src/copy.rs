@@ -5,10 +5,10 @@
 //! of the OSD is bounded. Each shard has its own session, on its own thread, created at its first request.
 
 use nacre_client::engine::ObjectRequest;
-use nacre_client::{Cluster, Network, OpReply};
+use nacre_client::{Cluster, NetworkThread, OpReply};
 use nacre_common::config::Config;
-use nacre_exec::Copied;
-use nacre_shard::copy::{COPIES_BYTES, CopyReader, Fetched, TIER_COPIES_BYTES};
+use nacre_exec::CopiedObject;
+use nacre_shard::copy::{CopyReader, FetchedSource, MAX_COPY_BYTES, MAX_TIER_COPY_BYTES};
 use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdReply, OsdRequest};
 use nacre_types::object::{ObjectId, SNAP_HEAD};
@@ -28,15 +28,15 @@ const MAX_READS: usize = 16;
 pub(crate) struct Copier {
     config: Config,
     /// Limits of copies for clients.
-    copies: Lane,
+    copies: CopyLane,
     /// Limits of promotions and flushes, which sources of copies wait for.
-    tiers: Lane,
+    tiers: CopyLane,
     /// One for each shard.
     sessions: Vec<Session>,
 }
 
 /// Limits of copies while they are read.
-struct Lane {
+struct CopyLane {
     /// Pieces read at a time.
     reads: Semaphore,
     /// Room for the pieces after the first one, in KiB.
@@ -44,10 +44,14 @@ struct Lane {
     room_kib: u32,
 }
 
-impl Lane {
-    fn new(room_bytes: u64) -> Lane {
+impl CopyLane {
+    fn new(room_bytes: u64) -> CopyLane {
         let room_kib = u32::try_from(room_bytes >> 10).unwrap_or(u32::MAX);
-        Lane { reads: Semaphore::new(MAX_READS), room: Arc::new(Semaphore::new(room_kib as usize)), room_kib }
+        CopyLane {
+            reads: Semaphore::new(MAX_READS),
+            room: Arc::new(Semaphore::new(room_kib as usize)),
+            room_kib,
+        }
     }
 
     fn close(&self) {
@@ -75,8 +79,8 @@ impl Copier {
     pub(crate) fn new(config: Config, shards: usize) -> Copier {
         Copier {
             config,
-            copies: Lane::new(COPIES_BYTES),
-            tiers: Lane::new(TIER_COPIES_BYTES),
+            copies: CopyLane::new(MAX_COPY_BYTES),
+            tiers: CopyLane::new(MAX_TIER_COPY_BYTES),
             sessions: (0..shards).map(|_| Session::default()).collect(),
         }
     }
@@ -91,15 +95,15 @@ impl Copier {
     }
 
     /// Reads the source of the request's copy-from op, of at most `max_bytes`. Must be called on the shard's thread.
-    pub(crate) async fn fetch(&self, shard: usize, request: &OsdRequest, max_bytes: u64) -> Fetched {
+    pub(crate) async fn fetch(&self, shard: usize, request: &OsdRequest, max_bytes: u64) -> FetchedSource {
         let Some(mut reader) =
             request.ops.iter().find_map(|op| CopyReader::new(&op.op, max_bytes, PIECE_BYTES))
         else {
-            return Fetched { copy: Err(Errno::EINVAL), share: None };
+            return FetchedSource { copy: Err(Errno::EINVAL), share: None };
         };
         let mut share = None;
         let copy = self.read(shard, request, &mut reader, &mut share).await;
-        Fetched { copy: copy.map(Box::new), share }
+        FetchedSource { copy: copy.map(Box::new), share }
     }
 
     async fn read(
@@ -108,7 +112,7 @@ impl Copier {
         request: &OsdRequest,
         reader: &mut CopyReader,
         room: &mut Option<OwnedSemaphorePermit>,
-    ) -> Result<Copied, Errno> {
+    ) -> Result<CopiedObject, Errno> {
         let cluster = self.cluster(shard).await?;
         let source = reader.source()?.clone();
         let (mut flags, mut tier) = (0, None);
@@ -120,7 +124,7 @@ impl Copier {
         if reader.flags & copy_from_flag::IGNORE_CACHE != 0 && source.name() == request.object.name() {
             flags |= request_flag::IGNORE_CACHE;
             tier.clone_from(&request.tier);
-            if request.is_of_tier() {
+            if request.is_tier_request() {
                 lane = &self.tiers;
             }
         }
@@ -182,7 +186,8 @@ impl Copier {
 
     /// Returns the session of a shard. Must be called on the shard's thread.
     async fn cluster(&self, shard: usize) -> Result<&Cluster, Errno> {
-        let connect = || async { nacre_client::connect_on(&Network::of_this_thread(), &self.config).await };
+        let connect =
+            || async { nacre_client::connect_on(&NetworkThread::of_this_thread(), &self.config).await };
         self.sessions[shard].cluster.get_or_try_init(connect).await.map_err(|error| {
             tracing::error!(%error, "no session for requests to other pools");
             error.errno()

@@ -8,7 +8,7 @@ use nacre_pg::PgEnvelope;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Policy, Reset};
 use nacre_shard::inbox::ShardMessage;
-use nacre_shard::session::{Arrival, Session};
+use nacre_shard::session::{IncomingRequest, Session};
 use nacre_shard::shard::ShardCell;
 use nacre_types::ids::OsdId;
 use nacre_types::msg::{DaemonCommand, Message, OsdRequest};
@@ -51,10 +51,10 @@ impl Dispatcher for LaneDispatcher {
         let session = conn.context::<Session>();
         if session.is_some_and(Session::is_watching) {
             let id = conn.id();
-            self.shared.post_all(|| ShardMessage::WatchersGone(id));
+            self.shared.post_all(|| ShardMessage::WatchConnClosed(id));
         }
         // An OSD is also a client of other OSDs. The end of such a connection says nothing about it as a peer.
-        let is_client = conn.policy() == Policy::Lossy && !session.is_some_and(Session::is_beating);
+        let is_client = conn.policy() == Policy::Lossy && !session.is_some_and(Session::is_heartbeat);
         if is_client && !conn.is_outgoing() {
             return;
         }
@@ -75,7 +75,7 @@ impl Dispatcher for LaneDispatcher {
 impl LaneDispatcher {
     fn on_request(&self, conn: &Conn, frame: Frame) -> Result<(), Error> {
         let request: OsdRequest = frame.decode()?;
-        let arrival = Arrival {
+        let arrival = IncomingRequest {
             conn: conn.to_ref(),
             permit: frame.into_permit(),
             arrived_ns: clock::boot_ns(),
@@ -110,7 +110,7 @@ impl LaneDispatcher {
     fn on_heartbeat(&self, conn: &Conn, frame: &Frame) -> Result<(), Error> {
         let Some(from) = self.peer_of(conn) else { return Ok(()) };
         if let Some(session) = conn.context::<Session>() {
-            session.set_beating();
+            session.set_heartbeat();
         }
         if let Some(answer) = self.shared.on_ping(from, frame.decode()?)
             && let Err(error) = conn.send(&answer)

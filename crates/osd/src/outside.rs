@@ -12,9 +12,9 @@ use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_runtime::msgr::{Conn, Encoded};
 use nacre_shard::inbox::ShardMessage;
-use nacre_shard::session::Arrival;
+use nacre_shard::session::IncomingRequest;
 use nacre_shard::shared::Shared;
-use nacre_shard::world::World;
+use nacre_shard::world::ShardHost;
 use nacre_store::ObjectStore;
 use nacre_types::ids::OsdId;
 use nacre_types::msg::OsdRequest;
@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use uuid::Uuid;
 
 /// See the module's documentation.
-pub(crate) struct Outside {
+pub(crate) struct DaemonHost {
     pub(crate) peers: PeerLinks,
     pub(crate) pings: PingLinks,
     pub(crate) copier: Arc<Copier>,
@@ -38,13 +38,13 @@ pub(crate) struct Outside {
     pub(crate) shared: OnceLock<Weak<Shared>>,
 }
 
-impl Outside {
+impl DaemonHost {
     fn shared(&self) -> Option<Arc<Shared>> {
         self.shared.get()?.upgrade()
     }
 }
 
-impl World for Outside {
+impl ShardHost for DaemonHost {
     fn boot_ns(&self) -> u64 {
         clock::boot_ns()
     }
@@ -57,7 +57,7 @@ impl World for Outside {
         Uuid::new_v4()
     }
 
-    fn to_mon(&self, message: Encoded) {
+    fn send_to_mon(&self, message: Encoded) {
         if let Some(mon) = self.mon.load().as_ref()
             && let Err(error) = mon.send_encoded(&message)
         {
@@ -101,7 +101,7 @@ impl World for Outside {
         store.health().into_iter().chain(build).collect()
     }
 
-    fn fetch(&self, shard: usize, arrival: Box<Arrival>) {
+    fn fetch(&self, shard: usize, arrival: Box<IncomingRequest>) {
         let (copier, shared) = (Arc::clone(&self.copier), self.shared.get().cloned());
         // Spawned on the shard's own runtime: the shard's thread calls this.
         tokio::spawn(async move {
@@ -112,23 +112,23 @@ impl World for Outside {
         });
     }
 
-    fn read_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>, max_bytes: u64) {
+    fn read_base(&self, shard: usize, ticket: u64, request: Box<OsdRequest>, max_bytes: u64) {
         let (copier, shared) = (Arc::clone(&self.copier), self.shared.get().cloned());
         tokio::spawn(async move {
             let Some(shared) = shared.and_then(|shared| shared.upgrade()) else { return };
             let fetched = copier.fetch(shard, &request, max_bytes).await;
-            shared.inboxes[shard].post(ShardMessage::ReadOther { ticket, fetched });
+            shared.inboxes[shard].post(ShardMessage::PromotionRead { ticket, fetched });
         });
     }
 
-    fn ask_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>) {
+    fn request_other_pool(&self, shard: usize, ticket: u64, request: Box<OsdRequest>) {
         let shared = self.shared.get().cloned();
         self.copier.ask(
             shard,
             request,
             Box::new(move |reply| {
                 let Some(shared) = shared.and_then(|shared| shared.upgrade()) else { return };
-                shared.inboxes[shard].post(ShardMessage::Answered { ticket, reply });
+                shared.inboxes[shard].post(ShardMessage::TierReply { ticket, reply });
             }),
         );
     }

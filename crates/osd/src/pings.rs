@@ -5,14 +5,14 @@ use nacre_common::auth::Credentials;
 use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_runtime::msgr::{ConnectTarget, Messenger, Policy};
-use nacre_shard::peers::{Peers, Process};
+use nacre_shard::peers::{PeerProcess, Peers};
 use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::osdmap::OsdMap;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The peer process of a heartbeat connection: the connection's context.
-pub(crate) struct Pinged {
+pub(crate) struct PingPeer {
     pub(crate) osd: OsdId,
     pub(crate) boot_nonce: u64,
 }
@@ -45,7 +45,7 @@ impl PingLinks {
     pub(crate) fn ping(&self, to: OsdId, message: &HbEnvelope) {
         let conn = self.peers.lock().get(to, |process| {
             let messenger = self.messenger.lock().clone().ok_or(Error::Closed)?;
-            let Process { addr, boot_nonce } = process;
+            let PeerProcess { addr, boot_nonce } = process;
             let credentials = Arc::clone(&self.credentials) as Arc<dyn Credentials>;
             let entity = Some(EntityName::osd(to));
             let conn = messenger.connect(ConnectTarget {
@@ -55,7 +55,7 @@ impl PingLinks {
                 lane: 0,
                 credentials,
             })?;
-            conn.set_context(Arc::new(Pinged { osd: to, boot_nonce }));
+            conn.set_context(Arc::new(PingPeer { osd: to, boot_nonce }));
             Ok(conn.to_ref())
         });
         let sent = conn.and_then(|conn| conn.map_or(Ok(()), |conn| conn.send(message)));

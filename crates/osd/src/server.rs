@@ -6,13 +6,13 @@ use crate::control::{Control, ControlDispatcher};
 use crate::dispatch::LaneDispatcher;
 use crate::error::OsdError;
 use crate::shared::Shared;
-use crate::starting::Starting;
+use crate::starting::StartupReporter;
 use crate::store_kind;
 use crate::watchdog;
 use bytes::Bytes;
 use nacre_common::auth::{ConfiguredKey, ServiceKeys, Verifier};
 use nacre_common::config::Config;
-use nacre_common::metrics::Perf;
+use nacre_common::metrics::PerfCounters;
 use nacre_common::options::Options;
 use nacre_runtime::admin::socket::AdminSocket;
 use nacre_runtime::msgr::{self, Messenger, Throttle};
@@ -126,7 +126,7 @@ impl Osd {
     /// error.
     pub async fn start(config: &Config, stop: &ShutdownSignal) -> Result<Osd, OsdError> {
         let (config, stop) = (config.clone(), stop.clone());
-        let prepared = tokio::task::spawn_blocking(move || Prepared::new(&config, stop)).await;
+        let prepared = tokio::task::spawn_blocking(move || PreparedOsd::new(&config, stop)).await;
         prepared.map_err(|error| OsdError::Invalid(format!("the OSD's start failed: {error}")))??.launch()
     }
 
@@ -146,7 +146,7 @@ impl Osd {
     }
 
     /// Its counters.
-    pub fn perf(&self) -> Perf {
+    pub fn perf(&self) -> PerfCounters {
         self.shared.perf.clone()
     }
 
@@ -235,7 +235,7 @@ async fn run_shard(cell: &ShardCell) {
 }
 
 /// An OSD without running threads and listening sockets.
-struct Prepared {
+struct PreparedOsd {
     shared: Arc<Shared>,
     cells: Arc<Vec<ShardCell>>,
     superblock: Superblock,
@@ -243,11 +243,11 @@ struct Prepared {
     control_thread: Worker,
 }
 
-impl Prepared {
-    fn new(config: &Config, stop: ShutdownSignal) -> Result<Prepared, OsdError> {
+impl PreparedOsd {
+    fn new(config: &Config, stop: ShutdownSignal) -> Result<PreparedOsd, OsdError> {
         let options = config.snapshot();
         let whoami = osd_of(config)?;
-        let events = Arc::new(Starting::new(config, stop));
+        let events = Arc::new(StartupReporter::new(config, stop));
         let directory = store_kind::directory_of(&options);
         let (store, report) =
             store_kind::mount(&directory, &options, Arc::clone(&events) as Arc<dyn StoreEvents>)?;
@@ -256,7 +256,7 @@ impl Prepared {
         let me = Member { osd: whoami, incarnation: report.incarnation };
         let shared = Shared::new(config, me, superblock.uuid, store);
         let shards = shared.inboxes.len();
-        events.hand_over(Arc::downgrade(&shared));
+        events.attach(Arc::downgrade(&shared));
         let cells: Arc<Vec<ShardCell>> =
             Arc::new((0..shards).map(|index| ShardCell::new(&shared.core, index)).collect());
         measure_space(&shared);
@@ -266,11 +266,11 @@ impl Prepared {
             shard_threads.push(Worker::start(format!("{whoami}-shard{index}"))?);
         }
         let control_thread = Worker::start(format!("{whoami}-control"))?;
-        Ok(Prepared { shared, cells, superblock, shard_threads, control_thread })
+        Ok(PreparedOsd { shared, cells, superblock, shard_threads, control_thread })
     }
 
     fn launch(self) -> Result<Osd, OsdError> {
-        let Prepared { shared, cells, superblock, shard_threads, control_thread } = self;
+        let PreparedOsd { shared, cells, superblock, shard_threads, control_thread } = self;
         let config = shared.config.clone();
         let options = config.snapshot();
         let service_keys = Arc::new(ServiceKeys::new(options.global.auth_clock_skew.as_secs()));

@@ -2,15 +2,15 @@
 
 use crate::control::TicketCredentials;
 use crate::copy::Copier;
-use crate::outside::Outside;
+use crate::outside::DaemonHost;
 use crate::peers::PeerLinks;
 use crate::pings::PingLinks;
 use arc_swap::ArcSwapOption;
 use nacre_common::auth::Credentials;
 use nacre_common::config::Config;
-use nacre_common::metrics::Perf;
+use nacre_common::metrics::PerfCounters;
 use nacre_shard::shared::ShardSettings;
-use nacre_shard::world::World;
+use nacre_shard::world::ShardHost;
 use nacre_store::ObjectStore;
 use nacre_types::osdmap::Member;
 use std::ops::Deref;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 pub(crate) struct Shared {
     /// The part that the shards use.
     pub(crate) core: Arc<nacre_shard::shared::Shared>,
-    pub(crate) outside: Arc<Outside>,
+    pub(crate) outside: Arc<DaemonHost>,
     /// The disk's id.
     pub(crate) uuid: Uuid,
     /// Whether the store's database is being compacted by a command.
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     /// Whether a command is measuring the store.
     pub(crate) benching: AtomicBool,
     /// All counters of this OSD, including those of its store and its messengers.
-    pub(crate) perf: Perf,
+    pub(crate) perf: PerfCounters,
 }
 
 impl Deref for Shared {
@@ -49,22 +49,22 @@ impl Shared {
         let ticket = Arc::default();
         let credentials = Arc::new(TicketCredentials(Arc::clone(&ticket)));
         let options = config.snapshot();
-        let outside = Arc::new(Outside {
+        let outside = Arc::new(DaemonHost {
             peers: PeerLinks::new(Arc::clone(&credentials) as Arc<dyn Credentials>),
             pings: PingLinks::new(credentials),
             addr: OnceLock::new(),
             ticket,
-            copier: Arc::new(Copier::new(config.clone(), nacre_shard::shared::shards_of(&options))),
+            copier: Arc::new(Copier::new(config.clone(), nacre_shard::shared::shard_count(&options))),
             mon: ArcSwapOption::empty(),
             shared: OnceLock::new(),
         });
         let boot_nonce = Uuid::new_v4().as_u64_pair().0;
-        let world = Arc::clone(&outside) as Arc<dyn World>;
+        let world = Arc::clone(&outside) as Arc<dyn ShardHost>;
         let settings = ShardSettings::of(&options);
         let core = nacre_shard::shared::Shared::new(config, me, boot_nonce, store, world, &settings);
         outside.shared.get_or_init(|| Arc::downgrade(&core));
         Arc::new(Shared {
-            perf: Perf::new(core.whoami),
+            perf: PerfCounters::new(core.whoami),
             core,
             outside,
             uuid,

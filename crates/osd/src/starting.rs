@@ -17,27 +17,27 @@ use std::sync::{Arc, OnceLock, Weak};
 const SCAN_CODE: &str = "BLUESTORE_ALLOCATION_SCAN";
 
 /// Receives the store's events, also before the OSD exists.
-pub(crate) struct Starting {
+pub(crate) struct StartupReporter {
     config: Config,
     stop: ShutdownSignal,
     shared: OnceLock<Weak<Shared>>,
     session: Mutex<Option<Session>>,
 }
 
-impl Starting {
-    pub(crate) fn new(config: &Config, stop: ShutdownSignal) -> Starting {
-        Starting { config: config.clone(), stop, shared: OnceLock::new(), session: Mutex::default() }
+impl StartupReporter {
+    pub(crate) fn new(config: &Config, stop: ShutdownSignal) -> StartupReporter {
+        StartupReporter { config: config.clone(), stop, shared: OnceLock::new(), session: Mutex::default() }
     }
 
     /// Sets the OSD that receives the store's failures from now on.
-    pub(crate) fn hand_over(&self, shared: Weak<Shared>) {
+    pub(crate) fn attach(&self, shared: Weak<Shared>) {
         if self.shared.set(shared).is_err() {
             tracing::error!("the store's events were given twice");
         }
     }
 }
 
-impl StoreEvents for Starting {
+impl StoreEvents for StartupReporter {
     fn fatal(&self, error: &StoreError) {
         match self.shared.get().and_then(Weak::upgrade) {
             Some(shared) => shared.store_failed("the store stopped", error),
@@ -94,7 +94,7 @@ impl Session {
         let worker = Worker::start(format!("{}-start", config.entity()))?;
         let messenger = Messenger::builder(config)
             .nonce(uuid::Uuid::new_v4().as_u64_pair().0)
-            .lane(worker.handle.clone(), Arc::new(Deaf))
+            .lane(worker.handle.clone(), Arc::new(NullDispatcher))
             .build()?;
         let key = Arc::new(ConfiguredKey::find(config)?);
         Ok(Session { messenger, key, conn: None, turn: 0, _worker: worker })
@@ -127,9 +127,9 @@ impl Drop for Session {
 }
 
 /// A dispatcher that ignores messages, because reports have no replies.
-struct Deaf;
+struct NullDispatcher;
 
-impl Dispatcher for Deaf {
+impl Dispatcher for NullDispatcher {
     fn on_message(&self, _conn: &Conn, _frame: Frame) {}
 
     fn on_reset(&self, _conn: &Conn, _reset: Reset) {}

@@ -6,28 +6,28 @@
 //! in a system call.
 
 use nacre_common::config::Config;
-use nacre_shard::progress::Progress;
+use nacre_shard::progress::ShardActivity;
 use nacre_types::ids::OsdId;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Interval between two looks.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time that counts between two looks: a process that was suspended is not stuck.
-const LONGEST_LOOK: Duration = Duration::from_secs(2);
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A turn or commit that a look found under way, and for how long looks have found the same one.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct ActivityTimer {
     since_ns: u64,
     lasts: Duration,
 }
 
-impl Seen {
+impl ActivityTimer {
     fn look(&mut self, since_ns: u64, passed: Duration) -> Duration {
         if since_ns == 0 || since_ns != self.since_ns {
-            *self = Seen { since_ns, lasts: Duration::ZERO };
+            *self = ActivityTimer { since_ns, lasts: Duration::ZERO };
         } else {
             self.lasts += passed;
         }
@@ -37,9 +37,9 @@ impl Seen {
 
 /// What earlier looks found: turns and commits by shard.
 #[derive(Default)]
-struct Watch {
-    turns: Vec<Seen>,
-    commits: Vec<Seen>,
+struct StallWatch {
+    turns: Vec<ActivityTimer>,
+    commits: Vec<ActivityTimer>,
 }
 
 /// The longest turn and commit that are under way.
@@ -49,13 +49,13 @@ struct Longest {
     commit: Duration,
 }
 
-impl Watch {
+impl StallWatch {
     /// Looks at all shards. `passed` is the time since the look before.
-    fn look(&mut self, progress: &Progress, passed: Duration) -> Longest {
-        let passed = passed.min(LONGEST_LOOK);
+    fn look(&mut self, progress: &ShardActivity, passed: Duration) -> Longest {
+        let passed = passed.min(MAX_CHECK_INTERVAL);
         let under_way = progress.under_way();
-        self.turns.resize(under_way.len(), Seen::default());
-        self.commits.resize(under_way.len(), Seen::default());
+        self.turns.resize(under_way.len(), ActivityTimer::default());
+        self.commits.resize(under_way.len(), ActivityTimer::default());
         let mut longest = Longest::default();
         for (((turn_ns, commit_ns), turn), commit) in under_way.zip(&mut self.turns).zip(&mut self.commits) {
             let turn = turn.look(turn_ns, passed);
@@ -67,7 +67,7 @@ impl Watch {
 }
 
 /// Starts the watchdog of an OSD. It ends when `progress` is dropped.
-pub(crate) fn start(progress: &Arc<Progress>, config: &Config, whoami: OsdId) -> io::Result<()> {
+pub(crate) fn start(progress: &Arc<ShardActivity>, config: &Config, whoami: OsdId) -> io::Result<()> {
     let (progress, config) = (Arc::downgrade(progress), config.clone());
     std::thread::Builder::new()
         .name(format!("{whoami}-watch"))
@@ -75,11 +75,11 @@ pub(crate) fn start(progress: &Arc<Progress>, config: &Config, whoami: OsdId) ->
         .map(drop)
 }
 
-fn watch(progress: &Weak<Progress>, config: &Config, whoami: OsdId) {
-    let mut watch = Watch::default();
+fn watch(progress: &Weak<ShardActivity>, config: &Config, whoami: OsdId) {
+    let mut watch = StallWatch::default();
     let mut looked = Instant::now();
     loop {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
         let Some(progress) = progress.upgrade() else { return };
         let now = Instant::now();
         let longest = watch.look(&progress, now - looked);
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn only_what_stays_the_same_counts() {
-        let (progress, mut watch) = (Progress::new(2), Watch::default());
+        let (progress, mut watch) = (ShardActivity::new(2), StallWatch::default());
         for turn in 1..=20 {
             progress.begin_turn(0, turn);
             assert_eq!(watch.look(&progress, SECOND).turn, Duration::ZERO);
@@ -135,9 +135,9 @@ mod tests {
 
     #[test]
     fn a_process_that_was_suspended_is_not_stuck() {
-        let (progress, mut watch) = (Progress::new(1), Watch::default());
+        let (progress, mut watch) = (ShardActivity::new(1), StallWatch::default());
         progress.begin_turn(0, 1);
         watch.look(&progress, SECOND);
-        assert_eq!(watch.look(&progress, 3600 * SECOND).turn, LONGEST_LOOK);
+        assert_eq!(watch.look(&progress, 3600 * SECOND).turn, MAX_CHECK_INTERVAL);
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// How often bounds of a [`crate::Pg`] were reached since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reached {
+pub struct LimitHits {
     /// Client sessions that expired ([`Settings::session_expiry_ns`]).
     pub sessions_expired: u64,
     /// Operations that found [`Settings::max_inflight_writes`] writes in flight.
@@ -24,10 +24,10 @@ pub struct Reached {
 /// The host's lease table as a PG needs it (rule R4).
 pub trait LeaseView {
     /// Whether this OSD holds a lease from `from` now that counts for a PG that has acted on the map of `epoch`.
-    fn held_from(&self, from: OsdId, epoch: Epoch) -> bool;
+    fn holds_lease(&self, from: OsdId, epoch: Epoch) -> bool;
 
     /// The time (CLOCK_BOOTTIME, ns) from which no lease that this OSD ever granted to `to` can be valid.
-    fn quiet_at(&self, to: OsdId) -> u64;
+    fn grants_expire_at(&self, to: OsdId) -> u64;
 }
 
 /// The parts of a client's request that replication needs. The host keeps the request itself under `token`.
@@ -51,15 +51,15 @@ pub struct ClientOp {
     /// when the updates that it may show are committed.
     pub listing: bool,
     /// The host determines by other means whether it was executed, if this PG has forgotten its client.
-    pub vouched: bool,
-    /// The host received it before and withdrew it ([`Executed::Withdrawn`]): it precedes the requests that wait for
+    pub dup_check_by_host: bool,
+    /// The host received it before and withdrew it ([`ExecuteReply::Withdrawn`]): it precedes the requests that wait for
     /// the same object here.
-    pub resumed: bool,
+    pub requeued: bool,
 }
 
-/// The result of executing an operation ([`Event::Executed`]).
+/// The result of executing an operation ([`PgEvent::ExecuteReply`]).
 #[derive(Clone, Debug)]
-pub enum Executed {
+pub enum ExecuteReply {
     /// Nothing changed: a read. The reply waits for earlier writes to the object and for the lease.
     Read,
     /// The host withdrew the operation before it had any effect: it is forgotten.
@@ -101,7 +101,7 @@ pub enum Executed {
 
 /// Why the store refused a transaction ([`crate::Pg::refused`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum StoreRefusal {
     /// It needs a part of an object that can't be read.
     Damaged,
     /// The store has no space for it.
@@ -110,7 +110,7 @@ pub enum Refusal {
 
 /// The input of a [`crate::Pg`].
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum PgEvent {
     /// A new map. `up` is the PG's up set in it.
     Map {
         /// The map.
@@ -122,12 +122,12 @@ pub enum Event {
     },
     /// A client's request.
     Client(ClientOp),
-    /// The answer to [`Command::Execute`]; passed immediately, before any other event.
+    /// The answer to [`PgCommand::Execute`]; passed immediately, before any other event.
     Executed {
         /// The request.
         token: u64,
         /// The result.
-        outcome: Executed,
+        outcome: ExecuteReply,
     },
     /// A message from another member.
     Peer {
@@ -138,14 +138,14 @@ pub enum Event {
     },
     /// The connection to a peer was lost with messages possibly undelivered, or the peer restarted.
     PeerReset(OsdId),
-    /// A [`Command::Persist`] is durable. Ids become durable in ascending order.
+    /// A [`PgCommand::Persist`] is durable. Ids become durable in ascending order.
     Committed {
         /// The highest durable id.
         persist: u64,
     },
     /// The map authority's answer to a proposal.
     Cas(PgCasReply),
-    /// The answer to [`Command::ReadObject`]: the object from `offset` on in its current state in the store.
+    /// The answer to [`PgCommand::ReadObject`]: the object from `offset` on in its current state in the store.
     ObjectRead {
         /// The command's handle.
         read: u64,
@@ -153,7 +153,7 @@ pub enum Event {
         /// now.
         piece: Result<Option<ObjectPiece>, nacre_types::errno::Errno>,
     },
-    /// The answer to [`Command::ListObjects`]: objects with their versions, in order.
+    /// The answer to [`PgCommand::ListObjects`]: objects with their versions, in order.
     Listed {
         /// The command's handle.
         list: u64,
@@ -162,12 +162,12 @@ pub enum Event {
         /// Whether the collection ends here.
         end: bool,
     },
-    /// The answer to [`Command::Reserve`]: recovery may start.
+    /// The answer to [`PgCommand::Reserve`]: recovery may start.
     Reserved,
-    /// The answer to [`Command::ReserveTarget`]: this copy may be filled.
-    TargetReserved,
+    /// The answer to [`PgCommand::ReserveRemoteBackfill`]: this copy may be filled.
+    RemoteBackfillReserved,
     /// The store has become too full to be filled by backfill: a backfill of this copy must wait.
-    TargetTooFull,
+    RemoteBackfillTooFull,
     /// The lease table gained a lease or a shorter wait, or a peer restarted.
     Leases,
     /// Time has passed. Passed at the latest at the time that [`crate::Pg::next_wake`] returns.
@@ -218,15 +218,15 @@ pub enum DropReason {
 
 /// The output of a [`crate::Pg`]; to be executed in order.
 #[derive(Clone, Debug)]
-pub enum Command {
-    /// Execute the request against the current state of the store and pass [`Event::Executed`] immediately.
+pub enum PgCommand {
+    /// Execute the request against the current state of the store and pass [`PgEvent::ExecuteReply`] immediately.
     Execute {
         /// The request.
         token: u64,
         /// The version that it gets if it changes the object.
         version: Eversion,
     },
-    /// Queue a transaction; pass [`Event::Committed`] when it is durable.
+    /// Queue a transaction; pass [`PgEvent::Committed`] when it is durable.
     Persist {
         /// Ascending.
         id: u64,
@@ -295,7 +295,7 @@ pub enum Command {
         /// The maximum number of objects.
         max: usize,
     },
-    /// Request one of the OSD's recovery slots; answered by [`Event::Reserved`], released by [`Command::Release`]. A
+    /// Request one of the OSD's recovery slots; answered by [`PgEvent::Reserved`], released by [`PgCommand::Release`]. A
     /// repeated request that still waits changes the priority.
     Reserve {
         /// Whether whole copies are made (`osd_max_backfills`), or only missing objects are copied.
@@ -306,14 +306,14 @@ pub enum Command {
     /// Release the slot, or withdraw the request.
     Release,
     /// Request one of the OSD's slots for copies that other OSDs fill by backfill; answered by
-    /// [`Event::TargetReserved`], released by [`Command::ReleaseTarget`]. A repeated request that still waits changes
+    /// [`PgEvent::RemoteBackfillReserved`], released by [`PgCommand::ReleaseRemoteBackfill`]. A repeated request that still waits changes
     /// the priority.
-    ReserveTarget {
-        /// As in [`Command::Reserve`].
+    ReserveRemoteBackfill {
+        /// As in [`PgCommand::Reserve`].
         priority: u8,
     },
     /// Release that slot, or withdraw the request.
-    ReleaseTarget,
+    ReleaseRemoteBackfill,
     /// Recovery or backfill changed an object's contents without the executor: drop what is cached of it.
     Invalidate {
         /// The object; `None` means all objects of the PG.
@@ -537,7 +537,7 @@ pub enum PeerMsg {
         /// The generation of the query.
         generation: u64,
         /// The answer.
-        answer: Remembered,
+        answer: RestoreInfo,
     },
     /// From the primary to an in-sync member, before anything else under this record: the current membership (R7).
     Record {
@@ -549,7 +549,7 @@ pub enum PeerMsg {
     ReserveBackfill {
         /// The interval.
         interval: Interval,
-        /// As in [`Command::Reserve`].
+        /// As in [`PgCommand::Reserve`].
         priority: u8,
     },
     /// The answer, sent again when the slot is granted.
@@ -597,7 +597,7 @@ pub enum PeerMsg {
 
 /// An OSD's record of a PG across MapStore generations (R7).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Remembered {
+pub struct RestoreInfo {
     /// The process that answers.
     pub boot_nonce: u64,
     /// Whether it has a copy.

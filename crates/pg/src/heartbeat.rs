@@ -353,7 +353,7 @@ impl Heartbeat {
                 // A map made after this OSD booted showed the old process as the current one. So no earlier run of this OSD
                 // granted the new process anything.
                 if !is_replaced && my_boot.is_some_and(|me| old.epoch >= me.up_from) {
-                    leases.proved_fresh(*osd);
+                    leases.skip_boot_wait(*osd);
                 }
             }
             let (boot_nonce, incarnation) = (now_up.boot_nonce, now_up.incarnation);

@@ -10,7 +10,7 @@
 //! grant at least `(T + m) / (1 + d) = T`.
 //!
 //! A primary may answer a read while it holds leases from every in-sync member (checked after the store read, before the
-//! reply). A member may serve as primary, or take part under another primary, from [`LeaseTable::quiet_at`] on. Grants are not
+//! reply). A member may serve as primary, or take part under another primary, from [`LeaseTable::grants_expire_at`] on. Grants are not
 //! persisted: a booted OSD assumes that it granted leases to all OSDs just before it went down
 //! ([`LeaseTable::boot_wait_until`]).
 //!
@@ -98,14 +98,14 @@ pub struct LeaseGrant {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Held {
+struct LeaseGrants {
     last_sent_ns: u64,
     /// Pairs of a granter's epoch and the latest end of its grants under it, in order of epochs. An epoch is left out if an
     /// earlier epoch has a later end.
     until_ns: Vec<(Epoch, u64)>,
 }
 
-impl Held {
+impl LeaseGrants {
     /// Records a grant.
     fn add(&mut self, epoch: Epoch, until_ns: u64) {
         if self.until(epoch) >= until_ns {
@@ -147,7 +147,7 @@ pub struct LeaseTable {
     map_epoch: Epoch,
     /// The newest epoch that it has acted on; ahead of its map after an accepted proposal.
     acted_epoch: Epoch,
-    held: BTreeMap<OsdId, Held>,
+    held: BTreeMap<OsdId, LeaseGrants>,
     granted: BTreeMap<OsdId, Granted>,
 }
 
@@ -175,15 +175,15 @@ impl LeaseTable {
     pub fn on_map(&mut self, epoch: Epoch, now_ns: u64) -> Vec<OsdId> {
         let before = self.map_epoch;
         self.map_epoch = before.max(epoch);
-        self.acts_on(epoch);
+        self.advance_acted_epoch(epoch);
         let now = self.map_epoch;
-        let gained = |held: &Held| now_ns >= held.until(before) && now_ns < held.until(now);
+        let gained = |held: &LeaseGrants| now_ns >= held.until(before) && now_ns < held.until(now);
         self.held.iter().filter_map(|(osd, held)| gained(held).then_some(*osd)).collect()
     }
 
     /// Records that this OSD acts on `epoch` though it may not have that map yet: the answer to a proposal. Must be called
     /// before it acts.
-    pub fn acts_on(&mut self, epoch: Epoch) {
+    pub fn advance_acted_epoch(&mut self, epoch: Epoch) {
         self.acted_epoch = self.acted_epoch.max(epoch);
     }
 
@@ -283,7 +283,7 @@ impl LeaseTable {
     }
 
     /// Records the proof that no process of `to` that started before this one is alive: it holds no forgotten lease.
-    pub fn proved_fresh(&mut self, to: OsdId) {
+    pub fn skip_boot_wait(&mut self, to: OsdId) {
         self.granted.entry(to).or_default().fresh = true;
     }
 
@@ -301,24 +301,24 @@ impl LeaseTable {
     }
 
     /// Returns the table as a PG sees it at `now_ns`.
-    pub fn at(&self, now_ns: u64) -> LeasesAt<'_> {
-        LeasesAt { table: self, now_ns }
+    pub fn at(&self, now_ns: u64) -> LeaseSnapshot<'_> {
+        LeaseSnapshot { table: self, now_ns }
     }
 }
 
 /// A [`LeaseTable`] at one point in time.
 #[derive(Clone, Copy, Debug)]
-pub struct LeasesAt<'a> {
+pub struct LeaseSnapshot<'a> {
     table: &'a LeaseTable,
     now_ns: u64,
 }
 
-impl LeaseView for LeasesAt<'_> {
-    fn held_from(&self, from: OsdId, epoch: Epoch) -> bool {
+impl LeaseView for LeaseSnapshot<'_> {
+    fn holds_lease(&self, from: OsdId, epoch: Epoch) -> bool {
         self.now_ns < self.table.held_until_under(from, epoch)
     }
 
-    fn quiet_at(&self, to: OsdId) -> u64 {
+    fn grants_expire_at(&self, to: OsdId) -> u64 {
         self.table.quiet_at(to)
     }
 }

@@ -1,7 +1,7 @@
 //! The replication state machine of one placement group. It is pure: it takes events and returns commands.
 //!
-//! One [`Pg`] represents one PG on one OSD. The host (the OSD, or the simulator) passes [`Event`]s to it and executes
-//! the returned [`Command`]s in order. The machine owns the PG's log, peering, replication, recovery and proposals of
+//! One [`Pg`] represents one PG on one OSD. The host (the OSD, or the simulator) passes [`PgEvent`]s to it and executes
+//! the returned [`PgCommand`]s in order. The machine owns the PG's log, peering, replication, recovery and proposals of
 //! new memberships. It does no I/O, reads no clock, and holds no data except payload handles in flight.
 //!
 //! The scheme is primary copy fenced by the map; `docs/replication.md` describes it, with rules R1 to R8 and R10. In
@@ -12,7 +12,6 @@
 //! back to the common part of the logs and filled before it enters the set.
 
 mod api;
-mod copy;
 mod damage;
 pub mod heartbeat;
 mod known;
@@ -21,6 +20,7 @@ pub mod log;
 mod membership;
 mod peering;
 mod pg;
+mod pg_info;
 mod primary;
 mod recovery;
 mod replica;
@@ -30,15 +30,15 @@ mod settings;
 mod tail;
 
 pub use api::{
-    CatchUpStatus, ClientOp, Command, DropReason, Event, Executed, LeaseView, MemberInfo, ObjectPiece,
-    PeerMsg, PgEnvelope, PgQuery, PieceCursor, Reached, Refusal, Remembered,
+    CatchUpStatus, ClientOp, DropReason, ExecuteReply, LeaseView, LimitHits, MemberInfo, ObjectPiece,
+    PeerMsg, PgCommand, PgEnvelope, PgEvent, PgQuery, PieceCursor, RestoreInfo, StoreRefusal,
 };
-pub use copy::{TEMP_NAMESPACE, is_temp};
 pub use known::KnownOsds;
 pub use pg::Pg;
+pub use pg_info::{TEMP_NAMESPACE, is_temp};
 #[cfg(feature = "mutations")]
 pub use settings::take_breaches;
-pub use settings::{Mutation, Settings};
+pub use settings::{Mutation, PgSettings};
 
 #[cfg(test)]
 mod tests;

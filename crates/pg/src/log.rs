@@ -98,7 +98,7 @@ pub struct Dup {
 
 /// The decision about an arriving request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub enum DupCheck {
     /// It was not executed before.
     Execute,
     /// It was executed: answer with this record.
@@ -295,7 +295,7 @@ impl PgLog {
 
     /// The clients' requests that changed `object`, each with the resulting user version: newest first, at most `max`, as far
     /// as the log reaches.
-    pub fn requests_of(&self, object: &ObjectId, max: usize) -> Vec<(ReqId, u64)> {
+    pub fn object_reqids(&self, object: &ObjectId, max: usize) -> Vec<(ReqId, u64)> {
         let mut found = Vec::new();
         let mut entry = self.latest_for_object(object);
         while let Some(change) = entry.filter(|_| found.len() < max) {
@@ -416,7 +416,7 @@ impl PgLog {
             }
             log.append(entry);
         }
-        log.dups.settle_all();
+        log.dups.enforce_session_limit();
         *self = log;
         Ok(())
     }
@@ -437,11 +437,11 @@ impl PgLog {
     }
 
     /// Decides about an arriving request that may write. `attempt` is how often it was sent before.
-    pub fn admit(&self, reqid: ReqId, attempt: u32) -> Admission {
+    pub fn admit(&self, reqid: ReqId, attempt: u32) -> DupCheck {
         match self.lookup(reqid) {
-            Some(dup) => Admission::Duplicate(dup),
-            None if self.dups.is_refused(reqid, attempt) => Admission::Refused,
-            None => Admission::Execute,
+            Some(dup) => DupCheck::Duplicate(dup),
+            None if self.dups.is_refused(reqid, attempt) => DupCheck::Refused,
+            None => DupCheck::Execute,
         }
     }
 
@@ -452,13 +452,13 @@ impl PgLog {
 
     /// Records that `client` sent a request at `now_ns` (CLOCK_BOOTTIME) and no longer waits for requests below `oldest_tid`:
     /// their retained dups are dropped, and they are refused from then on.
-    pub fn note_oldest(&mut self, client: ClientId, oldest_tid: u64, now_ns: u64) {
+    pub fn update_oldest_tid(&mut self, client: ClientId, oldest_tid: u64, now_ns: u64) {
         self.dups.note_oldest(client, oldest_tid, now_ns);
     }
 
     /// Restarts the terms of all sessions: until `now_ns` (CLOCK_BOOTTIME) their clients may have been in contact with other
     /// OSDs, or their requests have waited without being recorded.
-    pub fn begin_terms(&mut self, now_ns: u64) {
+    pub fn restart_session_terms(&mut self, now_ns: u64) {
         self.dups.begin_terms(now_ns);
     }
 

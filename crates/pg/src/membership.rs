@@ -17,9 +17,9 @@
 //!
 //! The outcome of a proposal is unknown until an answer or a map shows it: the proposal is repeated, never forgotten (R1).
 
-use crate::api::{Command, DropReason, MemberInfo, PeerMsg};
-use crate::pg::{Durable, Pg};
-use crate::primary::{Phase, Primary};
+use crate::api::{DropReason, MemberInfo, PeerMsg, PgCommand};
+use crate::pg::{OnCommit, Pg};
+use crate::primary::{Primary, PrimaryPhase};
 use crate::settings::Mutation;
 use nacre_types::ids::{Incarnation, Interval, OsdId};
 use nacre_types::msg::{PgCas, PgCasReply};
@@ -30,18 +30,18 @@ use std::sync::Arc;
 
 /// The query to the members that would stay, before a proposal drops members that are up.
 #[derive(Debug)]
-pub(crate) struct Departure {
+pub(crate) struct ShrinkCheck {
     in_sync: Vec<Member>,
     pub(crate) round: u64,
     pub(crate) asked_at: u64,
     heard: BTreeSet<OsdId>,
 }
 
-/// Answers to a [`Departure`]'s query count for this many times `retry_ns`; then the query is sent again. The answers wait for
+/// Answers to a [`ShrinkCheck`]'s query count for this many times `retry_ns`; then the query is sent again. The answers wait for
 /// the member's outstanding writes to its disk.
-pub(crate) const DEPARTURE_PATIENCE: u64 = 3;
+pub(crate) const SHRINK_CHECK_RETRIES: u64 = 3;
 /// The wait before a promotion proposal, in retry intervals, for each live member that precedes this one.
-const BID_PATIENCE: u64 = 5;
+const PROMOTION_RETRIES: u64 = 5;
 
 /// A proposal of a member that is not primary yet.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Pg {
         map: Arc<OsdMap>,
         up: Vec<OsdId>,
         unlisted: Arc<[OsdId]>,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         if map.generation > self.generation {
             self.leave_generation(map.generation, out);
@@ -87,20 +87,20 @@ impl Pg {
             }
             return;
         }
-        if self.is_unsettled(&map) {
+        if self.has_stale_record(&map) {
             self.await_records();
             return;
         }
         self.restoring = None;
         if let Some(membership) = map.membership(self.id) {
-            self.enter(membership.clone(), out);
+            self.enter_interval(membership.clone(), out);
         }
         self.note_replaced();
         self.restart_peering_for_returned(out);
     }
 
     /// Takes part in `next` if it is newer than the membership in effect.
-    pub(crate) fn enter(&mut self, next: PgMembership, out: &mut Vec<Command>) {
+    pub(crate) fn enter_interval(&mut self, next: PgMembership, out: &mut Vec<PgCommand>) {
         let remembered = self.copy.highest.as_ref().map_or(Interval(0), |h| h.interval);
         if next.interval <= self.interval() || next.interval < remembered {
             return;
@@ -133,9 +133,9 @@ impl Pg {
             self.copy.highest = Some(next.clone());
             self.copy.generation = self.generation;
             self.record_persist = self.next_persist;
-            self.persist_record(Durable::Record, out);
+            self.persist_record(OnCommit::Record, out);
         } else if begins_with(&next, self.me) {
-            self.begin_copy(out);
+            self.create_initial_copy(out);
         }
         if continuous {
             self.continue_primary(&next, out);
@@ -156,7 +156,7 @@ impl Pg {
 
     /// R2: creates the copy, empty. Only in the interval that creates the PG: nothing is ordered in it, so nothing can have
     /// been lost. A member that lacks a copy in a later interval has lost it.
-    pub(crate) fn begin_copy(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn create_initial_copy(&mut self, out: &mut Vec<PgCommand>) {
         if self.exists {
             return;
         }
@@ -165,7 +165,7 @@ impl Pg {
         self.create_copy(&mut txn);
         self.put_record(&mut txn);
         self.record_persist = self.next_persist;
-        self.persist(txn, Durable::Record, out);
+        self.persist(txn, OnCommit::Record, out);
     }
 
     /// Records an OSD that may hold leases as this PG's primary, and its store if that is known.
@@ -191,43 +191,43 @@ impl Pg {
     }
 
     /// Stops being primary. Clients resend every request that waits here.
-    pub(crate) fn depose(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn depose(&mut self, out: &mut Vec<PgCommand>) {
         let Some(primary) = self.primary.take() else { return };
         for token in primary.all_tokens() {
-            out.push(Command::Drop { token, reason: DropReason::StaleInterval });
+            out.push(PgCommand::Drop { token, reason: DropReason::StaleInterval });
         }
         if primary.slot_asked {
-            out.push(Command::Release);
+            out.push(PgCommand::Release);
         }
-        self.senders.clear();
+        self.tail_senders.clear();
         self.reads.clear();
         self.staged = None;
-        out.push(Command::Invalidate { object: None });
+        out.push(PgCommand::Invalidate { object: None });
     }
 
     /// Removes the copy: the pool was removed, or other OSDs hold the PG.
-    fn remove(&mut self, out: &mut Vec<Command>) {
+    fn remove(&mut self, out: &mut Vec<PgCommand>) {
         self.depose(out);
         self.removing = true;
-        out.push(Command::RemovePg);
+        out.push(PgCommand::RemovePg);
     }
 
     /// Proposals of this member whose outcome is unknown.
-    pub(crate) fn outstanding(&self) -> impl Iterator<Item = &PgMembership> {
+    pub(crate) fn outstanding_proposals(&self) -> impl Iterator<Item = &PgMembership> {
         let own_proposal = self.own_proposal.iter().map(|own_proposal| &own_proposal.cas.proposed);
         own_proposal.chain(self.primary.iter().flat_map(Primary::proposals))
     }
 
     // Creation and promotion.
 
-    pub(crate) fn consider_bid(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn consider_promotion(&mut self, out: &mut Vec<PgCommand>) {
         self.note_vacancy();
         if self.own_proposal.is_some() || self.primary.is_some() || self.restoring.is_some() {
             return;
         }
         let Some(map) = self.map.clone() else { return };
         let proposed = match &self.membership {
-            None if map.membership(self.id).is_none() => self.creation(&map),
+            None if map.membership(self.id).is_none() => self.creation_proposal(&map),
             None => None,
             Some(current) => self.promotion(current),
         };
@@ -237,15 +237,15 @@ impl Pg {
             self.replica.session = None;
         }
         let cas = self.cas(self.membership.clone(), proposed);
-        self.propose_bid(cas, out);
+        self.propose_promotion(cas, out);
     }
 
-    pub(crate) fn propose_bid(&mut self, cas: PgCas, out: &mut Vec<Command>) {
-        out.push(Command::Propose(cas.clone()));
+    pub(crate) fn propose_promotion(&mut self, cas: PgCas, out: &mut Vec<PgCommand>) {
+        out.push(PgCommand::Propose(cas.clone()));
         self.own_proposal = Some(PromotionProposal { cas, sent_at: self.now, refused: false });
     }
 
-    pub(crate) fn creation(&self, map: &OsdMap) -> Option<PgMembership> {
+    pub(crate) fn creation_proposal(&self, map: &OsdMap) -> Option<PgMembership> {
         if self.exists || self.up.first() != Some(&self.me.osd) {
             return None;
         }
@@ -265,11 +265,11 @@ impl Pg {
             return None;
         }
         let primary = current.in_sync.iter().find(|m| m.osd == current.primary);
-        if primary.is_some_and(|m| self.member_up(*m)) {
+        if primary.is_some_and(|m| self.is_member_up(*m)) {
             return None;
         }
-        let live: Vec<Member> = current.in_sync.iter().copied().filter(|m| self.member_up(*m)).collect();
-        if self.turn_to_bid().is_none_or(|at| self.now < at) {
+        let live: Vec<Member> = current.in_sync.iter().copied().filter(|m| self.is_member_up(*m)).collect();
+        if self.promotion_due_at().is_none_or(|at| self.now < at) {
             return None;
         }
         let below = self.settings.breaks(Mutation::ShrinkBelowMinSize);
@@ -281,7 +281,7 @@ impl Pg {
     fn note_vacancy(&mut self) {
         let lacks_primary = |membership: &&PgMembership| {
             let primary = membership.in_sync.iter().find(|m| m.osd == membership.primary);
-            membership.in_sync.contains(&self.me) && !primary.is_some_and(|m| self.member_up(*m))
+            membership.in_sync.contains(&self.me) && !primary.is_some_and(|m| self.is_member_up(*m))
         };
         let vacant = self.membership.as_ref().filter(lacks_primary).map(|membership| membership.interval);
         let known = self.vacant.filter(|(interval, _)| vacant == Some(*interval));
@@ -291,17 +291,17 @@ impl Pg {
     /// When this member may propose its promotion. The first member that is up may do so at once. Others wait: the first one
     /// may have no copy, if it was down while the PG was created and the MapStore was restored, or may have promised a later
     /// interval to an OSD that is gone.
-    pub(crate) fn turn_to_bid(&self) -> Option<u64> {
+    pub(crate) fn promotion_due_at(&self) -> Option<u64> {
         let (membership, (_, since)) = (self.membership.as_ref()?, self.vacant?);
         let mut live: Vec<Member> =
-            membership.in_sync.iter().copied().filter(|m| self.member_up(*m)).collect();
-        live.sort_by_key(|m| self.place(m.osd));
+            membership.in_sync.iter().copied().filter(|m| self.is_member_up(*m)).collect();
+        live.sort_by_key(|m| self.up_position(m.osd));
         let before = live.iter().position(|m| *m == self.me)? as u64;
-        Some(since + before * BID_PATIENCE * self.settings.retry_ns)
+        Some(since + before * PROMOTION_RETRIES * self.settings.retry_ns)
     }
 
     /// The OSD's position in the up set; `usize::MAX` for an OSD that is not in it.
-    pub(crate) fn place(&self, osd: OsdId) -> usize {
+    pub(crate) fn up_position(&self, osd: OsdId) -> usize {
         self.up.iter().position(|wanted| *wanted == osd).unwrap_or(usize::MAX)
     }
 
@@ -309,7 +309,7 @@ impl Pg {
         PgCas { tid: 0, pg: self.id, proposer: self.me, expected, proposed }
     }
 
-    pub(crate) fn retry_bid(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn retry_promotion(&mut self, out: &mut Vec<PgCommand>) {
         let (now, retry) = (self.now, self.settings.cas_retry_ns);
         let Some(own_proposal) =
             self.own_proposal.as_mut().filter(|own_proposal| now >= own_proposal.sent_at + retry)
@@ -320,7 +320,7 @@ impl Pg {
             self.own_proposal = None;
         } else {
             own_proposal.sent_at = now;
-            out.push(Command::Propose(own_proposal.cas.clone()));
+            out.push(PgCommand::Propose(own_proposal.cas.clone()));
         }
     }
 
@@ -351,14 +351,14 @@ impl Pg {
     pub(crate) fn on_promised(&mut self, from: OsdId, interval: Interval, promised: Interval) {
         let current = self.interval();
         if let Some(primary) = self.primary.as_mut().filter(|_| interval == current) {
-            primary.outbid = primary.outbid.max(promised);
-            primary.outbidders.insert(from);
+            primary.highest_promised = primary.highest_promised.max(promised);
+            primary.promised_elsewhere.insert(from);
         }
     }
 
     // The primary's own proposals.
 
-    pub(crate) fn consider_proposals(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn consider_proposals(&mut self, out: &mut Vec<PgCommand>) {
         let Some(current) = self.membership.clone() else { return };
         // It is kept only as long as no other proposal is due.
         let Some(primary) = &mut self.primary else { return };
@@ -367,12 +367,13 @@ impl Pg {
         // The copies are created in the first interval (R2): it ends only when all members that are up have theirs. A member
         // that proposed itself for the next interval has its copy, but does not answer queries of this interval, so peering
         // can't end.
-        let equal = matches!(primary.phase, Phase::Peered | Phase::Active);
+        let equal = matches!(primary.phase, PrimaryPhase::Peered | PrimaryPhase::Active);
         let has_copy = |m: &Member| {
             let exists = primary.peering.infos.get(&m.osd).is_some_and(|info| info.exists);
-            *m == self.me || exists || primary.outbidders.contains(&m.osd) || !self.member_up(*m)
+            *m == self.me || exists || primary.promised_elsewhere.contains(&m.osd) || !self.is_member_up(*m)
         };
-        let all_have = equal || primary.outbid > current.interval && current.in_sync.iter().all(has_copy);
+        let all_have =
+            equal || primary.highest_promised > current.interval && current.in_sync.iter().all(has_copy);
         let copies_exist = self.pending.is_empty() && all_have;
         let created = self.exists && (!current.interval.is_creation() || copies_exist);
         if primary.proposal.is_some() || self.restoring.is_some() || !created {
@@ -383,14 +384,14 @@ impl Pg {
         }
         let Some((next_primary, in_sync)) = self.next_set(&current, primary) else { return };
         // A member that lacks required data holds no copy that could be the last one.
-        let lives = |m: &Member| self.member_up(*m) && !primary.lacking.contains(&m.osd);
+        let lives = |m: &Member| self.is_member_up(*m) && !primary.lost_copies.contains(&m.osd);
         let leaves = |m: &Member| !in_sync.contains(m) && (*m == self.me || lives(m));
         if current.in_sync.iter().any(leaves) && !self.stayers_answer(&in_sync, departure, out) {
             return;
         }
         let proposed = PgMembership { interval: current.interval.next(), primary: next_primary, in_sync };
         let cas = self.cas(Some(current), proposed);
-        out.push(Command::Propose(cas.clone()));
+        out.push(PgCommand::Propose(cas.clone()));
         let now = self.now;
         if let Some(primary) = &mut self.primary {
             primary.handing_over |= next_primary != self.me.osd;
@@ -403,14 +404,14 @@ impl Pg {
     fn stayers_answer(
         &mut self,
         in_sync: &[Member],
-        departure: Option<Departure>,
-        out: &mut Vec<Command>,
+        departure: Option<ShrinkCheck>,
+        out: &mut Vec<PgCommand>,
     ) -> bool {
         let me = self.me.osd;
         if in_sync.iter().all(|m| m.osd == me) {
             return true;
         }
-        let (now, patience) = (self.now, DEPARTURE_PATIENCE * self.settings.retry_ns);
+        let (now, patience) = (self.now, SHRINK_CHECK_RETRIES * self.settings.retry_ns);
         let (interval, boot_nonce) = (self.interval(), self.boot_nonce);
         let stayers = || in_sync.iter().map(|m| m.osd).filter(|osd| *osd != me);
         let Some(primary) = &mut self.primary else { return false };
@@ -423,15 +424,15 @@ impl Pg {
         self.next_read += 1;
         for to in stayers() {
             let msg = PeerMsg::Query { interval, round, versions_after: None, boot_nonce };
-            out.push(Command::Send { to, msg });
+            out.push(PgCommand::Send { to, msg });
         }
         let in_sync = in_sync.to_vec();
-        primary.departure = Some(Departure { in_sync, round, asked_at: now, heard: BTreeSet::new() });
+        primary.departure = Some(ShrinkCheck { in_sync, round, asked_at: now, heard: BTreeSet::new() });
         false
     }
 
     /// Handles a member's answer to the query before others are dropped.
-    pub(crate) fn on_stayer(&mut self, from: OsdId, round: u64, info: &MemberInfo) {
+    pub(crate) fn on_shrink_check_reply(&mut self, from: OsdId, round: u64, info: &MemberInfo) {
         // Objects that are unfound here are unfound there too (R10).
         let unfound = self.missing.len() as u64;
         let departure = self.primary.as_mut().and_then(|p| p.departure.as_mut());
@@ -446,10 +447,11 @@ impl Pg {
 
     /// The membership to propose, as (primary, in-sync set); `None` while the current one is right.
     fn next_set(&self, current: &PgMembership, primary: &Primary) -> Option<(OsdId, Vec<Member>)> {
-        let lives =
-            |m: &&Member| m.osd == self.me.osd || self.member_up(**m) && !primary.lacking.contains(&m.osd);
+        let lives = |m: &&Member| {
+            m.osd == self.me.osd || self.is_member_up(**m) && !primary.lost_copies.contains(&m.osd)
+        };
         let live: Vec<Member> = current.in_sync.iter().filter(lives).copied().collect();
-        let equal = matches!(primary.phase, Phase::Peered | Phase::Active);
+        let equal = matches!(primary.phase, PrimaryPhase::Peered | PrimaryPhase::Active);
         let joiners: Vec<Member> = if equal { self.ready_to_join(primary) } else { Vec::new() };
         let enough = |set: &[Member]| {
             set.len() >= self.min_size() || self.settings.breaks(Mutation::ShrinkBelowMinSize)
@@ -466,12 +468,14 @@ impl Pg {
                 return Some((self.me.osd, [current.in_sync.as_slice(), &joiners].concat()));
             }
         }
-        let void = primary.must_bump || primary.outbid > current.interval || !primary.refused.is_empty();
+        let void = primary.needs_new_interval
+            || primary.highest_promised > current.interval
+            || !primary.refused.is_empty();
         if void || current.interval.is_creation() {
             // The same set in a new interval makes earlier proposals and promises void, and ends the creation.
             return Some((self.me.osd, current.in_sync.clone()));
         }
-        let settled = primary.phase == Phase::Active && live.len() == current.in_sync.len();
+        let settled = primary.phase == PrimaryPhase::Active && live.len() == current.in_sync.len();
         let all_wanted_in = self.up.iter().all(|osd| live.iter().any(|m| m.osd == *osd));
         if !settled
             || self.up.is_empty()
@@ -511,7 +515,7 @@ impl Pg {
             && self.restoring.is_none()
     }
 
-    pub(crate) fn announce_stray(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn announce_stray(&mut self, out: &mut Vec<PgCommand>) {
         if !self.is_stray() || self.now < self.replica.announced_at + self.settings.retry_ns {
             return;
         }
@@ -519,18 +523,18 @@ impl Pg {
         let Some(membership) = &self.membership else { return };
         if membership.primary != self.me.osd {
             let msg = PeerMsg::Stray { interval: membership.interval };
-            out.push(Command::Send { to: membership.primary, msg });
+            out.push(PgCommand::Send { to: membership.primary, msg });
         }
     }
 
-    pub(crate) fn on_stray(&mut self, from: OsdId, interval: Interval, out: &mut Vec<Command>) {
+    pub(crate) fn on_stray(&mut self, from: OsdId, interval: Interval, out: &mut Vec<PgCommand>) {
         let outside = !self.in_sync().iter().any(|m| m.osd == from) && !self.up.contains(&from);
-        if interval == self.interval() && outside && !self.proposed(from) && self.is_clean() {
-            out.push(Command::Send { to: from, msg: PeerMsg::RemoveStray { interval } });
+        if interval == self.interval() && outside && !self.is_proposed(from) && self.is_clean() {
+            out.push(PgCommand::Send { to: from, msg: PeerMsg::RemoveStray { interval } });
         }
     }
 
-    pub(crate) fn on_remove_stray(&mut self, from: OsdId, interval: Interval, out: &mut Vec<Command>) {
+    pub(crate) fn on_remove_stray(&mut self, from: OsdId, interval: Interval, out: &mut Vec<PgCommand>) {
         let primary = self.membership.as_ref().map(|m| m.primary);
         if self.is_stray() && interval == self.interval() && primary == Some(from) {
             self.remove(out);

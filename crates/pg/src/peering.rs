@@ -7,10 +7,10 @@
 //!
 //! Activation then waits until no earlier primary can hold a lease of this OSD (R4).
 
-use crate::api::{Command, LeaseView, MemberInfo, PeerMsg};
-use crate::damage::MAX_NAMED;
-use crate::pg::{Durable, Pg};
-use crate::primary::Phase;
+use crate::api::{LeaseView, MemberInfo, PeerMsg, PgCommand};
+use crate::damage::MAX_REPORTED_MISSING;
+use crate::pg::{OnCommit, Pg};
+use crate::primary::PrimaryPhase;
 use crate::recovery::CatchUp;
 use crate::settings::Mutation;
 use nacre_types::ids::{Eversion, Interval, OsdId};
@@ -37,7 +37,7 @@ pub(crate) struct Peering {
 }
 
 /// The timeout of a tail in retry intervals: it may end with one large commit.
-const TAIL_PATIENCE: u64 = 3;
+const TAIL_TIMEOUT_RETRIES: u64 = 3;
 
 impl Peering {
     /// Whether a tail is received from this member, or sent to it.
@@ -48,48 +48,48 @@ impl Peering {
     /// When the outstanding requests are repeated, unless there is progress.
     pub(crate) fn retry_at(&self, retry_ns: u64) -> u64 {
         let has_tail = self.adopting.is_some() || !self.behind.is_empty();
-        self.asked_at + if has_tail { TAIL_PATIENCE * retry_ns } else { retry_ns }
+        self.asked_at + if has_tail { TAIL_TIMEOUT_RETRIES * retry_ns } else { retry_ns }
     }
 }
 
 impl Pg {
     /// Starts a round of peering in the interval in effect. Members that a proposal with unknown outcome would add take part
     /// like in-sync members: they have been filled.
-    pub(crate) fn start_peering(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn start_peering(&mut self, out: &mut Vec<PgCommand>) {
         let peers = self.live_required();
-        self.senders.clear();
+        self.tail_senders.clear();
         self.staged = None;
         self.note_replaced();
         let round = self.next_read;
         self.next_read += 1;
         let Some(primary) = &mut self.primary else { return };
-        primary.phase = Phase::Peering;
+        primary.phase = PrimaryPhase::Peering;
         primary.departure = None;
         primary.quiet_at = None;
-        primary.lacking.clear();
+        primary.lost_copies.clear();
         primary.peering = Peering { peers, round, asked_at: self.now.max(1), ..Peering::default() };
         self.ask_peers(out);
     }
 
     /// Starts peering again when a member that was down takes part again: its answer is required.
-    pub(crate) fn restart_peering_for_returned(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn restart_peering_for_returned(&mut self, out: &mut Vec<PgCommand>) {
         let live = self.live_required();
         let Some(primary) = &self.primary else { return };
         let heard = &primary.peering.peers;
-        let gone = primary.phase == Phase::Peering && heard.iter().any(|m| !live.contains(m));
+        let gone = primary.phase == PrimaryPhase::Peering && heard.iter().any(|m| !live.contains(m));
         let known = |m: &Member| heard.contains(m) || primary.catching_up.contains_key(&m.osd);
         // A pool's min_size may have been lowered.
-        let enough = self.in_sync().len() >= self.min_size() && primary.lacking.is_empty();
+        let enough = self.in_sync().len() >= self.min_size() && primary.lost_copies.is_empty();
         let all_heard = self.in_sync().iter().all(|m| m.osd == self.me.osd || heard.contains(m));
         let may_serve =
-            primary.phase == Phase::Peered && !self.interval().is_creation() && enough && all_heard;
+            primary.phase == PrimaryPhase::Peered && !self.interval().is_creation() && enough && all_heard;
         if gone || may_serve || !live.iter().all(known) {
             self.start_peering(out);
         }
     }
 
-    fn ask_peers(&self, out: &mut Vec<Command>) {
-        let Some(primary) = self.primary.as_ref().filter(|p| !p.must_bump) else { return };
+    fn ask_peers(&self, out: &mut Vec<PgCommand>) {
+        let Some(primary) = self.primary.as_ref().filter(|p| !p.needs_new_interval) else { return };
         let interval = self.interval();
         let unheard = |osd: &OsdId| !primary.peering.infos.contains_key(osd);
         let up = |osd: &OsdId| self.map.as_ref().is_some_and(|map| map.is_up(*osd));
@@ -97,18 +97,19 @@ impl Pg {
         let asked: BTreeSet<OsdId> = primary.peering.peers.iter().map(|m| m.osd).chain(holders).collect();
         for to in asked.into_iter().filter(unheard) {
             if let Some(record) = self.membership.clone().filter(|_| self.required().any(|m| m.osd == to)) {
-                out.push(Command::Send { to, msg: PeerMsg::Record { record } });
+                out.push(PgCommand::Send { to, msg: PeerMsg::Record { record } });
             }
             let (round, boot_nonce) = (primary.peering.round, self.boot_nonce);
             let msg = PeerMsg::Query { interval, round, versions_after: None, boot_nonce };
-            out.push(Command::Send { to, msg });
+            out.push(PgCommand::Send { to, msg });
         }
     }
 
     /// Repeats the requests that peering still waits for.
-    pub(crate) fn retry_peering(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn retry_peering(&mut self, out: &mut Vec<PgCommand>) {
         let now = self.now;
-        let Some(primary) = self.primary.as_mut().filter(|p| p.phase == Phase::Peering && !p.must_bump)
+        let Some(primary) =
+            self.primary.as_mut().filter(|p| p.phase == PrimaryPhase::Peering && !p.needs_new_interval)
         else {
             return;
         };
@@ -131,7 +132,7 @@ impl Pg {
         round: u64,
         info: MemberInfo,
         versions: Option<Vec<Eversion>>,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         if interval != self.interval() || self.primary.is_none() || !self.is_shown(from, info.boot_nonce) {
             return;
@@ -139,9 +140,9 @@ impl Pg {
         if let Some(versions) = versions {
             return self.on_catch_up_info(from, round, &info, &versions, out);
         }
-        self.on_stayer(from, round, &info);
+        self.on_shrink_check_reply(from, round, &info);
         if let Some(primary) = self.primary.as_mut().filter(|p| p.record_round == round && info.exists) {
-            primary.unrecorded.remove(&from);
+            primary.record_unconfirmed.remove(&from);
         }
         if let Some(primary) = self.primary.as_mut().filter(|p| p.peering.round == round) {
             primary.peering.infos.insert(from, info);
@@ -168,9 +169,9 @@ impl Pg {
     }
 
     /// Takes the next step that is possible.
-    pub(crate) fn step_peering(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+    pub(crate) fn advance_peering(&mut self, leases: &dyn LeaseView, out: &mut Vec<PgCommand>) {
         let Some(primary) = &self.primary else { return };
-        if primary.phase != Phase::Peering || primary.must_bump || self.restoring.is_some() {
+        if primary.phase != PrimaryPhase::Peering || primary.needs_new_interval || self.restoring.is_some() {
             return;
         }
         let peers = primary.peering.peers.clone();
@@ -180,7 +181,7 @@ impl Pg {
         if !self.exists {
             // R2: the copy is lost, and with it the PG's data, unless other members return with it.
             if self.settings.breaks(Mutation::TrustWipedMember) {
-                self.begin_copy(out);
+                self.create_initial_copy(out);
             }
             return;
         }
@@ -227,17 +228,17 @@ impl Pg {
             let short = info.exists && (info.head < acknowledged || !info.complete || unnamed);
             let other = info.exists && info.head <= log.head() && !log.contains(info.head);
             if (absent || short || other) && !trusted {
-                found |= primary.lacking.insert(member.osd);
+                found |= primary.lost_copies.insert(member.osd);
             }
         }
         found
     }
 
     /// Fetches the tail of the longest log. Returns whether an answer is outstanding.
-    fn adopt_longest(&mut self, peers: &[Member], out: &mut Vec<Command>) -> bool {
+    fn adopt_longest(&mut self, peers: &[Member], out: &mut Vec<PgCommand>) -> bool {
         let (head, interval) = (self.log.head(), self.interval());
         let Some(primary) = &mut self.primary else { return true };
-        let heads = peers.iter().filter(|m| !primary.lacking.contains(&m.osd));
+        let heads = peers.iter().filter(|m| !primary.lost_copies.contains(&m.osd));
         let longest = heads.filter_map(|m| Some((primary.peering.infos.get(&m.osd)?.head, m.osd))).max();
         let Some((longest, from)) = longest.filter(|(longest, _)| *longest > head) else { return false };
         if primary.peering.adopting.is_none() {
@@ -246,14 +247,14 @@ impl Pg {
             // Members that are being filled follow another log now.
             primary.catching_up.clear();
             debug_assert!(longest > head);
-            let objects = self.missing.keys().take(MAX_NAMED).cloned().collect();
-            out.push(Command::Send { to: from, msg: PeerMsg::GetTail { interval, after: head, objects } });
+            let objects = self.missing.keys().take(MAX_REPORTED_MISSING).cloned().collect();
+            out.push(PgCommand::Send { to: from, msg: PeerMsg::GetTail { interval, after: head, objects } });
         }
         true
     }
 
     /// Sends the tail to members that lack it. Returns whether an answer is outstanding.
-    fn level_peers(&mut self, peers: &[Member], out: &mut Vec<Command>) -> bool {
+    fn level_peers(&mut self, peers: &[Member], out: &mut Vec<PgCommand>) -> bool {
         let head = self.log.head();
         let skips = self.settings.breaks(Mutation::SkipLevelling);
         let Some(primary) = &mut self.primary else { return true };
@@ -261,7 +262,7 @@ impl Pg {
             primary.peering.tails_sent = true;
             primary.peering.asked_at = self.now;
             let mut behind = Vec::new();
-            for member in peers.iter().filter(|m| !primary.lacking.contains(&m.osd)) {
+            for member in peers.iter().filter(|m| !primary.lost_copies.contains(&m.osd)) {
                 let Some(info) = primary.peering.infos.get(&member.osd) else { continue };
                 let lacked = info.lacks.iter().filter(|object| !self.missing.contains_key(*object));
                 let lacked: Vec<ObjectId> = lacked.cloned().collect();
@@ -280,14 +281,14 @@ impl Pg {
     }
 
     /// Ends the round, with all participants equal: serves if all in-sync members take part and leases allow it.
-    fn finish_peering(&mut self, leases: &dyn LeaseView, peers: &[Member], out: &mut Vec<Command>) {
+    fn finish_peering(&mut self, leases: &dyn LeaseView, peers: &[Member], out: &mut Vec<PgCommand>) {
         if !self.is_quiet(leases, out) {
             return;
         }
         self.staged = None;
         if !self.temps.is_empty() {
             // These are left over from a tail that was given up.
-            self.persist_record(Durable::Nothing, out);
+            self.persist_record(OnCommit::Nothing, out);
         }
         let me = self.me.osd;
         let whole = self.in_sync().iter().all(|m| m.osd == me || peers.contains(m));
@@ -296,31 +297,31 @@ impl Pg {
         let proposed: Vec<Member> = peers.iter().copied().filter(|m| !self.in_sync().contains(m)).collect();
         let (now, head) = (self.now, self.log.head());
         let Some(primary) = &mut self.primary else { return };
-        primary.phase = Phase::Peered;
-        for member in proposed.into_iter().filter(|m| !primary.lacking.contains(&m.osd)) {
+        primary.phase = PrimaryPhase::Peered;
+        for member in proposed.into_iter().filter(|m| !primary.lost_copies.contains(&m.osd)) {
             // It is still sent every update while the outcome is unknown.
-            primary.catching_up.insert(member.osd, CatchUp::filled(member, head, now));
+            primary.catching_up.insert(member.osd, CatchUp::caught_up(member, head, now));
         }
-        if (!whole || !primary.lacking.is_empty() || !enough) && !below {
+        if (!whole || !primary.lost_copies.is_empty() || !enough) && !below {
             return;
         }
-        primary.phase = Phase::Active;
+        primary.phase = PrimaryPhase::Active;
         // R6: other OSDs may have been in contact with clients since this OSD served before, and waiting requests were not
         // recorded.
-        self.log.begin_terms(now);
+        self.log.restart_session_terms(now);
         // Each answer was sent after the record was durable.
-        primary.unrecorded.clear();
+        primary.record_unconfirmed.clear();
         primary.retried_at = now;
         self.fail_unfound(out);
         // Every in-sync member has all of it durable; a member that a proposal would add may not have it yet.
-        self.settle(leases, out);
+        self.ack_durable_writes(leases, out);
         // Leases may have been regained during peering.
         self.release_lease_waiters(leases, out);
     }
 
     /// Whether no earlier primary can hold a lease of this OSD (R4). The result is recorded for the whole reign, and durable
     /// before the next step.
-    fn is_quiet(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) -> bool {
+    fn is_quiet(&mut self, leases: &dyn LeaseView, out: &mut Vec<PgCommand>) -> bool {
         let interval = self.interval();
         if self.copy.activated == interval || self.settings.breaks(Mutation::SkipLeaseWait) {
             return true;
@@ -333,8 +334,10 @@ impl Pg {
         // Leases granted since this interval began do not count for a primary that lacks its map. If the first result were not
         // kept, an earlier primary that is alive would delay this one forever.
         let quiet = &mut primary.quiet;
-        let quiet_at =
-            holders.into_iter().map(|osd| *quiet.entry(osd).or_insert_with(|| leases.quiet_at(osd))).max();
+        let quiet_at = holders
+            .into_iter()
+            .map(|osd| *quiet.entry(osd).or_insert_with(|| leases.grants_expire_at(osd)))
+            .max();
         primary.quiet_at = quiet_at.filter(|at| self.now < *at);
         if primary.quiet_at.is_some() {
             return false;
@@ -342,12 +345,12 @@ impl Pg {
         self.copy.activated = interval;
         self.copy.lease_holders = vec![self.me.osd];
         self.holder_stores.clear();
-        self.persist_record(Durable::Nothing, out);
+        self.persist_record(OnCommit::Nothing, out);
         true
     }
 
     /// Continues as primary in the next interval, in which only the in-sync set changes: no peering is needed.
-    pub(crate) fn continue_primary(&mut self, next: &PgMembership, out: &mut Vec<Command>) {
+    pub(crate) fn continue_primary(&mut self, next: &PgMembership, out: &mut Vec<PgCommand>) {
         let Some(primary) = &mut self.primary else { return };
         // All proposals for this interval are void, except the one that took effect.
         primary.proposal = None;
@@ -355,46 +358,46 @@ impl Pg {
         primary.refused_at = 0;
         primary.handing_over = false;
         primary.departure = None;
-        primary.must_bump = false;
+        primary.needs_new_interval = false;
         let members: BTreeSet<OsdId> = next.in_sync.iter().map(|m| m.osd).collect();
         let joins = primary.catching_up.values().filter(|c| next.in_sync.contains(&c.member));
         // Unfound objects may have been found in the meantime.
         let may_mend = |c: &CatchUp| c.lacks_objects || !self.missing.is_empty();
-        self.mend |= joins.into_iter().any(may_mend);
+        self.repair_pending |= joins.into_iter().any(may_mend);
         primary.catching_up.retain(|_, c| !next.in_sync.contains(&c.member));
         primary.heads.retain(|osd, _| members.contains(osd) || primary.catching_up.contains_key(osd));
-        primary.lacking.retain(|osd| members.contains(osd));
+        primary.lost_copies.retain(|osd| members.contains(osd));
         let me = self.me.osd;
         primary.peering.peers = next.in_sync.iter().copied().filter(|m| m.osd != me).collect();
         self.note_replaced();
         let enough = next.in_sync.len() >= self.min_size();
         self.tell_record(next, out);
         let Some(primary) = &mut self.primary else { return };
-        if primary.phase != Phase::Active {
+        if primary.phase != PrimaryPhase::Active {
             // Without dead members or with new ones, it may be able to serve.
             self.start_peering(out);
         } else if !enough {
-            primary.phase = Phase::Peered;
+            primary.phase = PrimaryPhase::Peered;
         }
     }
 
     /// Sends the record to the members of an active PG, and asks whether it is durable: updates that they acknowledged under an
     /// earlier record are answered only when it is (R7). If peering starts, its queries do the same.
-    fn tell_record(&mut self, record: &PgMembership, out: &mut Vec<Command>) {
+    fn tell_record(&mut self, record: &PgMembership, out: &mut Vec<PgCommand>) {
         let (me, boot_nonce, interval, round) =
             (self.me.osd, self.boot_nonce, record.interval, self.next_read);
-        let Some(primary) = self.primary.as_mut().filter(|p| p.phase == Phase::Active) else { return };
+        let Some(primary) = self.primary.as_mut().filter(|p| p.phase == PrimaryPhase::Active) else { return };
         self.next_read += 1;
         primary.record_round = round;
-        primary.unrecorded = record.in_sync.iter().map(|m| m.osd).filter(|osd| *osd != me).collect();
-        for to in primary.unrecorded.iter().copied() {
-            out.push(Command::Send { to, msg: PeerMsg::Record { record: record.clone() } });
+        primary.record_unconfirmed = record.in_sync.iter().map(|m| m.osd).filter(|osd| *osd != me).collect();
+        for to in primary.record_unconfirmed.iter().copied() {
+            out.push(PgCommand::Send { to, msg: PeerMsg::Record { record: record.clone() } });
             let msg = PeerMsg::Query { interval, round, versions_after: None, boot_nonce };
-            out.push(Command::Send { to, msg });
+            out.push(PgCommand::Send { to, msg });
         }
     }
 
-    pub(crate) fn on_peer_reset(&mut self, osd: OsdId, out: &mut Vec<Command>) {
+    pub(crate) fn on_peer_reset(&mut self, osd: OsdId, out: &mut Vec<PgCommand>) {
         if self.replica.session.is_some_and(|s| s.primary == osd) {
             // Updates may be lost between those that arrived and later ones.
             self.replica.session = None;
@@ -402,7 +405,7 @@ impl Pg {
         if self.staged.as_ref().is_some_and(|s| s.from == osd) {
             self.staged = None;
         }
-        self.senders.remove(&osd);
+        self.tail_senders.remove(&osd);
         let required = self.required().any(|m| m.osd == osd);
         let Some(primary) = &mut self.primary else { return };
         primary.peering.infos.remove(&osd);

@@ -4,15 +4,15 @@
 //! orders clients' operations, `replica` follows, `recovery` fills members that catch up, `tail` moves the last updates between
 //! in-sync members.
 
-use crate::api::{Command, Event, LeaseView, MemberInfo, PeerMsg, PgQuery, PieceCursor, Reached};
-use crate::copy::{self, CopyRecord};
-use crate::damage::MAX_NAMED;
-use crate::log::{Admission, LogError, PgLog};
+use crate::api::{LeaseView, LimitHits, MemberInfo, PeerMsg, PgCommand, PgEvent, PgQuery, PieceCursor};
+use crate::damage::MAX_REPORTED_MISSING;
+use crate::log::{DupCheck, LogError, PgLog};
 use crate::membership::PromotionProposal;
-use crate::primary::{Phase, Primary};
-use crate::replica::{Arrived, Replica, Staged};
-use crate::restore::Restoring;
-use crate::settings::{Mutation, Settings};
+use crate::pg_info::{self, PgCopyInfo};
+use crate::primary::{Primary, PrimaryPhase};
+use crate::replica::{IncomingTail, ReceivedObject, Replica};
+use crate::restore::RestoreQuery;
+use crate::settings::{Mutation, PgSettings};
 use crate::tail::TailSender;
 use bytes::Bytes;
 use nacre_types::encoding::DecodeError;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 /// The action when a transaction is durable.
 #[derive(Clone, Debug)]
-pub(crate) enum Durable {
+pub(crate) enum OnCommit {
     /// Nothing.
     Nothing,
     /// A new membership is recorded.
@@ -52,7 +52,7 @@ pub(crate) enum Durable {
 
 /// The purpose of reading an object.
 #[derive(Clone, Debug)]
-pub(crate) enum ReadFor {
+pub(crate) enum ReadPurpose {
     /// The next object of a tail.
     Tail { to: OsdId },
     /// A member that catches up.
@@ -61,7 +61,7 @@ pub(crate) enum ReadFor {
 
 /// The purpose of listing objects.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum ListFor {
+pub(crate) enum ListPurpose {
     /// The source's side of a backfill of `osd`: scan number `scan`.
     Backfill { osd: OsdId, scan: u64 },
     /// A primary's scan of this copy, requested in `interval`.
@@ -74,7 +74,7 @@ pub struct Pg {
     pub(crate) id: PgId,
     pub(crate) me: Member,
     pub(crate) boot_nonce: u64,
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) settings: Arc<PgSettings>,
     pub(crate) now: u64,
     pub(crate) map: Option<Arc<OsdMap>>,
     pub(crate) up: Vec<OsdId>,
@@ -84,8 +84,8 @@ pub struct Pg {
     pub(crate) generation: u64,
     /// Whether the collection exists here.
     pub(crate) exists: bool,
-    pub(crate) copy: CopyRecord,
-    /// The stores with which the lease holders of `copy` were primary, as far as this process knows (R4).
+    pub(crate) copy: PgCopyInfo,
+    /// The stores with which the lease holders of `pg_info` were primary, as far as this process knows (R4).
     pub(crate) holder_stores: BTreeMap<OsdId, BTreeSet<Incarnation>>,
     pub(crate) missing: BTreeMap<ObjectId, Eversion>,
     pub(crate) temps: Vec<ObjectId>,
@@ -94,37 +94,37 @@ pub struct Pg {
     /// Everything up to this version is acknowledged, as far as this member knows.
     pub(crate) committed_to: Eversion,
     pub(crate) next_persist: u64,
-    pub(crate) pending: VecDeque<(u64, Durable)>,
+    pub(crate) pending: VecDeque<(u64, OnCommit)>,
     /// The transaction that records the membership in effect: nothing is acknowledged before it is durable (R7).
     pub(crate) record_persist: u64,
     /// The membership in effect.
     pub(crate) membership: Option<PgMembership>,
     /// Whether peering must start because in-sync members lack objects (R10).
-    pub(crate) mend: bool,
+    pub(crate) repair_pending: bool,
     /// The recent number of repairs per object, and since when they are counted.
     pub(crate) mended: BTreeMap<ObjectId, (u32, u64)>,
     /// The member takes part in no interval below this one (R3).
     pub(crate) promised: Interval,
-    pub(crate) restoring: Option<Restoring>,
+    pub(crate) restoring: Option<RestoreQuery>,
     /// A promotion or creation that this member proposed.
     pub(crate) own_proposal: Option<PromotionProposal>,
     pub(crate) primary: Option<Primary>,
     pub(crate) replica: Replica,
-    pub(crate) staged: Option<Staged>,
-    pub(crate) senders: BTreeMap<OsdId, TailSender>,
+    pub(crate) staged: Option<IncomingTail>,
+    pub(crate) tail_senders: BTreeMap<OsdId, TailSender>,
     pub(crate) next_read: u64,
-    pub(crate) reads: BTreeMap<u64, ReadFor>,
-    pub(crate) listings: BTreeMap<u64, ListFor>,
+    pub(crate) reads: BTreeMap<u64, ReadPurpose>,
+    pub(crate) listings: BTreeMap<u64, ListPurpose>,
     pub(crate) removing: bool,
     /// The interval, if its primary is not up, and since when.
     pub(crate) vacant: Option<(Interval, u64)>,
-    pub(crate) reached: Reached,
+    pub(crate) reached: LimitHits,
     state_since: (u64, u64),
 }
 
 impl Pg {
     /// Creates a PG of which this OSD has nothing yet.
-    pub fn new(pg: PgId, me: Member, boot_nonce: u64, settings: Arc<Settings>) -> Pg {
+    pub fn new(pg: PgId, me: Member, boot_nonce: u64, settings: Arc<PgSettings>) -> Pg {
         Pg {
             id: pg,
             me,
@@ -135,7 +135,7 @@ impl Pg {
             unlisted: Arc::from([]),
             generation: 0,
             exists: false,
-            copy: CopyRecord { complete: true, ..CopyRecord::default() },
+            copy: PgCopyInfo { complete: true, ..PgCopyInfo::default() },
             holder_stores: BTreeMap::new(),
             missing: BTreeMap::new(),
             temps: Vec::new(),
@@ -147,7 +147,7 @@ impl Pg {
             pending: VecDeque::new(),
             record_persist: 0,
             membership: None,
-            mend: false,
+            repair_pending: false,
             mended: BTreeMap::new(),
             promised: Interval(0),
             restoring: None,
@@ -155,13 +155,13 @@ impl Pg {
             primary: None,
             replica: Replica::default(),
             staged: None,
-            senders: BTreeMap::new(),
+            tail_senders: BTreeMap::new(),
             next_read: 1,
             reads: BTreeMap::new(),
             listings: BTreeMap::new(),
             removing: false,
             vacant: None,
-            reached: Reached::default(),
+            reached: LimitHits::default(),
             state_since: (0, 0),
         }
     }
@@ -172,11 +172,11 @@ impl Pg {
         pg: PgId,
         me: Member,
         boot_nonce: u64,
-        settings: Arc<Settings>,
+        settings: Arc<PgSettings>,
         meta: &[(String, Bytes)],
         log: Vec<(Eversion, Bytes)>,
     ) -> Result<Pg, DecodeError> {
-        let loaded = copy::load(meta)?;
+        let loaded = pg_info::load(meta)?;
         let log = PgLog::load(loaded.record.tail, log, &loaded.dups, settings.dups).map_err(corrupt_log)?;
         let mut machine = Pg::new(pg, me, boot_nonce, settings);
         machine.exists = true;
@@ -192,30 +192,31 @@ impl Pg {
     }
 
     /// Handles an event and appends the resulting commands to `out`. `now_ns` is CLOCK_BOOTTIME.
-    pub fn handle(&mut self, now_ns: u64, leases: &dyn LeaseView, event: Event, out: &mut Vec<Command>) {
+    pub fn handle(&mut self, now_ns: u64, leases: &dyn LeaseView, event: PgEvent, out: &mut Vec<PgCommand>) {
         self.now = now_ns;
         if self.removing {
             return self.refuse_while_removing(event, out);
         }
         let hot = matches!(
             event,
-            Event::Committed { .. } | Event::Peer { msg: PeerMsg::RepOp { .. } | PeerMsg::RepAck { .. }, .. }
+            PgEvent::Committed { .. }
+                | PgEvent::Peer { msg: PeerMsg::RepOp { .. } | PeerMsg::RepAck { .. }, .. }
         );
         match event {
-            Event::Executed { token, outcome } => return self.on_executed(leases, token, outcome, out),
-            Event::Client(op) => return self.on_client(leases, op, out),
-            Event::Committed { persist } => self.on_committed(leases, persist, out),
-            Event::Peer { from, msg } => self.on_peer(leases, from, msg, out),
-            Event::Map { map, up, unlisted } => self.on_map(map, up, unlisted, out),
-            Event::PeerReset(osd) => self.on_peer_reset(osd, out),
-            Event::Cas(reply) => self.on_cas(&reply),
-            Event::ObjectRead { read, piece } => self.on_object_read(read, piece, out),
-            Event::Listed { list, objects, end } => self.on_listed(list, objects, end, out),
-            Event::Reserved => self.on_reserved(),
-            Event::TargetReserved => self.on_target_reserved(out),
-            Event::TargetTooFull => self.on_target_too_full(out),
-            Event::Leases => self.release_lease_waiters(leases, out),
-            Event::Tick => self.on_tick(leases, out),
+            PgEvent::Executed { token, outcome } => return self.on_executed(leases, token, outcome, out),
+            PgEvent::Client(op) => return self.on_client(leases, op, out),
+            PgEvent::Committed { persist } => self.on_committed(leases, persist, out),
+            PgEvent::Peer { from, msg } => self.on_peer(leases, from, msg, out),
+            PgEvent::Map { map, up, unlisted } => self.on_map(map, up, unlisted, out),
+            PgEvent::PeerReset(osd) => self.on_peer_reset(osd, out),
+            PgEvent::Cas(reply) => self.on_cas(&reply),
+            PgEvent::ObjectRead { read, piece } => self.on_object_read(read, piece, out),
+            PgEvent::Listed { list, objects, end } => self.on_listed(list, objects, end, out),
+            PgEvent::Reserved => self.on_reserved(),
+            PgEvent::RemoteBackfillReserved => self.on_remote_backfill_reserved(out),
+            PgEvent::RemoteBackfillTooFull => self.on_remote_backfill_too_full(out),
+            PgEvent::Leases => self.release_lease_waiters(leases, out),
+            PgEvent::Tick => self.on_tick(leases, out),
         }
         if hot && self.is_settled() {
             self.resume_waiting(leases, out);
@@ -228,39 +229,39 @@ impl Pg {
     fn is_settled(&self) -> bool {
         match &self.primary {
             Some(primary) => {
-                primary.phase == Phase::Active
+                primary.phase == PrimaryPhase::Active
                     && primary.proposal.is_none()
-                    && !primary.recovers()
-                    && !self.mend
+                    && !primary.is_recovering()
+                    && !self.repair_pending
             }
             None => self.own_proposal.is_none() && self.restoring.is_none() && !self.interval().is_creation(),
         }
     }
 
     /// Advances everything that can advance, until nothing changes.
-    fn advance(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+    fn advance(&mut self, leases: &dyn LeaseView, out: &mut Vec<PgCommand>) {
         // With a smaller set, more updates may be committed.
-        self.settle(leases, out);
+        self.ack_durable_writes(leases, out);
         self.consider_restore(out);
-        self.consider_bid(out);
-        self.begin_mending(out);
-        self.step_peering(leases, out);
+        self.consider_promotion(out);
+        self.start_repair(out);
+        self.advance_peering(leases, out);
         self.consider_proposals(out);
-        self.note_blocked();
+        self.update_blocked();
         self.step_recovery(out);
         self.resume_waiting(leases, out);
         self.shed_waiting(out);
-        self.check_target(out);
+        self.check_remote_backfill(out);
     }
 
-    fn refuse_while_removing(&mut self, event: Event, out: &mut Vec<Command>) {
+    fn refuse_while_removing(&mut self, event: PgEvent, out: &mut Vec<PgCommand>) {
         match event {
-            Event::Client(op) => {
-                out.push(Command::Drop { token: op.token, reason: crate::api::DropReason::StaleInterval });
+            PgEvent::Client(op) => {
+                out.push(PgCommand::Drop { token: op.token, reason: crate::api::DropReason::StaleInterval });
             }
-            Event::Peer { from, msg: PeerMsg::Query { interval, round, .. } } => {
+            PgEvent::Peer { from, msg: PeerMsg::Query { interval, round, .. } } => {
                 let info = MemberInfo { boot_nonce: self.boot_nonce, ..MemberInfo::default() };
-                out.push(Command::Send {
+                out.push(PgCommand::Send {
                     to: from,
                     msg: PeerMsg::Info { interval, round, info, versions: None },
                 });
@@ -269,7 +270,7 @@ impl Pg {
         }
     }
 
-    fn on_peer(&mut self, leases: &dyn LeaseView, from: OsdId, msg: PeerMsg, out: &mut Vec<Command>) {
+    fn on_peer(&mut self, leases: &dyn LeaseView, from: OsdId, msg: PeerMsg, out: &mut Vec<PgCommand>) {
         match msg {
             PeerMsg::RepOp { interval, entry, txn, committed_to, trim_to, oldest_tid, boot_nonce } => {
                 let sender = (from, boot_nonce);
@@ -325,12 +326,12 @@ impl Pg {
             }
             PeerMsg::ReleaseBackfill { interval } => {
                 if self.follows(from, interval) {
-                    self.release_target(out);
+                    self.release_remote_backfill(out);
                 }
             }
-            PeerMsg::Lacks { interval } => self.on_lacks(from, interval),
+            PeerMsg::Lacks { interval } => self.on_missing_object(from, interval),
             PeerMsg::TailUnreadable { interval, object } => {
-                self.on_tail_arrived(from, interval, object, Arrived::Unreadable, out);
+                self.on_tail_arrived(from, interval, object, ReceivedObject::Unreadable, out);
             }
             PeerMsg::Unfound { interval, object, version } => {
                 self.on_unfound(from, interval, object, version, out);
@@ -342,35 +343,35 @@ impl Pg {
         }
     }
 
-    fn on_committed(&mut self, leases: &dyn LeaseView, persist: u64, out: &mut Vec<Command>) {
+    fn on_committed(&mut self, leases: &dyn LeaseView, persist: u64, out: &mut Vec<PgCommand>) {
         let mut acked = false;
         while self.pending.front().is_some_and(|(id, _)| *id <= persist) {
             let Some((_, durable)) = self.pending.pop_front() else { break };
             match durable {
-                Durable::Nothing => {}
-                Durable::Record => acked = true,
-                Durable::Head(head) | Durable::Rewritten(head) => {
+                OnCommit::Nothing => {}
+                OnCommit::Record => acked = true,
+                OnCommit::Head(head) | OnCommit::Rewritten(head) => {
                     self.durable_head = self.durable_head.max(head);
                     acked = true;
                 }
-                Durable::Info { to, interval, round, head, versions_after } => {
+                OnCommit::Info { to, interval, round, head, versions_after } => {
                     self.send_info(to, interval, round, head, versions_after, out);
                 }
-                Durable::TailDone { to, interval, head } => {
+                OnCommit::TailDone { to, interval, head } => {
                     self.durable_head = self.durable_head.max(head);
                     if to != self.me.osd {
-                        out.push(Command::Send { to, msg: PeerMsg::TailDone { interval, head } });
+                        out.push(PgCommand::Send { to, msg: PeerMsg::TailDone { interval, head } });
                     }
                 }
-                Durable::Piece { to, interval, object } | Durable::TailPiece { to, interval, object } => {
-                    out.push(Command::Send { to, msg: PeerMsg::PieceDone { interval, object } });
+                OnCommit::Piece { to, interval, object } | OnCommit::TailPiece { to, interval, object } => {
+                    out.push(PgCommand::Send { to, msg: PeerMsg::PieceDone { interval, object } });
                 }
-                Durable::CaughtLog { to, interval } => {
+                OnCommit::CaughtLog { to, interval } => {
                     let missing = self.missing.iter().map(|(o, v)| (o.clone(), *v)).collect();
-                    out.push(Command::Send { to, msg: PeerMsg::CaughtLog { interval, missing } });
+                    out.push(PgCommand::Send { to, msg: PeerMsg::CaughtLog { interval, missing } });
                 }
-                Durable::Pushed { to, interval, object, version } => {
-                    out.push(Command::Send { to, msg: PeerMsg::PushDone { interval, object, version } });
+                OnCommit::Pushed { to, interval, object, version } => {
+                    out.push(PgCommand::Send { to, msg: PeerMsg::PushDone { interval, object, version } });
                 }
             }
         }
@@ -378,22 +379,22 @@ impl Pg {
             return;
         }
         if self.primary.is_some() {
-            self.settle(leases, out);
+            self.ack_durable_writes(leases, out);
         } else {
             self.ack(out);
         }
     }
 
     /// Queues `txn`; `durable` is executed when it is durable.
-    pub(crate) fn persist(&mut self, txn: Transaction, durable: Durable, out: &mut Vec<Command>) {
+    pub(crate) fn persist(&mut self, txn: Transaction, durable: OnCommit, out: &mut Vec<PgCommand>) {
         let id = self.next_persist;
         self.next_persist += 1;
         self.pending.push_back((id, durable));
-        out.push(Command::Persist { id, txn });
+        out.push(PgCommand::Persist { id, txn });
     }
 
     /// Writes the copy's record, if there is a copy.
-    pub(crate) fn persist_record(&mut self, durable: Durable, out: &mut Vec<Command>) {
+    pub(crate) fn persist_record(&mut self, durable: OnCommit, out: &mut Vec<PgCommand>) {
         let mut txn = Transaction::new(self.id);
         if self.exists {
             if self.staged.is_none() && !self.temps.is_empty() {
@@ -408,7 +409,7 @@ impl Pg {
         self.copy.promised = self.promised;
         self.copy.tail = self.log.tail();
         self.copy.committed_to = self.committed_to;
-        copy::put_record(&self.copy, txn);
+        pg_info::put_record(&self.copy, txn);
     }
 
     /// Creates the collection in `txn`.
@@ -426,34 +427,34 @@ impl Pg {
         for temp in std::mem::take(&mut self.temps) {
             txn.push(TxnOp::Remove(temp));
         }
-        copy::put_temps(&[], txn);
+        pg_info::put_temps(&[], txn);
     }
 
     pub(crate) fn read_object(
         &mut self,
-        purpose: ReadFor,
+        purpose: ReadPurpose,
         object: ObjectId,
         cursor: PieceCursor,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) -> u64 {
         let read = self.next_read;
         self.next_read += 1;
         self.reads.insert(read, purpose);
-        out.push(Command::ReadObject { read, object, cursor, max_bytes: self.settings.push_bytes });
+        out.push(PgCommand::ReadObject { read, object, cursor, max_bytes: self.settings.push_bytes });
         read
     }
 
     pub(crate) fn list_objects(
         &mut self,
-        purpose: ListFor,
+        purpose: ListPurpose,
         from: Option<ObjectId>,
         max: usize,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         let list = self.next_read;
         self.next_read += 1;
         self.listings.insert(list, purpose);
-        out.push(Command::ListObjects { list, from, max });
+        out.push(PgCommand::ListObjects { list, from, max });
     }
 
     /// The interval in effect; 0 before the PG is created.
@@ -502,19 +503,19 @@ impl Pg {
     /// Whether an object that can't be read here is on no other in-sync member either, as far as is known: it can only be
     /// removed.
     pub fn is_unfound(&self, object: &ObjectId) -> bool {
-        self.is_active() && !self.mend && (self.lacks(object) || self.in_sync().len() < 2)
+        self.is_active() && !self.repair_pending && (self.lacks(object) || self.in_sync().len() < 2)
     }
 
     /// Objects that no in-sync member has, as far as is known, with the versions that are needed; `None` if this is not the
     /// primary of an active PG.
     pub fn unfound(&self) -> Option<impl Iterator<Item = (&ObjectId, Eversion)>> {
-        (self.is_active() && !self.mend)
+        (self.is_active() && !self.repair_pending)
             .then(|| self.missing.iter().map(|(object, needed)| (object, *needed)))
     }
 
     /// Whether clients' operations are served here now.
     pub fn is_active(&self) -> bool {
-        self.primary.as_ref().is_some_and(|primary| primary.phase == Phase::Active)
+        self.primary.as_ref().is_some_and(|primary| primary.phase == PrimaryPhase::Active)
     }
 
     /// The highest membership that is recorded in the copy (R7).
@@ -544,7 +545,7 @@ impl Pg {
 
     /// The required members that are up, each once.
     pub(crate) fn live_required(&self) -> Vec<Member> {
-        let mut live: Vec<Member> = self.required().copied().filter(|m| self.member_up(*m)).collect();
+        let mut live: Vec<Member> = self.required().copied().filter(|m| self.is_member_up(*m)).collect();
         live.sort_unstable();
         live.dedup();
         live
@@ -562,7 +563,7 @@ impl Pg {
         self.map.as_ref()?.pools.get(&self.id.pool).map(Arc::as_ref)
     }
 
-    pub(crate) fn member_up(&self, member: Member) -> bool {
+    pub(crate) fn is_member_up(&self, member: Member) -> bool {
         let by_id = self.settings.breaks(Mutation::IgnoreIncarnation);
         self.map.as_ref().is_some_and(|map| map.is_member_up(member) || by_id && map.is_up(member.osd))
     }
@@ -576,13 +577,13 @@ impl Pg {
             committed_to: self.committed_to,
             complete: self.copy.complete,
             missing: self.missing.len() as u64,
-            lacks: self.missing.keys().take(MAX_NAMED).cloned().collect(),
+            lacks: self.missing.keys().take(MAX_REPORTED_MISSING).cloned().collect(),
             boot_nonce: self.boot_nonce,
         }
     }
 
-    fn on_tick(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
-        self.retry_bid(out);
+    fn on_tick(&mut self, leases: &dyn LeaseView, out: &mut Vec<PgCommand>) {
+        self.retry_promotion(out);
         self.retry_primary(out);
         self.release_lease_waiters(leases, out);
         self.announce_stray(out);
@@ -595,21 +596,21 @@ impl Pg {
     }
 
     /// How often the bounds were reached.
-    pub fn reached(&self) -> Reached {
+    pub fn reached(&self) -> LimitHits {
         self.reached
     }
 
-    /// When to pass [`Event::Tick`] at the latest; `None` while nothing waits for a time.
+    /// When to pass [`PgEvent::Tick`] at the latest; `None` while nothing waits for a time.
     pub fn next_wake(&self) -> Option<u64> {
         let own_proposal =
             self.own_proposal.as_ref().map(|own_proposal| own_proposal.sent_at + self.settings.cas_retry_ns);
-        let asking = self.restoring.as_ref().filter(|_| self.seeks_records());
+        let asking = self.restoring.as_ref().filter(|_| self.collects_records());
         let restoring = asking.map(|r| r.asked_at + self.settings.retry_ns);
         let primary = self.primary.as_ref().and_then(|p| p.next_wake(&self.settings));
         let stray = self.is_stray().then_some(self.replica.announced_at + self.settings.retry_ns);
-        let mend = (self.mend && self.primary.is_some()).then_some(self.now);
+        let mend = (self.repair_pending && self.primary.is_some()).then_some(self.now);
         let bids = self.primary.is_none() && self.own_proposal.is_none();
-        let bid = self.turn_to_bid().filter(|at| bids && *at > self.now);
+        let bid = self.promotion_due_at().filter(|at| bids && *at > self.now);
         [own_proposal, restoring, primary, stray, mend, bid].into_iter().flatten().min()
     }
 
@@ -628,7 +629,7 @@ impl Pg {
     }
 
     /// Decides about a client's request: see [`PgLog::admit`].
-    pub fn admit(&self, reqid: ReqId, attempt: u32) -> Admission {
+    pub fn admit(&self, reqid: ReqId, attempt: u32) -> DupCheck {
         self.log.admit(reqid, attempt)
     }
 
@@ -642,9 +643,9 @@ impl Pg {
         self.log.user_version()
     }
 
-    /// Clients' requests that changed `object` recently: see [`PgLog::requests_of`].
+    /// Clients' requests that changed `object` recently: see [`PgLog::object_reqids`].
     pub fn requests_of(&self, object: &ObjectId, max: usize) -> Vec<(ReqId, u64)> {
-        self.log.requests_of(object, max)
+        self.log.object_reqids(object, max)
     }
 
     /// Statistics and state. `objects` is the number of objects in the collection; the host fills in sums and I/O.
@@ -691,7 +692,7 @@ impl Pg {
             stats,
             info: self.info(),
             membership: self.membership.clone(),
-            proposals: self.outstanding().cloned().collect(),
+            proposals: self.outstanding_proposals().cloned().collect(),
             phase,
             catching_up: self.catching_up(),
             blocked_by: self.blocked_by(),

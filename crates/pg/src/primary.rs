@@ -9,13 +9,13 @@
 mod commit;
 mod state;
 
-use crate::api::{ClientOp, Command, DropReason, Executed, LeaseView};
-use crate::log::{Admission, EntryKind, LogEntry, MAX_DUP_RESULT_BYTES};
-use crate::membership::{DEPARTURE_PATIENCE, Departure};
+use crate::api::{ClientOp, DropReason, ExecuteReply, LeaseView, PgCommand};
+use crate::log::{DupCheck, EntryKind, LogEntry, MAX_DUP_RESULT_BYTES};
+use crate::membership::{SHRINK_CHECK_RETRIES, ShrinkCheck};
 use crate::peering::Peering;
 use crate::pg::Pg;
 use crate::recovery::CatchUp;
-use crate::settings::{Mutation, Settings};
+use crate::settings::{Mutation, PgSettings};
 use bytes::Bytes;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, Eversion, Interval, OsdId, ReqId};
@@ -31,7 +31,7 @@ pub(crate) const MAX_LOG_BYTES: usize = 8 << 20;
 
 /// The phase of a primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum PrimaryPhase {
     /// Brings the in-sync members to one log.
     Peering,
     /// The members that are up are equal, but too few to serve.
@@ -71,22 +71,22 @@ impl Waiter {
 pub(crate) struct Primary {
     /// The interval since which this OSD has been primary without interruption.
     pub(crate) since: Interval,
-    pub(crate) phase: Phase,
+    pub(crate) phase: PrimaryPhase,
     pub(crate) peering: Peering,
     /// Whether the interval must rise before anything is ordered.
-    pub(crate) must_bump: bool,
+    pub(crate) needs_new_interval: bool,
     /// The highest interval that a member has promised to another OSD.
-    pub(crate) outbid: Interval,
+    pub(crate) highest_promised: Interval,
     /// The members that promised a later interval to another OSD.
-    pub(crate) outbidders: BTreeSet<OsdId>,
+    pub(crate) promised_elsewhere: BTreeSet<OsdId>,
     /// Required members whose OSD runs a different store now: answers of that OSD do not count for them.
     pub(crate) replaced: Vec<Member>,
     /// Required members that lack required data.
-    pub(crate) lacking: BTreeSet<OsdId>,
+    pub(crate) lost_copies: BTreeSet<OsdId>,
     /// The version up to which each other member's log is durable.
     pub(crate) heads: BTreeMap<OsdId, Eversion>,
     /// The in-sync members that have not confirmed that the record of the interval is durable on them (R7).
-    pub(crate) unrecorded: BTreeSet<OsdId>,
+    pub(crate) record_unconfirmed: BTreeSet<OsdId>,
     /// The number of the query whose answer confirms it.
     pub(crate) record_round: u64,
     inflight: VecDeque<Inflight>,
@@ -104,7 +104,7 @@ pub(crate) struct Primary {
     pub(crate) refused: Vec<PgMembership>,
     pub(crate) refused_at: u64,
     pub(crate) handing_over: bool,
-    pub(crate) departure: Option<Departure>,
+    pub(crate) departure: Option<ShrinkCheck>,
     pub(crate) catching_up: BTreeMap<OsdId, CatchUp>,
     /// Members that need a backfill, which the map's flags currently forbid.
     pub(crate) deferred: BTreeSet<Member>,
@@ -141,15 +141,15 @@ impl Primary {
     pub(crate) fn new(since: Interval, must_bump: bool) -> Primary {
         Primary {
             since,
-            phase: Phase::Peering,
+            phase: PrimaryPhase::Peering,
             peering: Peering::default(),
-            must_bump,
-            outbid: Interval(0),
-            outbidders: BTreeSet::new(),
+            needs_new_interval: must_bump,
+            highest_promised: Interval(0),
+            promised_elsewhere: BTreeSet::new(),
             replaced: Vec::new(),
-            lacking: BTreeSet::new(),
+            lost_copies: BTreeSet::new(),
             heads: BTreeMap::new(),
-            unrecorded: BTreeSet::new(),
+            record_unconfirmed: BTreeSet::new(),
             record_round: 0,
             inflight: VecDeque::new(),
             inflight_bytes: 0,
@@ -238,22 +238,24 @@ impl Primary {
     }
 
     /// Whether members are being filled or are about to be.
-    pub(crate) fn recovers(&self) -> bool {
+    pub(crate) fn is_recovering(&self) -> bool {
         !self.catching_up.is_empty() || self.slot_asked
     }
 
     pub(crate) fn phase_name(&self) -> &'static str {
         match self.phase {
-            Phase::Peering if self.quiet_at.is_some() => "waiting for an earlier primary's leases to run out",
-            Phase::Peering => "peering",
-            Phase::Peered => "peered, but too few members to serve",
-            Phase::Active => "active",
+            PrimaryPhase::Peering if self.quiet_at.is_some() => {
+                "waiting for an earlier primary's leases to run out"
+            }
+            PrimaryPhase::Peering => "peering",
+            PrimaryPhase::Peered => "peered, but too few members to serve",
+            PrimaryPhase::Active => "active",
         }
     }
 
-    pub(crate) fn next_wake(&self, settings: &Settings) -> Option<u64> {
+    pub(crate) fn next_wake(&self, settings: &PgSettings) -> Option<u64> {
         let peering = match self.phase {
-            Phase::Peering if !self.must_bump => {
+            PrimaryPhase::Peering if !self.needs_new_interval => {
                 let asked = self.peering.retry_at(settings.retry_ns);
                 Some(self.quiet_at.map_or(asked, |quiet_at| quiet_at.min(asked)))
             }
@@ -265,31 +267,32 @@ impl Primary {
         let retry = stuck.then_some(self.retried_at + settings.retry_ns);
         let recovers = !self.catching_up.is_empty();
         let recovery = recovers.then_some(self.recovery_retried_at + settings.retry_ns);
-        let departure = self.departure.as_ref().map(|d| d.asked_at + DEPARTURE_PATIENCE * settings.retry_ns);
+        let departure =
+            self.departure.as_ref().map(|d| d.asked_at + SHRINK_CHECK_RETRIES * settings.retry_ns);
         [peering, proposal, refused, retry, recovery, departure].into_iter().flatten().min()
     }
 }
 
 /// Appends an operation. One that the host had before precedes the operations on its object that arrived later.
 pub(crate) fn enqueue(waiting: &mut VecDeque<ClientOp>, op: ClientOp) {
-    let came_later = |other: &ClientOp| !other.resumed && other.object == op.object;
-    let at = if op.resumed { waiting.iter().position(came_later) } else { None };
+    let came_later = |other: &ClientOp| !other.requeued && other.object == op.object;
+    let at = if op.requeued { waiting.iter().position(came_later) } else { None };
     waiting.insert(at.unwrap_or(waiting.len()), op);
 }
 
 impl Pg {
     // Admission.
 
-    pub(crate) fn on_client(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
+    pub(crate) fn on_client(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<PgCommand>) {
         let stale = self.settings.breaks(Mutation::ExecuteStaleOps);
         let limit = self.waiting_limit();
         let is_stalled = self.is_stalled();
         let Some(primary) = &mut self.primary else {
-            out.push(Command::Drop { token: op.token, reason: DropReason::StaleInterval });
+            out.push(PgCommand::Drop { token: op.token, reason: DropReason::StaleInterval });
             return;
         };
         if op.interval < primary.since && !stale {
-            out.push(Command::Drop { token: op.token, reason: DropReason::StaleInterval });
+            out.push(PgCommand::Drop { token: op.token, reason: DropReason::StaleInterval });
             return;
         }
         let is_first = primary.waiting.is_empty();
@@ -300,8 +303,8 @@ impl Pg {
         let may_start = is_first && !(is_stalled && is_full);
         if may_start && !self.waits_for_copy(&op) && self.can_order(&op) {
             self.start(leases, op, out);
-        } else if is_full && !op.resumed {
-            out.push(Command::Drop { token: op.token, reason: DropReason::Full });
+        } else if is_full && !op.requeued {
+            out.push(PgCommand::Drop { token: op.token, reason: DropReason::Full });
         } else if let Some(primary) = &mut self.primary {
             enqueue(&mut primary.waiting, op);
             if is_first {
@@ -313,9 +316,9 @@ impl Pg {
     /// Whether the PG's state permits the execution of operations.
     fn serves(&self, primary: &Primary) -> bool {
         let below = self.settings.breaks(Mutation::AckBelowMinSize);
-        primary.phase == Phase::Active
+        primary.phase == PrimaryPhase::Active
             && !primary.handing_over
-            && !self.mend
+            && !self.repair_pending
             && !self.interval().is_creation()
             && (self.in_sync().len() >= self.min_size() || below)
     }
@@ -348,12 +351,12 @@ impl Pg {
     }
 
     /// Whether clients get answers: the PG serves, and everything that answers need is available as far as is known.
-    pub fn answers(&self, leases: &dyn LeaseView) -> bool {
-        self.executes() && self.holds_leases(leases)
+    pub fn can_answer(&self, leases: &dyn LeaseView) -> bool {
+        self.can_execute() && self.holds_leases(leases)
     }
 
     /// Whether operations are executed as they arrive, and previously executed ones make progress.
-    pub fn executes(&self) -> bool {
+    pub fn can_execute(&self) -> bool {
         self.primary.as_ref().is_some_and(|primary| self.serves(primary)) && !self.is_stalled()
     }
 
@@ -363,9 +366,9 @@ impl Pg {
 
     /// Records whether too few members are up for anything to be committed. Must be called when the map or the membership has
     /// changed.
-    pub(crate) fn note_blocked(&mut self) {
+    pub(crate) fn update_blocked(&mut self) {
         let set = self.in_sync();
-        let live = set.iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
+        let live = set.iter().filter(|m| m.osd == self.me.osd || self.is_member_up(**m)).count();
         let blocked = live < set.len() && live < self.min_size();
         if let Some(primary) = &mut self.primary {
             primary.blocked = blocked;
@@ -383,14 +386,14 @@ impl Pg {
     }
 
     /// Drops the latest of the waiting operations that exceed the limit.
-    pub(crate) fn shed_waiting(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn shed_waiting(&mut self, out: &mut Vec<PgCommand>) {
         let limit = self.waiting_limit();
         let Some(primary) = self.primary.as_mut().filter(|p| p.waiting.len() > limit) else { return };
         let shed = primary.waiting.drain(limit..);
-        out.extend(shed.map(|op| Command::Drop { token: op.token, reason: DropReason::Full }));
+        out.extend(shed.map(|op| PgCommand::Drop { token: op.token, reason: DropReason::Full }));
     }
 
-    pub(crate) fn resume_waiting(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+    pub(crate) fn resume_waiting(&mut self, leases: &dyn LeaseView, out: &mut Vec<PgCommand>) {
         self.release_copied();
         // The host answers `Execute` immediately, but only after this event: so one at a time.
         while let Some(primary) = self.primary.as_mut().filter(|p| p.executing.is_none())
@@ -415,27 +418,27 @@ impl Pg {
         }
     }
 
-    fn start(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
-        self.log.note_oldest(op.reqid.client, op.oldest_tid, self.now);
+    fn start(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<PgCommand>) {
+        self.log.update_oldest_tid(op.reqid.client, op.oldest_tid, self.now);
         if op.write && !self.settings.breaks(Mutation::ForgetDups) {
             // For vouched operations, the host determines the outcome of resends.
-            let attempt = if op.vouched { 0 } else { op.attempt };
+            let attempt = if op.dup_check_by_host { 0 } else { op.attempt };
             match self.log.admit(op.reqid, attempt) {
-                Admission::Execute => {}
-                Admission::Refused if self.settings.breaks(Mutation::ExecuteForgotten) => {}
-                Admission::Refused => {
-                    out.push(Command::Refuse { token: op.token, errno: Errno::ESTALE });
+                DupCheck::Execute => {}
+                DupCheck::Refused if self.settings.breaks(Mutation::ExecuteForgotten) => {}
+                DupCheck::Refused => {
+                    out.push(PgCommand::Refuse { token: op.token, errno: Errno::ESTALE });
                     return;
                 }
                 // The contents that it wrote are lost.
-                Admission::Duplicate(_) if self.lacks(&op.object) => {
-                    out.push(Command::Refuse { token: op.token, errno: Errno::EIO });
+                DupCheck::Duplicate(_) if self.lacks(&op.object) => {
+                    out.push(PgCommand::Refuse { token: op.token, errno: Errno::EIO });
                     return;
                 }
-                Admission::Duplicate(dup) if dup.version <= self.committed_to => {
+                DupCheck::Duplicate(dup) if dup.version <= self.committed_to => {
                     return self.answer(leases, Waiter::Dup(op.token, op.reqid), out);
                 }
-                Admission::Duplicate(dup) => {
+                DupCheck::Duplicate(dup) => {
                     if let Some(primary) = &mut self.primary {
                         primary.wait_for_commit(dup.version, Waiter::Dup(op.token, op.reqid));
                     }
@@ -449,23 +452,25 @@ impl Pg {
         let Some(primary) = &mut self.primary else { return };
         assert!(primary.executing.is_none(), "an execution must be answered before the next event");
         primary.executing = Some((op, version));
-        out.push(Command::Execute { token, version });
+        out.push(PgCommand::Execute { token, version });
     }
 
     pub(crate) fn on_executed(
         &mut self,
         leases: &dyn LeaseView,
         token: u64,
-        outcome: Executed,
-        out: &mut Vec<Command>,
+        outcome: ExecuteReply,
+        out: &mut Vec<PgCommand>,
     ) {
         let Some((op, version)) = self.primary.as_mut().and_then(|p| p.executing.take()) else { return };
         assert_eq!(op.token, token, "executions are answered in order");
         match outcome {
-            Executed::Damaged { removal } => return self.on_damaged_op(leases, op, version, removal, out),
-            Executed::Read => self.answer_read(leases, &op, out),
-            Executed::Withdrawn => {}
-            Executed::Write { txn, delete, prior, user_version, mtime_ns, result } => {
+            ExecuteReply::Damaged { removal } => {
+                return self.on_damaged_op(leases, op, version, removal, out);
+            }
+            ExecuteReply::Read => self.answer_read(leases, &op, out),
+            ExecuteReply::Withdrawn => {}
+            ExecuteReply::Write { txn, delete, prior, user_version, mtime_ns, result } => {
                 let kind = if delete { EntryKind::Delete } else { EntryKind::Modify };
                 let object = op.object.clone();
                 let reqid = op.reqid;
@@ -477,17 +482,17 @@ impl Pg {
                     reqid,
                     user_version,
                     mtime_ns,
-                    result: kept(result),
+                    result: dup_result(result),
                 };
                 self.replicate(entry, txn, &op, out);
             }
             // No client waits for the OSD's own requests, and they are never sent again.
-            Executed::Unchanged { .. }
+            ExecuteReply::Unchanged { .. }
                 if op.reqid.client == ClientId(0) || self.settings.breaks(Mutation::ForgetUnchanged) =>
             {
                 self.answer_read(leases, &op, out);
             }
-            Executed::Failed { result } | Executed::Unchanged { result } => {
+            ExecuteReply::Failed { result } | ExecuteReply::Unchanged { result } => {
                 // After this answer, a late copy of the request must not take effect. So the absence of an effect is an update
                 // too. It is durable on all members before the answer, because the copy may reach another primary.
                 let entry = LogEntry {
@@ -498,7 +503,7 @@ impl Pg {
                     reqid: op.reqid,
                     user_version: 0,
                     mtime_ns: 0,
-                    result: kept(result),
+                    result: dup_result(result),
                 };
                 self.replicate(entry, Transaction::new(self.id), &op, out);
             }
@@ -506,7 +511,7 @@ impl Pg {
         self.resume_waiting(leases, out);
     }
 
-    fn answer_read(&mut self, leases: &dyn LeaseView, op: &ClientOp, out: &mut Vec<Command>) {
+    fn answer_read(&mut self, leases: &dyn LeaseView, op: &ClientOp, out: &mut Vec<PgCommand>) {
         let uncommitted = self.settings.breaks(Mutation::ReadUncommitted);
         let newest = match op.listing {
             true => Some(self.log.head()),
@@ -521,7 +526,7 @@ impl Pg {
     }
 
     /// R4: replies only while no other primary can act.
-    fn answer(&mut self, leases: &dyn LeaseView, waiter: Waiter, out: &mut Vec<Command>) {
+    fn answer(&mut self, leases: &dyn LeaseView, waiter: Waiter, out: &mut Vec<PgCommand>) {
         if self.holds_leases(leases) {
             self.answer_now(waiter, out);
         } else if let Some(primary) = &mut self.primary {
@@ -529,12 +534,12 @@ impl Pg {
         }
     }
 
-    fn answer_now(&self, waiter: Waiter, out: &mut Vec<Command>) {
+    fn answer_now(&self, waiter: Waiter, out: &mut Vec<PgCommand>) {
         out.push(match waiter {
-            Waiter::Reply(token) => Command::Reply { token },
+            Waiter::Reply(token) => PgCommand::Reply { token },
             Waiter::Dup(token, reqid) => match self.log.lookup(reqid) {
-                Some(dup) => Command::ReplyDup { token, version: dup.version, result: dup.result },
-                None => Command::Refuse { token, errno: Errno::ESTALE },
+                Some(dup) => PgCommand::ReplyDup { token, version: dup.version, result: dup.result },
+                None => PgCommand::Refuse { token, errno: Errno::ESTALE },
             },
         });
     }
@@ -543,15 +548,15 @@ impl Pg {
     pub fn holds_leases(&self, leases: &dyn LeaseView) -> bool {
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
         self.settings.breaks(Mutation::IgnoreLease)
-            || self.required().all(|m| leases.held_from(m.osd, epoch))
+            || self.required().all(|m| leases.holds_lease(m.osd, epoch))
                 && self.primary.as_ref().is_some_and(|p| !p.handing_over)
     }
 
-    pub(crate) fn release_lease_waiters(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+    pub(crate) fn release_lease_waiters(&mut self, leases: &dyn LeaseView, out: &mut Vec<PgCommand>) {
         if self.primary.as_ref().is_none_or(|p| p.wait_lease.is_empty()) || !self.holds_leases(leases) {
             return;
         }
-        if let Some(primary) = self.primary.as_mut().filter(|p| p.phase == Phase::Active) {
+        if let Some(primary) = self.primary.as_mut().filter(|p| p.phase == PrimaryPhase::Active) {
             for waiter in std::mem::take(&mut primary.wait_lease) {
                 self.answer_now(waiter, out);
             }
@@ -559,16 +564,16 @@ impl Pg {
     }
 
     /// Repeats the requests that the primary still waits for.
-    pub(crate) fn retry_primary(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn retry_primary(&mut self, out: &mut Vec<PgCommand>) {
         let (now, settings) = (self.now, self.settings.clone());
         self.retry_peering(out);
-        let members_move = self.agreed_by_members() > self.committed_to;
+        let members_move = self.durable_on_required() > self.committed_to;
         let Some(primary) = &mut self.primary else { return };
         if let Some((cas, sent)) = &mut primary.proposal
             && now >= *sent + settings.cas_retry_ns
         {
             *sent = now;
-            out.push(Command::Propose(cas.clone()));
+            out.push(PgCommand::Propose(cas.clone()));
         }
         if now >= primary.refused_at + settings.cas_retry_ns {
             primary.refused_at = 0;
@@ -582,8 +587,8 @@ impl Pg {
             return;
         }
         primary.retried_at = now;
-        let stuck = primary.phase == Phase::Active && !primary.inflight.is_empty() && !members_move;
-        if stuck && self.in_sync().iter().all(|m| m.osd == self.me.osd || self.member_up(*m)) {
+        let stuck = primary.phase == PrimaryPhase::Active && !primary.inflight.is_empty() && !members_move;
+        if stuck && self.in_sync().iter().all(|m| m.osd == self.me.osd || self.is_member_up(*m)) {
             // All members are up without progress: a connection lost a message.
             self.start_peering(out);
         }
@@ -596,6 +601,6 @@ impl Pg {
 }
 
 /// The part of a reply that is kept for resends.
-pub(crate) fn kept(result: Bytes) -> Bytes {
+pub(crate) fn dup_result(result: Bytes) -> Bytes {
     if result.len() > MAX_DUP_RESULT_BYTES { Bytes::new() } else { result }
 }

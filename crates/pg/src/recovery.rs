@@ -12,17 +12,17 @@
 mod listing;
 mod pushing;
 
-use crate::api::{CatchUpStatus, Command, MemberInfo, PeerMsg, PieceCursor};
+use crate::api::{CatchUpStatus, MemberInfo, PeerMsg, PgCommand, PieceCursor};
 use crate::log::EntryKind;
-use crate::pg::{ListFor, Pg};
-use crate::primary::{Phase, Primary};
+use crate::pg::{ListPurpose, Pg};
+use crate::primary::{Primary, PrimaryPhase};
 use crate::settings::Mutation;
 use listing::compare;
 use nacre_types::ids::{Eversion, Interval, OsdId};
 use nacre_types::object::ObjectId;
 use nacre_types::osdmap::{Member, OsdMap, flag};
 use nacre_types::stats::pg_state;
-use pushing::{Piece, Pushing};
+use pushing::{InflightPush, PushStep};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Priorities of slots (`osd_types.h`): for a PG that has fewer copies than its pool's min_size, for copying missing objects,
@@ -97,7 +97,7 @@ pub(crate) struct CatchUp {
     missing: BTreeMap<ObjectId, Eversion>,
     pub(crate) acked: Eversion,
     /// Objects in transfer.
-    pushing: BTreeMap<ObjectId, Pushing>,
+    pushing: BTreeMap<ObjectId, InflightPush>,
     /// Objects that were sent completely and whose arrival is not confirmed.
     unconfirmed: BTreeSet<ObjectId>,
     /// Objects that can't be read here.
@@ -128,7 +128,7 @@ impl CatchUp {
     }
 
     /// A member that has all objects, with its log durable up to `head`.
-    pub(crate) fn filled(member: Member, head: Eversion, now: u64) -> CatchUp {
+    pub(crate) fn caught_up(member: Member, head: Eversion, now: u64) -> CatchUp {
         CatchUp { stage: Stage::Ready, acked: head, ..CatchUp::new(member, 0, now) }
     }
 
@@ -139,7 +139,7 @@ impl CatchUp {
 
     /// Whether updates are acknowledged only once they are durable on it too, though it is no member yet: it has had all
     /// objects for a while, and clients write faster than its disk.
-    pub(crate) fn holds_writes(&self, now: u64, patience: u64) -> bool {
+    pub(crate) fn delays_acks(&self, now: u64, patience: u64) -> bool {
         self.stage == Stage::Ready && now >= self.ready_at + patience
     }
 
@@ -150,7 +150,7 @@ impl CatchUp {
             Stage::Asked | Stage::Reserving | Stage::Log | Stage::Finishing => true,
             Stage::Filling => {
                 !self.unconfirmed.is_empty()
-                    || self.pushing.values().any(Pushing::is_awaited)
+                    || self.pushing.values().any(InflightPush::is_awaited)
                     || self.backfill.as_ref().is_some_and(scanned)
             }
             Stage::Ready => self.acked < target,
@@ -163,7 +163,7 @@ impl CatchUp {
     }
 
     /// Whether it applies an update of `object`, or only logs it; records the consequences.
-    pub(crate) fn takes(&mut self, object: &ObjectId, version: Eversion, kind: EntryKind) -> bool {
+    pub(crate) fn should_send_op(&mut self, object: &ObjectId, version: Eversion, kind: EntryKind) -> bool {
         if kind == EntryKind::Error {
             return true;
         }
@@ -200,20 +200,20 @@ impl CatchUp {
     }
 
     pub(crate) fn is_copying(&self, object: &ObjectId) -> bool {
-        self.pushing.get(object).is_some_and(Pushing::is_in_pieces)
+        self.pushing.get(object).is_some_and(InflightPush::is_in_pieces)
     }
 }
 
 impl Pg {
     /// Starts, continues and ends the filling of members.
-    pub(crate) fn step_recovery(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn step_recovery(&mut self, out: &mut Vec<PgCommand>) {
         let Some(map) = self.map.clone() else { return };
         let in_sync: BTreeSet<Member> = self.in_sync().iter().copied().collect();
         let proposed: BTreeSet<OsdId> =
-            self.outstanding().flat_map(|m| m.in_sync.iter().map(|m| m.osd)).collect();
+            self.outstanding_proposals().flat_map(|m| m.in_sync.iter().map(|m| m.osd)).collect();
         let wanted: Vec<Member> = self.up.iter().filter_map(|osd| map.member(*osd)).collect();
         let now = self.now;
-        let live = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
+        let live = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.is_member_up(**m)).count();
         let (size, min_size) = (self.size(), self.min_size());
         let priority = |backfill: bool| match backfill {
             _ if live < min_size => PRIORITY_INACTIVE,
@@ -226,7 +226,7 @@ impl Pg {
         primary.catching_up.retain(|osd, c| {
             map.is_member_up(c.member) && (wanted.contains(&c.member) || proposed.contains(osd))
         });
-        if primary.phase == Phase::Peering || self.restoring.is_some() {
+        if primary.phase == PrimaryPhase::Peering || self.restoring.is_some() {
             return;
         }
         let paused = map.has_flag(flag::NORECOVER);
@@ -234,10 +234,10 @@ impl Pg {
         let Some(primary) = &mut self.primary else { return };
         for to in primary.defer_backfills(no_backfill, &wanted, &proposed) {
             let interval = self.membership.as_ref().map_or(Interval(0), |m| m.interval);
-            out.push(Command::Send { to, msg: PeerMsg::ReleaseBackfill { interval } });
+            out.push(PgCommand::Send { to, msg: PeerMsg::ReleaseBackfill { interval } });
         }
         if primary.slot_held {
-            self.bound_log(out);
+            self.trim_oversized_log(out);
         }
         let Some(primary) = &mut self.primary else { return };
         // Peering brings members that a proposal with unknown outcome would add up to date, without removing anything.
@@ -254,7 +254,7 @@ impl Pg {
                     versions_after: Some(self.log.tail()),
                     boot_nonce: self.boot_nonce,
                 };
-                out.push(Command::Send { to: member.osd, msg });
+                out.push(PgCommand::Send { to: member.osd, msg });
             }
         }
         let lacks = |m: &&Member| !in_sync.contains(m) && !primary.deferred.contains(m);
@@ -266,7 +266,7 @@ impl Pg {
             primary.slot_asked = false;
             primary.slot_held = false;
             primary.slot_backfill = false;
-            out.push(Command::Release);
+            out.push(PgCommand::Release);
         }
         let backfill = primary.slot_backfill || must_change;
         let priority = priority(backfill);
@@ -278,7 +278,7 @@ impl Pg {
             }
             primary.slot_asked = true;
             primary.slot_priority = priority;
-            out.push(Command::Reserve { backfill: primary.slot_backfill, priority });
+            out.push(PgCommand::Reserve { backfill: primary.slot_backfill, priority });
         }
         let members: Vec<OsdId> = primary.catching_up.keys().copied().collect();
         for osd in members {
@@ -288,7 +288,7 @@ impl Pg {
 
     /// Whether the map's flags forbid backfills of this PG.
     fn backfill_is_forbidden(&self, map: &OsdMap) -> bool {
-        let live = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
+        let live = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.is_member_up(**m)).count();
         map.has_flag(flag::NOBACKFILL) || map.has_flag(flag::NOREBALANCE) && live >= self.size()
     }
 
@@ -306,7 +306,7 @@ impl Pg {
         round: u64,
         info: &MemberInfo,
         versions: &[Eversion],
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         let interval = self.interval();
         // Equal versions mean equal histories up to them; below this log's tail nothing can be compared.
@@ -334,7 +334,7 @@ impl Pg {
         if common.is_none() {
             catching_up.stage = Stage::Reserving;
             let msg = PeerMsg::ReserveBackfill { interval, priority: primary.slot_priority };
-            out.push(Command::Send { to: from, msg });
+            out.push(PgCommand::Send { to: from, msg });
             return;
         }
         self.send_catch_up(from, common, out);
@@ -346,10 +346,10 @@ impl Pg {
         from: OsdId,
         interval: Interval,
         granted: bool,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         let known = self.reign_includes(interval);
-        let is_proposed = self.proposed(from);
+        let is_proposed = self.is_proposed(from);
         let Some(primary) = &mut self.primary else { return };
         let Some(catching_up) = primary.catching_up.get_mut(&from).filter(|_| known) else { return };
         match catching_up.stage {
@@ -378,7 +378,7 @@ impl Pg {
     }
 
     /// Sends a member this log: its own log up to `common` remains. Without `common`, the member is backfilled.
-    fn send_catch_up(&mut self, to: OsdId, common: Option<Eversion>, out: &mut Vec<Command>) {
+    fn send_catch_up(&mut self, to: OsdId, common: Option<Eversion>, out: &mut Vec<PgCommand>) {
         let (now, interval, tail) = (self.now, self.interval(), self.log.tail());
         let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) else {
             return;
@@ -391,7 +391,7 @@ impl Pg {
         let backfill = common.is_none();
         let dups = if backfill { self.log.dup_snapshot() } else { Default::default() };
         let msg = PeerMsg::CatchUp { interval, common: kept, tail, entries, dups, backfill };
-        out.push(Command::Send { to, msg });
+        out.push(PgCommand::Send { to, msg });
     }
 
     pub(crate) fn on_caught_log(
@@ -428,7 +428,7 @@ impl Pg {
         primary.catching_up.values().filter(ready).map(|c| c.member).collect()
     }
 
-    fn fill(&mut self, osd: OsdId, out: &mut Vec<Command>) {
+    fn fill(&mut self, osd: OsdId, out: &mut Vec<PgCommand>) {
         let (interval, scan) = (self.interval(), self.settings.scan_objects.max(2));
         let max = self.settings.max_recoveries.max(1);
         let paused = self.map.as_ref().is_some_and(|map| map.has_flag(flag::NORECOVER));
@@ -501,7 +501,7 @@ impl Pg {
                         catching_up.stage = Stage::Finishing;
                         catching_up.heard_at = now;
                         let msg = PeerMsg::BackfillCursor { interval, cursor: None };
-                        out.push(Command::Send { to: osd, msg });
+                        out.push(PgCommand::Send { to: osd, msg });
                         return;
                     }
                     return self.fill(osd, out);
@@ -522,27 +522,27 @@ impl Pg {
             }
         }
         if let Some(from) = scan_from {
-            self.list_objects(ListFor::Backfill { osd, scan: next_scan }, from.clone(), scan, out);
+            self.list_objects(ListPurpose::Backfill { osd, scan: next_scan }, from.clone(), scan, out);
             let msg = PeerMsg::Scan { interval, scan: next_scan, from, max: scan as u64 };
-            out.push(Command::Send { to: osd, msg });
+            out.push(PgCommand::Send { to: osd, msg });
         }
         for (object, version) in unfound {
-            out.push(Command::Send { to: osd, msg: PeerMsg::Unfound { interval, object, version } });
+            out.push(PgCommand::Send { to: osd, msg: PeerMsg::Unfound { interval, object, version } });
         }
         for object in start {
-            self.read_push(osd, object, (PieceCursor::default(), Piece::First), out);
+            self.read_push(osd, object, (PieceCursor::default(), PushStep::First), out);
         }
     }
 
     /// Repeats requests that were not answered. A member that stays silent starts over.
-    pub(crate) fn retry_recovery(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn retry_recovery(&mut self, out: &mut Vec<PgCommand>) {
         let (now, retry, interval) = (self.now, self.settings.retry_ns, self.interval());
         let (committed_to, head) = (self.committed_to, self.log.head());
-        let target = |c: &CatchUp| if c.holds_writes(now, retry) { head } else { committed_to };
+        let target = |c: &CatchUp| if c.delays_acks(now, retry) { head } else { committed_to };
         let Some(primary) = &mut self.primary else { return };
         for (osd, _) in primary.catching_up.iter().filter(|(_, c)| c.stage == Stage::Reserving) {
             let msg = PeerMsg::ReserveBackfill { interval, priority: primary.slot_priority };
-            out.push(Command::Send { to: *osd, msg });
+            out.push(PgCommand::Send { to: *osd, msg });
         }
         let mut lost = Vec::new();
         for (osd, catching_up) in &mut primary.catching_up {
@@ -562,7 +562,7 @@ impl Pg {
             .map(|(osd, _)| *osd)
             .collect();
         for osd in silent {
-            if !self.proposed(osd)
+            if !self.is_proposed(osd)
                 && let Some(primary) = &mut self.primary
             {
                 primary.catching_up.remove(&osd);
@@ -570,7 +570,7 @@ impl Pg {
         }
         for (osd, object, at) in lost {
             if self.primary.as_ref().is_some_and(|p| p.catching_up.contains_key(&osd)) {
-                self.read_push(osd, object, (at, Piece::Again), out);
+                self.read_push(osd, object, (at, PushStep::Again), out);
             }
         }
         self.step_recovery(out);
@@ -603,7 +603,7 @@ impl Pg {
     /// The degraded and misplaced object copies, and the targets of backfill.
     pub(crate) fn recovery_counts(&self, objects: u64) -> (u64, u64, Vec<OsdId>) {
         let Some(primary) = &self.primary else { return (0, 0, Vec::new()) };
-        let live = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
+        let live = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.is_member_up(**m)).count();
         let lacking = self.size().saturating_sub(live) as u64;
         let mut absent = lacking * objects;
         let mut targets = Vec::new();

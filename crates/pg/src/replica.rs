@@ -4,10 +4,10 @@
 //! within a session, in order, without gaps. An update of an object that is missing here is logged, not applied: the whole
 //! object arrives later (R8).
 
-use crate::api::{Command, MemberInfo, ObjectPiece, PeerMsg};
-use crate::copy;
+use crate::api::{MemberInfo, ObjectPiece, PeerMsg, PgCommand};
 use crate::log::{DupSnapshot, EntryKind, LogEntry};
-use crate::pg::{Durable, ListFor, Pg};
+use crate::pg::{ListPurpose, OnCommit, Pg};
+use crate::pg_info;
 use crate::settings::Mutation;
 use crate::tail::put_piece;
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// The primary that this member follows, its process, and the first interval of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Session {
+pub(crate) struct FollowedPrimary {
     pub(crate) primary: OsdId,
     pub(crate) boot_nonce: u64,
     pub(crate) since: Interval,
@@ -28,17 +28,17 @@ pub(crate) struct Session {
 /// The state of a member as a replica.
 #[derive(Debug, Default)]
 pub(crate) struct Replica {
-    pub(crate) session: Option<Session>,
+    pub(crate) session: Option<FollowedPrimary>,
     /// Attributes of objects whose last piece has not arrived.
     open: BTreeMap<ObjectId, Vec<(String, Bytes)>>,
     pub(crate) announced_at: u64,
     /// The session for whose backfill a slot was requested, and whether it is held.
-    target: Option<(Session, bool)>,
+    target: Option<(FollowedPrimary, bool)>,
 }
 
 /// What has arrived of a tail's object.
 #[derive(Clone, Debug)]
-pub(crate) enum Arrived {
+pub(crate) enum ReceivedObject {
     /// The whole object, stored in this temporary object.
     In(ObjectId),
     /// The object does not exist.
@@ -49,14 +49,14 @@ pub(crate) enum Arrived {
 
 /// A tail being received.
 #[derive(Debug)]
-pub(crate) struct Staged {
+pub(crate) struct IncomingTail {
     pub(crate) from: OsdId,
     pub(crate) interval: Interval,
     pub(crate) after: Eversion,
     pub(crate) entries: Vec<LogEntry>,
     pub(crate) awaited: u64,
     /// Objects that have arrived.
-    pub(crate) ready: Vec<(ObjectId, Arrived)>,
+    pub(crate) ready: Vec<(ObjectId, ReceivedObject)>,
     /// Attributes of the object that is arriving.
     pub(crate) open: Option<Vec<(String, Bytes)>>,
 }
@@ -75,13 +75,13 @@ impl Pg {
         interval: Interval,
         round: u64,
         versions_after: Option<Eversion>,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         if self.restoring.is_some() || self.is_former_process(from, boot_nonce) {
             return;
         }
         if interval < self.promised {
-            out.push(Command::Send {
+            out.push(PgCommand::Send {
                 to: from,
                 msg: PeerMsg::Promised { interval, promised: self.promised },
             });
@@ -96,23 +96,23 @@ impl Pg {
             // Another OSD is primary in a later interval, and answers the requests that wait here. The map follows.
             self.depose(out);
         }
-        let session = Some(Session { primary: from, boot_nonce, since: interval });
+        let session = Some(FollowedPrimary { primary: from, boot_nonce, since: interval });
         if self.replica.session != session {
             self.replica.session = session;
             self.replica.open.clear();
         }
         // The primary must request a backfill again.
-        self.release_target(out);
+        self.release_remote_backfill(out);
         self.staged = None;
         // Requests from before this query are sent again.
-        self.senders.remove(&from);
+        self.tail_senders.remove(&from);
         // The reported state must be durable: the answer waits for everything before it.
         let head = self.log.head();
         if self.settings.breaks(Mutation::VolatilePromise) {
             self.send_info(from, interval, round, head, versions_after, out);
-            return self.persist_record(Durable::Nothing, out);
+            return self.persist_record(OnCommit::Nothing, out);
         }
-        self.persist_record(Durable::Info { to: from, interval, round, head, versions_after }, out);
+        self.persist_record(OnCommit::Info { to: from, interval, round, head, versions_after }, out);
     }
 
     pub(crate) fn send_info(
@@ -122,14 +122,14 @@ impl Pg {
         round: u64,
         head: Eversion,
         versions_after: Option<Eversion>,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         let versions = versions_after.map(|after| {
             let same = self.log.contains(after).then_some(after);
             same.into_iter().chain(self.log.entries_after(after).map(|entry| entry.version)).collect()
         });
         let info = MemberInfo { head, ..self.info() };
-        out.push(Command::Send { to, msg: PeerMsg::Info { interval, round, info, versions } });
+        out.push(PgCommand::Send { to, msg: PeerMsg::Info { interval, round, info, versions } });
     }
 
     /// Whether this member follows another process of `from`, and the map shows that process.
@@ -161,7 +161,7 @@ impl Pg {
         committed_to: Eversion,
         trim_to: Eversion,
         oldest_tid: u64,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         let same_process = self.replica.session.is_some_and(|s| s.boot_nonce == boot_nonce);
         if !self.follows(from, interval) || !same_process || !self.exists {
@@ -182,22 +182,22 @@ impl Pg {
             txn.ops.clear();
         } else if decoded.kind == EntryKind::Delete {
             if self.missing.remove(&object).is_some() {
-                copy::remove_missing(&object, &mut txn);
+                pg_info::remove_missing(&object, &mut txn);
             }
         } else if self.missing.contains_key(&object) || logged_only && self.copy.complete {
             txn.ops.clear();
             self.missing.insert(object.clone(), version);
-            copy::put_missing(&object, version, &mut txn);
+            pg_info::put_missing(&object, version, &mut txn);
         }
         if self.settings.breaks(Mutation::LogWithoutChange) && version.version.is_multiple_of(16) {
             txn.ops.clear();
         }
-        self.log.note_oldest(decoded.reqid.client, oldest_tid, self.now);
+        self.log.update_oldest_tid(decoded.reqid.client, oldest_tid, self.now);
         self.log.append(decoded);
         self.committed_to = self.committed_to.max(committed_to.min(self.log.head()));
         txn.push(TxnOp::LogAppend(vec![(version, entry.clone())]));
         self.trim(trim_to, &mut txn);
-        self.persist(txn, Durable::Head(version), out);
+        self.persist(txn, OnCommit::Head(version), out);
         if self.settings.breaks(Mutation::AckUndurable) {
             self.durable_head = version;
             self.ack(out);
@@ -205,10 +205,10 @@ impl Pg {
     }
 
     /// Reports to the primary up to which version the log is durable.
-    pub(crate) fn ack(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn ack(&mut self, out: &mut Vec<PgCommand>) {
         let Some(session) = self.replica.session else { return };
         let interval = session.since.max(self.interval().min(self.promised));
-        out.push(Command::Send {
+        out.push(PgCommand::Send {
             to: session.primary,
             msg: PeerMsg::RepAck { interval, head: self.durable_head },
         });
@@ -226,7 +226,7 @@ impl Pg {
         entries: Vec<Bytes>,
         dups: &DupSnapshot,
         backfill: bool,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         // Objects of an in-sync member are not removed: a primary that requests this does not know yet that the member is in
         // sync.
@@ -249,7 +249,7 @@ impl Pg {
                 return;
             }
             for object in std::mem::take(&mut self.missing).into_keys() {
-                copy::remove_missing(&object, &mut txn);
+                pg_info::remove_missing(&object, &mut txn);
                 // Remains of it must not count as a copy.
                 txn.push(TxnOp::Remove(object));
             }
@@ -272,9 +272,9 @@ impl Pg {
         self.committed_to = self.committed_to.min(self.log.head());
         self.durable_head = Eversion::default();
         self.put_record(&mut txn);
-        self.persist(txn, Durable::Rewritten(self.log.head()), out);
-        self.persist(Transaction::new(self.id), Durable::CaughtLog { to: from, interval }, out);
-        out.push(Command::Invalidate { object: None });
+        self.persist(txn, OnCommit::Rewritten(self.log.head()), out);
+        self.persist(Transaction::new(self.id), OnCommit::CaughtLog { to: from, interval }, out);
+        out.push(PgCommand::Invalidate { object: None });
     }
 
     /// Makes the log equal to the primary's: removes divergent entries above `common` and appends `entries`. Every object that
@@ -284,7 +284,7 @@ impl Pg {
         common: Eversion,
         entries: &[LogEntry],
         txn: &mut Transaction,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         let mut needed: BTreeMap<ObjectId, Eversion> = BTreeMap::new();
         let divergent = self.log.truncate_after(common);
@@ -309,11 +309,11 @@ impl Pg {
             if version == Eversion::default() {
                 txn.push(TxnOp::Remove(object.clone()));
                 if self.missing.remove(&object).is_some() {
-                    copy::remove_missing(&object, txn);
+                    pg_info::remove_missing(&object, txn);
                 }
-                out.push(Command::Invalidate { object: Some(object) });
+                out.push(PgCommand::Invalidate { object: Some(object) });
             } else {
-                copy::put_missing(&object, version, txn);
+                pg_info::put_missing(&object, version, txn);
                 self.missing.insert(object, version);
             }
         }
@@ -326,7 +326,7 @@ impl Pg {
         object: ObjectId,
         version: Eversion,
         piece: Option<ObjectPiece>,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         if !self.follows(from, interval) || !self.exists {
             return;
@@ -344,7 +344,7 @@ impl Pg {
                     // The primary may send an object that it considers missing but that is present, because it was removed and
                     // created again in the meantime. The first piece replaces that copy, and the others may never arrive.
                     if !last && self.copy.complete && self.missing.insert(object.clone(), version).is_none() {
-                        copy::put_missing(&object, version, &mut txn);
+                        pg_info::put_missing(&object, version, &mut txn);
                     }
                 } else if !self.replica.open.contains_key(&object) {
                     return;
@@ -355,15 +355,15 @@ impl Pg {
                 last
             }
         };
-        out.push(Command::Invalidate { object: Some(object.clone()) });
+        out.push(PgCommand::Invalidate { object: Some(object.clone()) });
         if !last {
-            self.persist(txn, Durable::Piece { to: from, interval, object }, out);
+            self.persist(txn, OnCommit::Piece { to: from, interval, object }, out);
             return;
         }
         if self.missing.remove(&object).is_some() {
-            copy::remove_missing(&object, &mut txn);
+            pg_info::remove_missing(&object, &mut txn);
         }
-        self.persist(txn, Durable::Pushed { to: from, interval, object, version }, out);
+        self.persist(txn, OnCommit::Pushed { to: from, interval, object, version }, out);
     }
 
     /// Handles the primary's request to fill this copy.
@@ -372,51 +372,51 @@ impl Pg {
         from: OsdId,
         interval: Interval,
         priority: u8,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         let Some(session) = self.replica.session.filter(|_| self.follows(from, interval)) else { return };
         if self.replica.target.is_some_and(|(of, _)| of != session) {
-            self.release_target(out);
+            self.release_remote_backfill(out);
         }
         let granted = self.replica.target.is_some_and(|(_, held)| held);
         if !granted {
             self.replica.target = Some((session, false));
-            out.push(Command::ReserveTarget { priority });
+            out.push(PgCommand::ReserveRemoteBackfill { priority });
         }
         // The answer also shows that this member is alive while it waits.
-        out.push(Command::Send { to: from, msg: PeerMsg::BackfillReserved { interval, granted } });
+        out.push(PgCommand::Send { to: from, msg: PeerMsg::BackfillReserved { interval, granted } });
     }
 
-    pub(crate) fn on_target_reserved(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn on_remote_backfill_reserved(&mut self, out: &mut Vec<PgCommand>) {
         // Otherwise the slot was released before this event.
         let Some((session, held)) = &mut self.replica.target else { return };
         *held = true;
         let msg = PeerMsg::BackfillReserved { interval: session.since, granted: true };
-        out.push(Command::Send { to: session.primary, msg });
+        out.push(PgCommand::Send { to: session.primary, msg });
     }
 
     /// Releases the slot. The primary requests one again, and gets it when there is space.
-    pub(crate) fn on_target_too_full(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn on_remote_backfill_too_full(&mut self, out: &mut Vec<PgCommand>) {
         let Some((session, true)) = self.replica.target else { return };
-        self.release_target(out);
+        self.release_remote_backfill(out);
         let msg = PeerMsg::BackfillReserved { interval: session.since, granted: false };
-        out.push(Command::Send { to: session.primary, msg });
+        out.push(PgCommand::Send { to: session.primary, msg });
     }
 
     /// Releases the slot once no primary fills this copy.
-    pub(crate) fn check_target(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn check_remote_backfill(&mut self, out: &mut Vec<PgCommand>) {
         let Some((session, _)) = self.replica.target else { return };
         let goes_on = self.replica.session == Some(session)
             && self.up.contains(&self.me.osd)
             && self.map.as_ref().is_some_and(|map| map.is_up(session.primary));
         if !goes_on {
-            self.release_target(out);
+            self.release_remote_backfill(out);
         }
     }
 
-    pub(crate) fn release_target(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn release_remote_backfill(&mut self, out: &mut Vec<PgCommand>) {
         if self.replica.target.take().is_some() {
-            out.push(Command::ReleaseTarget);
+            out.push(PgCommand::ReleaseRemoteBackfill);
         }
     }
 
@@ -427,10 +427,10 @@ impl Pg {
         scan: u64,
         start: Option<ObjectId>,
         max: u64,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         if self.follows(from, interval) {
-            self.list_objects(ListFor::Scan { to: from, interval, scan }, start, max as usize, out);
+            self.list_objects(ListPurpose::Scan { to: from, interval, scan }, start, max as usize, out);
         }
     }
 
@@ -439,13 +439,13 @@ impl Pg {
         from: OsdId,
         interval: Interval,
         cursor: Option<ObjectId>,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         if !self.follows(from, interval) || cursor.is_some() {
             return;
         }
-        self.release_target(out);
+        self.release_remote_backfill(out);
         self.copy.complete = true;
-        self.persist_record(Durable::CaughtLog { to: from, interval }, out);
+        self.persist_record(OnCommit::CaughtLog { to: from, interval }, out);
     }
 }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reservation {
+pub enum SlotGrant {
     /// A slot is held.
     Granted,
     /// A later call returns the key when it gets a slot.
@@ -49,9 +49,9 @@ impl<K: Ord + Clone> Reserver<K> {
 
     /// Requests a slot; higher priorities are served first. A repeated request only changes the priority of a waiting
     /// key, which keeps its arrival.
-    pub fn request(&mut self, key: K, priority: u8) -> Reservation {
+    pub fn request(&mut self, key: K, priority: u8) -> SlotGrant {
         if self.held.contains(&key) {
-            return Reservation::Granted;
+            return SlotGrant::Granted;
         }
         let arrival = match self.unqueue(&key) {
             Some(before) => before.arrival,
@@ -63,7 +63,7 @@ impl<K: Ord + Clone> Reserver<K> {
         self.waiting.insert(key.clone(), Waiting { priority, arrival });
         self.queue.insert((Reverse(priority), arrival), key.clone());
         // Slots are free only while no key waits, so this grants the key itself or nothing.
-        if self.grant_next().is_some() { Reservation::Granted } else { Reservation::Waiting }
+        if self.grant_next().is_some() { SlotGrant::Granted } else { SlotGrant::Waiting }
     }
 
     /// Releases the slot or withdraws the request. Returns the keys that are granted a slot now.
@@ -130,7 +130,7 @@ impl<K: Ord + Clone> Reserver<K> {
 
 #[cfg(test)]
 mod tests {
-    use super::Reservation::{Granted, Waiting};
+    use super::SlotGrant::{Granted, Waiting};
     use super::*;
 
     #[test]

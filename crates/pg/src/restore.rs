@@ -11,8 +11,8 @@
 //! all in-sync members, which confirm it ([`PeerMsg::Record`]). So a member that has an acknowledged update remembers the
 //! record under which it was acknowledged, or a later one.
 
-use crate::api::{Command, PeerMsg, Remembered};
-use crate::pg::{Durable, Pg};
+use crate::api::{PeerMsg, PgCommand, RestoreInfo};
+use crate::pg::{OnCommit, Pg};
 use crate::settings::Mutation;
 use nacre_types::ids::{Interval, OsdId};
 use nacre_types::osdmap::{Member, OsdInfo, OsdMap, PgMembership};
@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The query of all OSDs for the highest record.
 #[derive(Debug, Default)]
-pub(crate) struct Restoring {
-    answers: BTreeMap<OsdId, Remembered>,
+pub(crate) struct RestoreQuery {
+    answers: BTreeMap<OsdId, RestoreInfo>,
     /// When the OSDs that did not answer were last asked; 0 for never.
     pub(crate) asked_at: u64,
 }
@@ -34,7 +34,7 @@ fn is_given_up(info: &OsdInfo) -> bool {
 impl Pg {
     /// Ends everything that was done in an earlier generation: its records have no effect any more, and messages of its
     /// primaries are refused.
-    pub(crate) fn leave_generation(&mut self, generation: u64, out: &mut Vec<Command>) {
+    pub(crate) fn leave_generation(&mut self, generation: u64, out: &mut Vec<PgCommand>) {
         self.generation = generation;
         self.restoring = None;
         self.own_proposal = None;
@@ -46,7 +46,7 @@ impl Pg {
     }
 
     /// Whether the record that `map` shows is older than its generation, so that it may not be the newest.
-    pub(crate) fn is_unsettled(&self, map: &OsdMap) -> bool {
+    pub(crate) fn has_stale_record(&self, map: &OsdMap) -> bool {
         if map.generation <= 1 {
             return false;
         }
@@ -69,13 +69,13 @@ impl Pg {
     }
 
     /// Whether this member may put the PG back.
-    pub(crate) fn seeks_records(&self) -> bool {
+    pub(crate) fn collects_records(&self) -> bool {
         self.restoring.is_some()
             && if self.exists { self.copy.complete } else { self.up.first() == Some(&self.me.osd) }
     }
 
     /// The OSDs that have not answered yet.
-    pub(crate) fn unheard(&self) -> Vec<OsdId> {
+    pub(crate) fn unanswered_members(&self) -> Vec<OsdId> {
         let (Some(map), Some(restoring)) = (&self.map, &self.restoring) else { return Vec::new() };
         let told = restoring.answers.values().flat_map(|answer| &answer.unlisted);
         let all: BTreeSet<OsdId> = map.osds.keys().chain(self.unlisted.iter()).chain(told).copied().collect();
@@ -87,16 +87,16 @@ impl Pg {
         all.into_iter().filter(counts).collect()
     }
 
-    pub(crate) fn consider_restore(&mut self, out: &mut Vec<Command>) {
-        if !self.seeks_records() {
+    pub(crate) fn consider_restore(&mut self, out: &mut Vec<PgCommand>) {
+        if !self.collects_records() {
             return;
         }
-        let unheard = self.unheard();
+        let unheard = self.unanswered_members();
         let (now, retry, generation) = (self.now, self.settings.retry_ns, self.generation);
         let (Some(map), Some(restoring)) = (self.map.clone(), &mut self.restoring) else { return };
         if restoring.asked_at == 0 || now >= restoring.asked_at + retry {
             restoring.asked_at = now.max(1);
-            let query = |to| Command::Send { to, msg: PeerMsg::HighestQuery { generation } };
+            let query = |to| PgCommand::Send { to, msg: PeerMsg::HighestQuery { generation } };
             out.extend(unheard.iter().copied().filter(|osd| map.is_up(*osd)).map(query));
         }
         let trusts = self.settings.breaks(Mutation::IgnoreHighestRecord);
@@ -106,7 +106,7 @@ impl Pg {
         let Some(proposed) = self.put_back(&map) else { return };
         self.promised = self.promised.max(proposed.interval);
         let cas = self.cas(map.membership(self.id).cloned(), proposed);
-        self.propose_bid(cas, out);
+        self.propose_promotion(cas, out);
     }
 
     /// The PG's first membership in this generation, if this member must propose it.
@@ -117,7 +117,7 @@ impl Pg {
         if !self.exists && !answers.values().any(|answer| answer.exists) {
             // Nothing was ever ordered, unless every copy is lost: in that case, the record remains as it is.
             return if published.is_none_or(|m| m.interval.is_creation()) {
-                self.creation(map)
+                self.creation_proposal(map)
             } else {
                 None
             };
@@ -138,7 +138,7 @@ impl Pg {
             }
         };
         let able = highest.in_sync.iter().filter(|m| map.is_member_up(**m) && whole(&m.osd));
-        if able.min_by_key(|m| self.place(m.osd)) != Some(&self.me) {
+        if able.min_by_key(|m| self.up_position(m.osd)) != Some(&self.me) {
             return None;
         }
         // A member without a copy was dropped under a later record that no OSD remembers. Nothing was acknowledged under that
@@ -153,22 +153,22 @@ impl Pg {
         Some(PgMembership { interval, primary: self.me.osd, in_sync })
     }
 
-    pub(crate) fn on_highest_query(&self, from: OsdId, generation: u64, out: &mut Vec<Command>) {
+    pub(crate) fn on_highest_query(&self, from: OsdId, generation: u64, out: &mut Vec<PgCommand>) {
         if generation != self.generation {
             // The OSD asks again when this OSD has the map.
             return;
         }
-        let answer = Remembered {
+        let answer = RestoreInfo {
             boot_nonce: self.boot_nonce,
             exists: self.exists,
             whole: self.exists && self.copy.complete,
             highest: self.copy.highest.clone().filter(|_| self.exists),
             unlisted: self.unlisted.to_vec(),
         };
-        out.push(Command::Send { to: from, msg: PeerMsg::HighestReply { generation, answer } });
+        out.push(PgCommand::Send { to: from, msg: PeerMsg::HighestReply { generation, answer } });
     }
 
-    pub(crate) fn on_highest(&mut self, from: OsdId, generation: u64, answer: Remembered) {
+    pub(crate) fn on_highest(&mut self, from: OsdId, generation: u64, answer: RestoreInfo) {
         let current = generation == self.generation;
         if let Some(restoring) = self.restoring.as_mut().filter(|_| current) {
             restoring.answers.insert(from, answer);
@@ -178,11 +178,11 @@ impl Pg {
 
     /// Handles the primary's record, possibly before its map arrives: acknowledged updates must not be durable without the
     /// record.
-    pub(crate) fn on_record(&mut self, from: OsdId, record: PgMembership, out: &mut Vec<Command>) {
+    pub(crate) fn on_record(&mut self, from: OsdId, record: PgMembership, out: &mut Vec<PgCommand>) {
         let newer = self.copy.highest.as_ref().is_none_or(|known| known.interval < record.interval);
         if newer && record.primary == from && record.interval >= self.promised && self.restoring.is_none() {
             self.copy.highest = Some(record);
-            self.persist_record(Durable::Nothing, out);
+            self.persist_record(OnCommit::Nothing, out);
         }
     }
 }

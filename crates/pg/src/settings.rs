@@ -113,7 +113,7 @@ pub fn take_breaches() -> u64 {
 
 /// The settings of a [`crate::Pg`], from options.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct PgSettings {
     /// `osd_min_pg_log_entries`.
     pub min_log_entries: usize,
     /// `osd_max_pg_log_entries`.
@@ -145,7 +145,7 @@ pub struct Settings {
     pub mutation: Mutation,
 }
 
-impl Settings {
+impl PgSettings {
     /// Whether the simulator breaks this rule; impossible without the feature `mutations`.
     #[cfg(feature = "mutations")]
     pub fn breaks(&self, rule: Mutation) -> bool {
@@ -163,10 +163,10 @@ impl Settings {
     }
 }
 
-impl Default for Settings {
+impl Default for PgSettings {
     fn default() -> Self {
         const SECOND: u64 = 1_000_000_000;
-        Settings {
+        PgSettings {
             min_log_entries: 250,
             max_log_entries: 10_000,
             max_waiting_ops: 4096,

@@ -3,12 +3,12 @@
 //! The receiver's copy is complete at all times: objects are assembled under temporary names, and one transaction renames them
 //! into place and appends the log entries. A crash leaves the state before or after this transaction.
 
-use crate::api::{Command, ObjectPiece, PeerMsg, PieceCursor};
-use crate::copy::{self, TEMP_NAMESPACE};
+use crate::api::{ObjectPiece, PeerMsg, PgCommand, PieceCursor};
 use crate::log::{EntryKind, LogEntry};
-use crate::pg::{Durable, Pg, ReadFor};
-use crate::primary::{Phase, Primary};
-use crate::replica::{Arrived, Session, Staged};
+use crate::pg::{OnCommit, Pg, ReadPurpose};
+use crate::pg_info::{self, TEMP_NAMESPACE};
+use crate::primary::{Primary, PrimaryPhase};
+use crate::replica::{FollowedPrimary, IncomingTail, ReceivedObject};
 use bytes::Bytes;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, Interval, OsdId};
@@ -17,7 +17,7 @@ use nacre_types::txn::{Transaction, TxnOp};
 use std::collections::{BTreeSet, VecDeque};
 
 /// The most pieces of a tail that are in flight to its receiver.
-const PIECES_UNDER_WAY: usize = 8;
+const MAX_INFLIGHT_PIECES: usize = 8;
 
 /// A tail that is sent to a member.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Pg {
         to: OsdId,
         after: Eversion,
         more: &[ObjectId],
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         let interval = self.interval().max(self.promised);
         let (mut entries, mut objects) = (Vec::new(), BTreeSet::from_iter(more.iter().cloned()));
@@ -52,39 +52,39 @@ impl Pg {
         }
         let queue: VecDeque<ObjectId> = objects.into_iter().collect();
         let msg = PeerMsg::Tail { interval, after, entries, objects: queue.len() as u64 };
-        out.push(Command::Send { to, msg });
+        out.push(PgCommand::Send { to, msg });
         let next = Some(PieceCursor::default());
-        self.senders.insert(to, TailSender { interval, queue, read: 0, under_way: 0, next });
+        self.tail_senders.insert(to, TailSender { interval, queue, read: 0, under_way: 0, next });
         self.send_next_tail_piece(to, out);
     }
 
     /// Reads the next piece, if the receiver has stored enough of the previous ones.
-    fn send_next_tail_piece(&mut self, to: OsdId, out: &mut Vec<Command>) {
-        let Some(sender) = self.senders.get_mut(&to) else { return };
+    fn send_next_tail_piece(&mut self, to: OsdId, out: &mut Vec<PgCommand>) {
+        let Some(sender) = self.tail_senders.get_mut(&to) else { return };
         while let Some(object) = sender.queue.pop_front_if(|object| self.missing.contains_key(object)) {
             let msg = PeerMsg::TailUnreadable { interval: sender.interval, object };
-            out.push(Command::Send { to, msg });
+            out.push(PgCommand::Send { to, msg });
             sender.next = Some(PieceCursor::default());
         }
         let Some(object) = sender.queue.front().cloned() else {
-            self.senders.remove(&to);
+            self.tail_senders.remove(&to);
             return;
         };
-        if sender.under_way >= PIECES_UNDER_WAY {
+        if sender.under_way >= MAX_INFLIGHT_PIECES {
             return;
         }
         if let Some(cursor) = sender.next.take() {
-            let read = self.read_object(ReadFor::Tail { to }, object, cursor, out);
-            if let Some(sender) = self.senders.get_mut(&to) {
+            let read = self.read_object(ReadPurpose::Tail { to }, object, cursor, out);
+            if let Some(sender) = self.tail_senders.get_mut(&to) {
                 sender.read = read;
             }
         }
     }
 
     /// Handles the receiver's report that it stored a piece.
-    pub(crate) fn on_tail_piece_done(&mut self, from: OsdId, interval: Interval, out: &mut Vec<Command>) {
+    pub(crate) fn on_tail_piece_done(&mut self, from: OsdId, interval: Interval, out: &mut Vec<PgCommand>) {
         self.note_tail_progress(from);
-        if let Some(sender) = self.senders.get_mut(&from).filter(|sender| sender.interval == interval) {
+        if let Some(sender) = self.tail_senders.get_mut(&from).filter(|sender| sender.interval == interval) {
             sender.under_way = sender.under_way.saturating_sub(1);
             self.send_next_tail_piece(from, out);
         }
@@ -105,25 +105,27 @@ impl Pg {
         to: OsdId,
         read: u64,
         piece: Result<Option<ObjectPiece>, Errno>,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
-        let Some(sender) = self.senders.get_mut(&to).filter(|sender| sender.read == read) else { return };
+        let Some(sender) = self.tail_senders.get_mut(&to).filter(|sender| sender.read == read) else {
+            return;
+        };
         let Some(object) = sender.queue.front().cloned() else { return };
         let piece = match piece {
             Ok(piece) => piece,
             // A primary first fetches it from another member.
-            Err(Errno::EIO) if self.note_damaged(&object, out) && self.primary.is_none() => {
+            Err(Errno::EIO) if self.mark_damaged(&object, out) && self.primary.is_none() => {
                 return self.send_next_tail_piece(to, out);
             }
             // The tail is requested again.
             Err(_) => {
-                self.senders.remove(&to);
+                self.tail_senders.remove(&to);
                 return;
             }
         };
         let next = piece.as_ref().and_then(|p| p.next.clone());
         let msg = PeerMsg::TailObject { interval: sender.interval, object: object.clone(), piece };
-        out.push(Command::Send { to, msg });
+        out.push(PgCommand::Send { to, msg });
         if next.is_none() {
             sender.queue.pop_front();
         }
@@ -139,9 +141,9 @@ impl Pg {
         interval: Interval,
         after: Eversion,
         objects: &[ObjectId],
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
-        let asked = |s: Session| s.primary == from && s.since == interval;
+        let asked = |s: FollowedPrimary| s.primary == from && s.since == interval;
         if !self.replica.session.is_some_and(asked) || !self.log.contains(after) {
             return;
         }
@@ -155,10 +157,10 @@ impl Pg {
         after: Eversion,
         entries: Vec<Bytes>,
         objects: u64,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         // A tail that was requested in an earlier round may arrive late: it must not replace later changes.
-        let adopts = |p: &Primary| p.phase == Phase::Peering && p.peering.adopting == Some(from);
+        let adopts = |p: &Primary| p.phase == PrimaryPhase::Peering && p.peering.adopting == Some(from);
         let as_primary = self.primary.as_ref().is_some_and(adopts) && interval == self.interval();
         let as_replica = self.replica.session.is_some_and(|s| s.primary == from && s.since <= interval);
         // A member with fewer updates may have objects that this copy lacks.
@@ -168,8 +170,15 @@ impl Pg {
         }
         let entries: Result<Vec<LogEntry>, _> = entries.iter().map(|bytes| LogEntry::decode(bytes)).collect();
         let Ok(entries) = entries else { return };
-        self.staged =
-            Some(Staged { from, interval, after, entries, awaited: objects, ready: Vec::new(), open: None });
+        self.staged = Some(IncomingTail {
+            from,
+            interval,
+            after,
+            entries,
+            awaited: objects,
+            ready: Vec::new(),
+            open: None,
+        });
         self.note_tail_progress(from);
         self.finish_tail(out);
     }
@@ -180,18 +189,18 @@ impl Pg {
         interval: Interval,
         object: ObjectId,
         piece: Option<ObjectPiece>,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         let Some(staged) = &mut self.staged else { return };
         if staged.from != from || staged.interval != interval {
             return;
         }
         let Some(piece) = piece else {
-            out.push(Command::Send {
+            out.push(PgCommand::Send {
                 to: from,
                 msg: PeerMsg::PieceDone { interval, object: object.clone() },
             });
-            return self.on_tail_arrived(from, interval, object, Arrived::Absent, out);
+            return self.on_tail_arrived(from, interval, object, ReceivedObject::Absent, out);
         };
         let name = format!("tail.{}", staged.ready.len());
         let temp = ObjectId::with_hash(object.pool(), TEMP_NAMESPACE, "", &name, SNAP_HEAD, object.hash());
@@ -200,16 +209,16 @@ impl Pg {
             staged.open = Some(piece.attrs.clone());
             if !self.temps.contains(&temp) {
                 self.temps.push(temp.clone());
-                copy::put_temps(&self.temps, &mut txn);
+                pg_info::put_temps(&self.temps, &mut txn);
             }
         }
         let last = piece.next.is_none();
         let attrs = if last { staged.open.take().unwrap_or_default() } else { Vec::new() };
         put_piece(&temp, piece, attrs, &mut txn);
         if last {
-            staged.ready.push((object.clone(), Arrived::In(temp)));
+            staged.ready.push((object.clone(), ReceivedObject::In(temp)));
         }
-        self.persist(txn, Durable::TailPiece { to: from, interval, object }, out);
+        self.persist(txn, OnCommit::TailPiece { to: from, interval, object }, out);
         self.note_tail_progress(from);
         self.finish_tail(out);
     }
@@ -220,11 +229,11 @@ impl Pg {
         from: OsdId,
         interval: Interval,
         object: ObjectId,
-        arrived: Arrived,
-        out: &mut Vec<Command>,
+        arrived: ReceivedObject,
+        out: &mut Vec<PgCommand>,
     ) {
         if let Some(staged) = self.staged.as_mut().filter(|s| s.from == from && s.interval == interval) {
-            let lacks = matches!(arrived, Arrived::Unreadable).then(|| object.clone());
+            let lacks = matches!(arrived, ReceivedObject::Unreadable).then(|| object.clone());
             staged.ready.push((object, arrived));
             if let Some(info) = self.primary.as_mut().and_then(|p| p.peering.infos.get_mut(&from))
                 && let Some(object) = lacks
@@ -238,7 +247,7 @@ impl Pg {
     }
 
     /// Applies the tail once all of its objects have arrived.
-    fn finish_tail(&mut self, out: &mut Vec<Command>) {
+    fn finish_tail(&mut self, out: &mut Vec<PgCommand>) {
         if self.staged.as_ref().is_none_or(|s| (s.ready.len() as u64) < s.awaited) {
             return;
         }
@@ -252,30 +261,30 @@ impl Pg {
         }
         for (object, arrived) in staged.ready {
             match arrived {
-                Arrived::In(temp) => {
+                ReceivedObject::In(temp) => {
                     self.temps.retain(|t| *t != temp);
                     // The existing object may be damaged: a removal does not read it.
                     txn.push(TxnOp::Remove(object.clone()));
                     txn.push(TxnOp::Rename { from: temp, to: object.clone() });
                 }
-                Arrived::Absent => {
+                ReceivedObject::Absent => {
                     txn.push(TxnOp::Remove(object.clone()));
                 }
-                Arrived::Unreadable => {
+                ReceivedObject::Unreadable => {
                     let names = |entry: &&LogEntry| entry.object == object && entry.kind == EntryKind::Modify;
                     let newest = staged.entries.iter().rev().find(names);
                     if let Some(needed) = newest.map(|entry| entry.version) {
-                        copy::put_missing(&object, needed, &mut txn);
+                        pg_info::put_missing(&object, needed, &mut txn);
                         self.missing.insert(object, needed);
                     }
                     continue;
                 }
             }
             if self.missing.remove(&object).is_some() {
-                copy::remove_missing(&object, &mut txn);
-                self.note_mended(&object);
+                pg_info::remove_missing(&object, &mut txn);
+                self.mark_repaired(&object);
             }
-            out.push(Command::Invalidate { object: Some(object) });
+            out.push(PgCommand::Invalidate { object: Some(object) });
         }
         self.drop_temps(&mut txn);
         let mut encoded = Vec::with_capacity(staged.entries.len());
@@ -295,7 +304,7 @@ impl Pg {
         }
         let to = if self.primary.is_some() { self.me.osd } else { staged.from };
         let head = self.log.head();
-        self.persist(txn, Durable::TailDone { to, interval: staged.interval, head }, out);
+        self.persist(txn, OnCommit::TailDone { to, interval: staged.interval, head }, out);
     }
 }
 

@@ -4,7 +4,7 @@
 //! label `operation`.
 
 use crate::gateway::Gateway;
-use nacre_common::metrics::{Exposition, Kind};
+use nacre_common::metrics::{Exposition, MetricKind};
 use nacre_notify::Notifier;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -161,7 +161,7 @@ impl Metrics {
         let operations = self.operations.lock();
         let sum = |of: fn(&Counts) -> u64| operations.values().map(of).sum::<u64>() as f64;
         let of = |name: &str, value: fn(&Counts) -> u64| operations.get(name).map_or(0, value) as f64;
-        let counter = Kind::Counter;
+        let counter = MetricKind::Counter;
         out.add("ceph_rgw_req", counter, "Requests", &own, sum(|counts| counts.requests));
         let failed = sum(|counts| counts.client_errors + counts.server_errors);
         out.add("ceph_rgw_failed_req", counter, "Requests that were refused or failed", &own, failed);
@@ -171,17 +171,17 @@ impl Metrics {
         out.add("ceph_rgw_put", counter, "Puts, of objects and of parts", &own, puts);
         let bytes = of("PutObject", |counts| counts.received) + of("UploadPart", |counts| counts.received);
         out.add("ceph_rgw_put_b", counter, "Bytes of puts", &own, bytes);
-        out.add("ceph_rgw_qactive", Kind::Gauge, "Requests under way", &own, load(&self.active));
+        out.add("ceph_rgw_qactive", MetricKind::Gauge, "Requests under way", &own, load(&self.active));
         out.add("ceph_rgw_slow_down", counter, "Requests told to slow down", &own, load(&self.slowed));
         out.add("ceph_rgw_connections", counter, "Connections taken", &own, load(&self.connections));
         let damaged = load(&self.damaged_garbage);
         let help = "Records of garbage that can't be decoded, as the last collection found";
-        out.add("ceph_rgw_gc_damaged_records", Kind::Gauge, help, &own, damaged);
+        out.add("ceph_rgw_gc_damaged_records", MetricKind::Gauge, help, &own, damaged);
         let written = load(&self.outbox_writes);
         let help = "Writes of bucket indexes that left events in an outbox";
         out.add("ceph_rgw_outbox_writes", counter, help, &own, written);
         let open = load(&self.open_connections);
-        out.add("ceph_rgw_connections_open", Kind::Gauge, "Connections that are open", &own, open);
+        out.add("ceph_rgw_connections_open", MetricKind::Gauge, "Connections that are open", &own, open);
         let given_up = load(&self.given_up_connections);
         let help = "Connections closed because their time ran out or to make way for others";
         out.add("ceph_rgw_connections_given_up", counter, help, &own, given_up);
@@ -192,8 +192,8 @@ impl Metrics {
         out.add("ceph_rgw_access_log_lost", counter, "Lines that the access log could not take", &own, lost);
         for metric in self.delivery.0.iter().flat_map(|notifier| notifier.metrics().export()) {
             let kind = match metric.kind {
-                nacre_notify::MetricKind::Counter => Kind::Counter,
-                nacre_notify::MetricKind::Gauge => Kind::Gauge,
+                nacre_notify::MetricKind::Counter => MetricKind::Counter,
+                nacre_notify::MetricKind::Gauge => MetricKind::Gauge,
             };
             out.add(&format!("ceph_{}", metric.name), kind, metric.help, &own, metric.value as f64);
         }

@@ -7,9 +7,9 @@
 pub mod socket;
 
 use crate::log;
-use nacre_common::config::{Config, Source};
+use nacre_common::config::{Config, ConfigSource};
 use nacre_common::error::Error;
-use nacre_common::metrics::Perf;
+use nacre_common::metrics::PerfCounters;
 use nacre_common::options::{self, OptionSpec, OptionType};
 use nacre_types::command::{Call, Table, render_json};
 use nacre_types::errno::Errno;
@@ -75,7 +75,7 @@ pub struct DaemonCommands {
     /// Its options.
     pub config: Config,
     /// Its counters.
-    pub perf: Perf,
+    pub perf: PerfCounters,
     /// Its commands, including the common ones.
     pub table: &'static Table,
 }
@@ -186,7 +186,7 @@ impl DaemonCommands {
         })?;
         tracing::info!(
             option = spec.name,
-            value = options::shown(spec.name, value),
+            value = options::redacted(spec.name, value),
             "option set by a command"
         );
         let shown = self.config.text(spec.name)?;
@@ -221,7 +221,7 @@ impl DaemonCommands {
         let mut status = String::new();
         for (name, value) in pairs {
             self.config.set(name, value)?;
-            tracing::info!(option = name, value = options::shown(name, value), "option injected");
+            tracing::info!(option = name, value = options::redacted(name, value), "option injected");
             status.push_str(&format!("{name} = '{}' ", self.config.text(name)?));
         }
         Ok(CommandAnswer { status, output: CommandOutput::Json(json!({})) })
@@ -234,10 +234,10 @@ impl DaemonCommands {
                 continue;
             }
             let Some(spec) = options::find(name) else { continue };
-            if only.is_none() && layers.iter().all(|(source, _)| *source == Source::Default) {
+            if only.is_none() && layers.iter().all(|(source, _)| *source == ConfigSource::Default) {
                 continue;
             }
-            let shown = |text: &str| typed(spec, options::shown(name, text));
+            let shown = |text: &str| typed(spec, options::redacted(name, text));
             let mut entry: Map<String, Value> =
                 layers.iter().map(|(source, text)| (source.as_str().to_owned(), shown(text))).collect();
             let value = self.config.text(name).unwrap_or_default();

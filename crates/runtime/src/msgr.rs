@@ -31,13 +31,13 @@ pub use nacre_types::msg::Encoded;
 pub(crate) use accept::{HandshakeLimiter, HandshakeSlot};
 
 use conn::ConnInner;
-use nacre_common::auth::handshake::Identity;
+use nacre_common::auth::handshake::ServerIdentity;
 use nacre_common::auth::{Caps, Credentials, Verifier};
 use nacre_common::config::Config;
 use nacre_common::error::{Error, Result};
 use nacre_common::options::kinds::ConnMode;
 use nacre_session::Nanos;
-use nacre_session::incoming::Table;
+use nacre_session::incoming::SessionTable;
 use nacre_session::receive::FrameLimits;
 use nacre_types::ids::{EntityKind, EntityName};
 use parking_lot::Mutex;
@@ -143,7 +143,7 @@ pub(crate) struct MessengerLimits {
 }
 
 pub(crate) struct MessengerInner {
-    pub(crate) identity: Identity,
+    pub(crate) identity: ServerIdentity,
     pub(crate) config: Config,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) verifier: Verifier,
@@ -158,7 +158,7 @@ pub(crate) struct MessengerInner {
     /// Bytes in lossy connections' queues.
     pub(crate) out_bytes: Arc<AtomicUsize>,
     pub(crate) conns: Mutex<HashMap<u64, Weak<ConnInner>>>,
-    pub(crate) sessions: Mutex<Table<Arc<accept::IncomingSession>, Caps>>,
+    pub(crate) sessions: Mutex<SessionTable<Arc<accept::IncomingSession>, Caps>>,
     pub(crate) refusals: Mutex<accept::RefusalLogLimiter>,
     pub(crate) listeners: Mutex<Vec<tokio::task::JoinHandle<()>>>,
     pub(crate) stopping: tokio::sync::watch::Sender<bool>,
@@ -260,7 +260,7 @@ impl MessengerBuilder {
         let cluster_throttle =
             self.cluster_throttle.unwrap_or_else(|| Throttle::new(ms.ms_dispatch_throttle_bytes, 0));
         Ok(Messenger(Arc::new(MessengerInner {
-            identity: Identity { entity: self.entity, nonce },
+            identity: ServerIdentity { entity: self.entity, nonce },
             lanes: self.lanes,
             verifier: self.verifier,
             limits,

@@ -1,6 +1,6 @@
 //! A frame's body: its buffers while it is read, and its checksums.
 
-use crate::wire::{FLAG_DATA_CRC, Header};
+use crate::wire::{FLAG_DATA_CRC, FrameHeader};
 use bytes::{Bytes, BytesMut};
 use nacre_types::crc32c::crc32c;
 use nacre_types::payload::Payload;
@@ -12,7 +12,7 @@ pub const ALIGN_DATA_FROM_BYTES: usize = 16 << 10;
 pub const DATA_ALIGNMENT: usize = 4096;
 
 /// A frame's body while it is read: exactly as long as the header says, with the data in its final place.
-pub struct Body {
+pub struct FrameBody {
     meta: BytesMut,
     data: BytesMut,
     meta_len: usize,
@@ -20,19 +20,19 @@ pub struct Body {
     pad: usize,
 }
 
-impl Body {
+impl FrameBody {
     /// Allocates the body of `header`.
-    pub fn new(header: &Header) -> Body {
+    pub fn new(header: &FrameHeader) -> FrameBody {
         let (meta_len, data_len) = (header.meta_len as usize, header.data_len as usize);
         if data_len < ALIGN_DATA_FROM_BYTES {
             // One buffer for both: the data follows the description.
             let meta = BytesMut::with_capacity(meta_len + data_len);
-            return Body { meta, data: BytesMut::new(), meta_len, data_len, pad: 0 };
+            return FrameBody { meta, data: BytesMut::new(), meta_len, data_len, pad: 0 };
         }
         let mut data = BytesMut::with_capacity(data_len + DATA_ALIGNMENT - 1);
         let pad = data.as_ptr().align_offset(DATA_ALIGNMENT).min(DATA_ALIGNMENT - 1);
         data.resize(pad, 0);
-        Body { meta: BytesMut::with_capacity(meta_len), data, meta_len, data_len, pad }
+        FrameBody { meta: BytesMut::with_capacity(meta_len), data, meta_len, data_len, pad }
     }
 
     fn shared(&self) -> bool {
@@ -66,7 +66,7 @@ impl Body {
     }
 
     /// Verifies the checksums and splits the complete body. The data gets checksums of its blocks, from which its own is computed.
-    pub fn finish(self, header: &Header) -> Result<(Bytes, Payload), &'static str> {
+    pub fn finish(self, header: &FrameHeader) -> Result<(Bytes, Payload), &'static str> {
         let shared = self.shared();
         let mut meta = self.meta.freeze();
         let data = if shared {
@@ -80,7 +80,7 @@ impl Body {
         if header.flags & FLAG_DATA_CRC == 0 {
             return Ok((meta, Payload::from(data)));
         }
-        let data = Payload::summed(data);
+        let data = Payload::with_checksums(data);
         if data.append_to(0) != header.data_crc {
             return Err("bad data checksum");
         }

@@ -1,15 +1,15 @@
 //! The answering side: which session a connecting peer resumes, and when sessions end.
 
-use crate::queue::Queue;
-use crate::receive::Received;
-use crate::{Cause, Confirm, Loss, Mutation, Nanos, Outcome, Ready, Rules};
+use crate::queue::SendQueue;
+use crate::receive::ReceiveState;
+use crate::{Confirm, EndCause, Mutation, Nanos, Ready, Rules, SessionOutcome, SocketLoss};
 use nacre_types::ids::EntityName;
 use std::collections::{BTreeMap, HashMap};
 
 /// Lossless sessions of peers, by entity and cookie. `S` is the owner's handle on a session, `R` the rights with which the peer was
 /// admitted.
 #[derive(Debug)]
-pub struct Table<S, R> {
+pub struct SessionTable<S, R> {
     of: HashMap<EntityName, BTreeMap<u64, Entry<S, R>>>,
     rules: Rules,
 }
@@ -25,7 +25,7 @@ struct Entry<S, R> {
 
 /// The admission of a connecting peer.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Admission<S> {
+pub enum SessionAdmission<S> {
     /// The peer resumes this session.
     Resume(S),
     /// A new session, which the owner must insert before it admits another peer.
@@ -37,53 +37,53 @@ pub enum Admission<S> {
 
 /// The state of a session that the table needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct SessionStatus {
     /// The session has ended.
     pub is_over: bool,
-    /// See [`Received::has_heard`].
+    /// See [`ReceiveState::has_heard`].
     pub has_heard: bool,
 }
 
-impl<S, R> Default for Table<S, R> {
+impl<S, R> Default for SessionTable<S, R> {
     fn default() -> Self {
-        Table::new(Rules::default())
+        SessionTable::new(Rules::default())
     }
 }
 
-impl<S, R> Table<S, R> {
+impl<S, R> SessionTable<S, R> {
     /// A table without sessions.
-    pub fn new(rules: Rules) -> Table<S, R> {
-        Table { of: HashMap::new(), rules }
+    pub fn new(rules: Rules) -> SessionTable<S, R> {
+        SessionTable { of: HashMap::new(), rules }
     }
 }
 
-impl<S: Clone, R: PartialEq> Table<S, R> {
+impl<S: Clone, R: PartialEq> SessionTable<S, R> {
     /// Decides the admission of a peer. A process with other rights than those the session was admitted with does not resume it.
     pub fn admit(
         &self,
         entity: &EntityName,
         rights: &R,
         confirm: &Confirm,
-        standing: impl Fn(&S) -> Standing,
-    ) -> Admission<S> {
+        standing: impl Fn(&S) -> SessionStatus,
+    ) -> SessionAdmission<S> {
         let Some(of_entity) = self.of.get(entity).filter(|of_entity| !of_entity.is_empty()) else {
-            return Admission::Begin;
+            return SessionAdmission::Begin;
         };
         match of_entity.get(&confirm.cookie) {
             Some(entry) if self.is_same(entry, rights, confirm, standing(&entry.session)) => {
-                Admission::Resume(entry.session.clone())
+                SessionAdmission::Resume(entry.session.clone())
             }
-            _ => Admission::Supersede(of_entity.values().map(|entry| entry.session.clone()).collect()),
+            _ => SessionAdmission::Supersede(of_entity.values().map(|entry| entry.session.clone()).collect()),
         }
     }
 
-    fn is_same(&self, entry: &Entry<S, R>, rights: &R, confirm: &Confirm, standing: Standing) -> bool {
+    fn is_same(&self, entry: &Entry<S, R>, rights: &R, confirm: &Confirm, standing: SessionStatus) -> bool {
         // A peer from which nothing was received may not know of the reset: it sent its earlier messages in another session.
         let knows_reset = !entry.is_reset || standing.has_heard || self.rules.breaks(Mutation::ForgetReset);
         entry.nonce == confirm.nonce && entry.rights == *rights && !standing.is_over && knows_reset
     }
 
-    /// Inserts the session that [`Admission::Begin`] required.
+    /// Inserts the session that [`SessionAdmission::Begin`] required.
     pub fn insert(&mut self, entity: EntityName, rights: R, confirm: &Confirm, session: S) {
         let entry = Entry { nonce: confirm.nonce, is_reset: confirm.established, rights, session };
         self.of.entry(entity).or_default().insert(confirm.cookie, entry);
@@ -109,13 +109,13 @@ impl<S: Clone, R: PartialEq> Table<S, R> {
 
 /// An input of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
+pub enum IncomingEvent {
     /// Only time has passed.
     Wake,
     /// The peer connected or reconnected. An earlier socket is dropped.
     Attached(Confirm),
     /// The socket is lost.
-    Lost(Loss),
+    Lost(SocketLoss),
     /// This side ends the session.
     Stopped {
         /// Because the peer has another session.
@@ -125,7 +125,7 @@ pub enum Input {
 
 /// The next action of the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum IncomingStep {
     /// Send this answer; then the socket carries frames.
     Run {
         /// The answer.
@@ -136,7 +136,7 @@ pub enum Step {
     /// Wait for the peer, until [`Incoming::next_wake`].
     Wait,
     /// The session has ended. The owner is notified of the cause.
-    Over(Option<Cause>),
+    Over(Option<EndCause>),
 }
 
 /// A lossless session.
@@ -153,49 +153,57 @@ impl Incoming {
         Incoming { timeout, accepted: false, lapses_at: None }
     }
 
-    /// When the session needs [`Input::Wake`], while it waits.
+    /// When the session needs [`IncomingEvent::Wake`], while it waits.
     pub fn next_wake(&self) -> Option<Nanos> {
         self.lapses_at
     }
 
     /// Handles an input. `queue` and `received` are the session's.
-    pub fn turn(&mut self, now: Nanos, input: Input, queue: &mut Queue, received: &Received) -> Step {
+    pub fn turn(
+        &mut self,
+        now: Nanos,
+        input: IncomingEvent,
+        queue: &mut SendQueue,
+        received: &ReceiveState,
+    ) -> IncomingStep {
         let step = match input {
-            Input::Wake if self.lapses_at.is_none_or(|at| at > now) => Step::Wait,
-            Input::Wake => Step::Over(Some(Cause::Lapsed)),
-            Input::Attached(confirm) => self.attach(&confirm, queue, received),
-            Input::Lost(Loss::Fault) => {
+            IncomingEvent::Wake if self.lapses_at.is_none_or(|at| at > now) => IncomingStep::Wait,
+            IncomingEvent::Wake => IncomingStep::Over(Some(EndCause::Lapsed)),
+            IncomingEvent::Attached(confirm) => self.attach(&confirm, queue, received),
+            IncomingEvent::Lost(SocketLoss::Fault) => {
                 self.lapses_at = Some(now.saturating_add(self.timeout));
-                Step::Wait
+                IncomingStep::Wait
             }
-            Input::Lost(Loss::LocalClosed) => Step::Over(None),
-            Input::Lost(Loss::PeerClosed) => Step::Over(Some(Cause::PeerClosed)),
-            Input::Lost(Loss::Idle) => Step::Over(Some(Cause::Idle)),
-            Input::Stopped { superseded } => Step::Over(superseded.then_some(Cause::PeerRestarted)),
+            IncomingEvent::Lost(SocketLoss::LocalClosed) => IncomingStep::Over(None),
+            IncomingEvent::Lost(SocketLoss::PeerClosed) => IncomingStep::Over(Some(EndCause::PeerClosed)),
+            IncomingEvent::Lost(SocketLoss::Idle) => IncomingStep::Over(Some(EndCause::Idle)),
+            IncomingEvent::Stopped { superseded } => {
+                IncomingStep::Over(superseded.then_some(EndCause::PeerRestarted))
+            }
         };
         match step {
             // The owner was never notified of the session.
-            Step::Over(_) if !self.accepted => Step::Over(None),
+            IncomingStep::Over(_) if !self.accepted => IncomingStep::Over(None),
             step => step,
         }
     }
 
-    fn attach(&mut self, confirm: &Confirm, queue: &mut Queue, received: &Received) -> Step {
+    fn attach(&mut self, confirm: &Confirm, queue: &mut SendQueue, received: &ReceiveState) -> IncomingStep {
         let first = !self.accepted;
         let outcome = match (first, confirm.established) {
-            (true, true) => Outcome::Reset,
-            (true, false) => Outcome::New,
-            (false, _) => Outcome::Resumed,
+            (true, true) => SessionOutcome::Reset,
+            (true, false) => SessionOutcome::New,
+            (false, _) => SessionOutcome::Resumed,
         };
         let peer_has = if first { 0 } else { confirm.in_seq };
         if queue.resume(peer_has).is_err() {
-            return Step::Over(Some(Cause::PeerRestarted));
+            return IncomingStep::Over(Some(EndCause::PeerRestarted));
         }
         self.accepted = true;
         self.lapses_at = None;
         let in_seq = received.last();
-        received.tell(in_seq);
-        Step::Run { ready: Ready { outcome, in_seq }, first }
+        received.mark_acked(in_seq);
+        IncomingStep::Run { ready: Ready { outcome, in_seq }, first }
     }
 }
 
@@ -213,60 +221,60 @@ mod tests {
         EntityName::osd(OsdId(4))
     }
 
-    fn standing(has_heard: bool) -> impl Fn(&u32) -> Standing {
-        move |_| Standing { is_over: false, has_heard }
+    fn standing(has_heard: bool) -> impl Fn(&u32) -> SessionStatus {
+        move |_| SessionStatus { is_over: false, has_heard }
     }
 
     #[test]
     fn a_peer_returns_to_its_session_and_another_process_ends_it() {
-        let mut table = Table::default();
-        assert_eq!(table.admit(&entity(), &"rw", &FRESH, standing(false)), Admission::Begin);
+        let mut table = SessionTable::default();
+        assert_eq!(table.admit(&entity(), &"rw", &FRESH, standing(false)), SessionAdmission::Begin);
         table.insert(entity(), "rw", &FRESH, 1);
-        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, standing(false)), Admission::Resume(1));
+        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, standing(false)), SessionAdmission::Resume(1));
         // The answer to the peer was lost.
-        assert_eq!(table.admit(&entity(), &"rw", &FRESH, standing(false)), Admission::Resume(1));
-        let over = |_: &u32| Standing { is_over: true, has_heard: true };
-        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, over), Admission::Supersede(vec![1]));
+        assert_eq!(table.admit(&entity(), &"rw", &FRESH, standing(false)), SessionAdmission::Resume(1));
+        let over = |_: &u32| SessionStatus { is_over: true, has_heard: true };
+        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, over), SessionAdmission::Supersede(vec![1]));
         for (rights, confirm) in
             [("r", KNOWN), ("rw", Confirm { nonce: 4, ..KNOWN }), ("rw", Confirm { cookie: 10, ..FRESH })]
         {
             let admission = table.admit(&entity(), &rights, &confirm, standing(true));
-            assert_eq!(admission, Admission::Supersede(vec![1]));
+            assert_eq!(admission, SessionAdmission::Supersede(vec![1]));
         }
         table.remove(&entity(), FRESH.cookie, |session| *session == 2);
-        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, standing(true)), Admission::Resume(1));
+        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, standing(true)), SessionAdmission::Resume(1));
         table.remove(&entity(), FRESH.cookie, |session| *session == 1);
-        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, standing(true)), Admission::Begin);
+        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, standing(true)), SessionAdmission::Begin);
     }
 
     #[test]
     fn a_reset_is_said_again_until_the_peer_has_heard_of_it() {
-        let mut table = Table::default();
+        let mut table = SessionTable::default();
         table.insert(entity(), "rw", &KNOWN, 1);
         let admission = table.admit(&entity(), &"rw", &KNOWN, standing(false));
-        assert_eq!(admission, Admission::Supersede(vec![1]), "the answer may have been lost");
-        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, standing(true)), Admission::Resume(1));
+        assert_eq!(admission, SessionAdmission::Supersede(vec![1]), "the answer may have been lost");
+        assert_eq!(table.admit(&entity(), &"rw", &KNOWN, standing(true)), SessionAdmission::Resume(1));
     }
 
     #[test]
     fn sessions_outlive_sockets_and_lapse() {
-        let (mut queue, received) = (Queue::default(), Received::default());
+        let (mut queue, received) = (SendQueue::default(), ReceiveState::default());
         let mut session = Incoming::new(100);
         let mut turn = |now, input| {
             let step = session.turn(now, input, &mut queue, &received);
             (step, session.next_wake())
         };
         let ready = |outcome| Ready { outcome, in_seq: 0 };
-        let first = Step::Run { ready: ready(Outcome::Reset), first: true };
-        assert_eq!(turn(0, Input::Attached(KNOWN)), (first, None));
-        assert_eq!(turn(10, Input::Lost(Loss::Fault)), (Step::Wait, Some(110)));
-        let again = Step::Run { ready: ready(Outcome::Resumed), first: false };
-        assert_eq!(turn(20, Input::Attached(KNOWN)), (again, None));
-        assert_eq!(turn(30, Input::Lost(Loss::Fault)), (Step::Wait, Some(130)));
-        assert_eq!(turn(129, Input::Wake).0, Step::Wait);
-        assert_eq!(turn(130, Input::Wake).0, Step::Over(Some(Cause::Lapsed)));
+        let first = IncomingStep::Run { ready: ready(SessionOutcome::Reset), first: true };
+        assert_eq!(turn(0, IncomingEvent::Attached(KNOWN)), (first, None));
+        assert_eq!(turn(10, IncomingEvent::Lost(SocketLoss::Fault)), (IncomingStep::Wait, Some(110)));
+        let again = IncomingStep::Run { ready: ready(SessionOutcome::Resumed), first: false };
+        assert_eq!(turn(20, IncomingEvent::Attached(KNOWN)), (again, None));
+        assert_eq!(turn(30, IncomingEvent::Lost(SocketLoss::Fault)), (IncomingStep::Wait, Some(130)));
+        assert_eq!(turn(129, IncomingEvent::Wake).0, IncomingStep::Wait);
+        assert_eq!(turn(130, IncomingEvent::Wake).0, IncomingStep::Over(Some(EndCause::Lapsed)));
         let mut unheard = Incoming::new(100);
-        let step = unheard.turn(0, Input::Stopped { superseded: true }, &mut queue, &received);
-        assert_eq!(step, Step::Over(None), "its owner knows nothing of it");
+        let step = unheard.turn(0, IncomingEvent::Stopped { superseded: true }, &mut queue, &received);
+        assert_eq!(step, IncomingStep::Over(None), "its owner knows nothing of it");
     }
 }

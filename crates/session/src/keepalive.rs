@@ -17,7 +17,7 @@ pub struct Activity {
 
 /// The next action of the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Beat {
+pub enum KeepaliveAction {
     /// The peer has been silent for too long.
     Silent,
     /// The connection was unused for too long.
@@ -53,14 +53,14 @@ impl Keepalive {
     }
 
     /// Runs after each interval. Only lossy connections have an `idle_timeout`.
-    pub fn turn(&mut self, now: Nanos, activity: Activity, idle_timeout: Option<Nanos>) -> Beat {
+    pub fn turn(&mut self, now: Nanos, activity: Activity, idle_timeout: Option<Nanos>) -> KeepaliveAction {
         self.next = now.saturating_add(self.interval);
         if activity.heard {
             self.silent = 0;
         } else if !activity.throttled {
             self.silent += self.interval;
             if self.silent >= self.timeout {
-                return Beat::Silent;
+                return KeepaliveAction::Silent;
             }
         }
         if activity.used {
@@ -68,10 +68,10 @@ impl Keepalive {
         } else {
             self.idle += self.interval;
             if idle_timeout.is_some_and(|most| self.idle >= most) {
-                return Beat::Idle;
+                return KeepaliveAction::Idle;
             }
         }
-        Beat::Ask { ack: activity.ack_due, keepalive: self.silent > 0 || activity.throttled }
+        KeepaliveAction::Ask { ack: activity.ack_due, keepalive: self.silent > 0 || activity.throttled }
     }
 }
 
@@ -85,20 +85,20 @@ mod tests {
     fn silence_is_asked_about_and_ends_the_socket() {
         let mut keepalive = Keepalive::new(5, 10, 30);
         assert_eq!(keepalive.next_wake(), 15);
-        let ask = |keepalive| Beat::Ask { ack: false, keepalive };
+        let ask = |keepalive| KeepaliveAction::Ask { ack: false, keepalive };
         assert_eq!(keepalive.turn(15, QUIET, None), ask(true));
         assert_eq!(keepalive.turn(25, Activity { heard: true, ..QUIET }, None), ask(false));
         for now in [35, 45] {
             assert_eq!(keepalive.turn(now, QUIET, None), ask(true));
         }
         assert_eq!(keepalive.turn(55, Activity { throttled: true, ..QUIET }, None), ask(true));
-        assert_eq!(keepalive.turn(65, QUIET, None), Beat::Silent);
+        assert_eq!(keepalive.turn(65, QUIET, None), KeepaliveAction::Silent);
     }
 
     #[test]
     fn unused_lossy_connections_end() {
         let mut keepalive = Keepalive::new(0, 10, 1000);
-        assert!(matches!(keepalive.turn(10, QUIET, Some(20)), Beat::Ask { .. }));
-        assert_eq!(keepalive.turn(20, QUIET, Some(20)), Beat::Idle);
+        assert!(matches!(keepalive.turn(10, QUIET, Some(20)), KeepaliveAction::Ask { .. }));
+        assert_eq!(keepalive.turn(20, QUIET, Some(20)), KeepaliveAction::Idle);
     }
 }

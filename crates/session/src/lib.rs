@@ -53,14 +53,14 @@ pub struct Confirm {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     /// Whether the session continues.
-    pub outcome: Outcome,
+    pub outcome: SessionOutcome,
     /// The last message that the answering side has received.
     pub in_seq: u64,
 }
 
 /// See [`Ready`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Outcome {
+pub enum SessionOutcome {
     /// There was none, as the connecting side expected.
     New,
     /// The session continues.
@@ -71,7 +71,7 @@ pub enum Outcome {
 
 /// Why a socket is no longer used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Loss {
+pub enum SocketLoss {
     /// The other side closed the session.
     PeerClosed,
     /// Closed on this side, after everything queued was written or its time was over.
@@ -84,7 +84,7 @@ pub enum Loss {
 
 /// Why a session ended, as reported to its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum EndCause {
     /// The other side closed it.
     PeerClosed,
     /// The other side's process has changed, or it has dropped the session.

@@ -1,8 +1,8 @@
 //! The connecting side: one session, or one lossy connection, over successive sockets.
 
-use crate::queue::Queue;
-use crate::receive::Received;
-use crate::{Cause, Confirm, Loss, Nanos, Outcome, Policy, Ready};
+use crate::queue::SendQueue;
+use crate::receive::ReceiveState;
+use crate::{Confirm, EndCause, Nanos, Policy, Ready, SessionOutcome, SocketLoss};
 
 /// A socket that lasted this long is replaced at once when it is lost, others after a growing delay. Two processes that use the same name,
 /// or a peer that fails on a message, must not make both sides loop.
@@ -19,18 +19,18 @@ pub struct Backoff {
 
 /// An input of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
+pub enum OutgoingEvent {
     /// Only time has passed.
     Wake,
     /// The peer has answered on a new socket.
     Ready(Ready),
     /// The socket is lost, or there was none: the peer could not be reached, or did not answer in time.
-    Lost(Loss),
+    Lost(SocketLoss),
 }
 
 /// The next action of the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum OutgoingStep {
     /// Connect and send this.
     Connect(Confirm),
     /// The socket carries frames. If the session restarts, its owner is notified first.
@@ -41,7 +41,7 @@ pub enum Step {
     /// Wait until [`Outgoing::next_wake`].
     Wait,
     /// The session has ended. The owner is notified of the cause.
-    Over(Option<Cause>),
+    Over(Option<EndCause>),
 }
 
 /// See the module's documentation.
@@ -65,7 +65,7 @@ impl Outgoing {
         Outgoing { nonce, policy, cookie, established, failures, up_since, retry_at, backoff }
     }
 
-    /// When the session needs [`Input::Wake`], while it waits.
+    /// When the session needs [`OutgoingEvent::Wake`], while it waits.
     pub fn next_wake(&self) -> Option<Nanos> {
         self.retry_at
     }
@@ -76,25 +76,31 @@ impl Outgoing {
     }
 
     /// Handles an input. `queue` and `received` are the session's.
-    pub fn turn(&mut self, now: Nanos, input: Input, queue: &mut Queue, received: &Received) -> Step {
+    pub fn turn(
+        &mut self,
+        now: Nanos,
+        input: OutgoingEvent,
+        queue: &mut SendQueue,
+        received: &ReceiveState,
+    ) -> OutgoingStep {
         match input {
-            Input::Wake if self.retry_at.is_some_and(|at| at > now) => Step::Wait,
-            Input::Wake => self.connect(received),
-            Input::Ready(ready) => {
+            OutgoingEvent::Wake if self.retry_at.is_some_and(|at| at > now) => OutgoingStep::Wait,
+            OutgoingEvent::Wake => self.connect(received),
+            OutgoingEvent::Ready(ready) => {
                 self.up_since = Some(now);
                 let restarted = self.policy == Policy::Lossless && !self.adopt(&ready, queue, received);
-                Step::Run { restarted }
+                OutgoingStep::Run { restarted }
             }
-            Input::Lost(Loss::LocalClosed) => Step::Over(None),
-            Input::Lost(Loss::PeerClosed) => Step::Over(Some(Cause::PeerClosed)),
-            Input::Lost(Loss::Idle) => Step::Over(Some(Cause::Idle)),
-            Input::Lost(Loss::Fault) => self.lost(now, received),
+            OutgoingEvent::Lost(SocketLoss::LocalClosed) => OutgoingStep::Over(None),
+            OutgoingEvent::Lost(SocketLoss::PeerClosed) => OutgoingStep::Over(Some(EndCause::PeerClosed)),
+            OutgoingEvent::Lost(SocketLoss::Idle) => OutgoingStep::Over(Some(EndCause::Idle)),
+            OutgoingEvent::Lost(SocketLoss::Fault) => self.lost(now, received),
         }
     }
 
-    fn connect(&mut self, received: &Received) -> Step {
+    fn connect(&mut self, received: &ReceiveState) -> OutgoingStep {
         self.retry_at = None;
-        Step::Connect(Confirm {
+        OutgoingStep::Connect(Confirm {
             nonce: self.nonce,
             policy: self.policy,
             cookie: self.cookie,
@@ -104,8 +110,8 @@ impl Outgoing {
     }
 
     /// Adopts the other side's state of the session. Returns whether the session continues.
-    fn adopt(&mut self, ready: &Ready, queue: &mut Queue, received: &Received) -> bool {
-        let resumed = ready.outcome != Outcome::Reset && queue.resume(ready.in_seq).is_ok();
+    fn adopt(&mut self, ready: &Ready, queue: &mut SendQueue, received: &ReceiveState) -> bool {
+        let resumed = ready.outcome != SessionOutcome::Reset && queue.resume(ready.in_seq).is_ok();
         self.established = true;
         if !resumed {
             queue.reset();
@@ -116,11 +122,11 @@ impl Outgoing {
         resumed
     }
 
-    fn lost(&mut self, now: Nanos, received: &Received) -> Step {
+    fn lost(&mut self, now: Nanos, received: &ReceiveState) -> OutgoingStep {
         let steady = self.up_since.take().is_some_and(|since| now.saturating_sub(since) >= STEADY_NS);
         self.failures = if steady { 0 } else { self.failures.saturating_add(1) };
         if self.policy == Policy::Lossy {
-            return Step::Over(Some(Cause::Failed));
+            return OutgoingStep::Over(Some(EndCause::Failed));
         }
         if self.failures == 0 {
             return self.connect(received);
@@ -128,7 +134,7 @@ impl Outgoing {
         let Backoff { initial, max } = self.backoff;
         let wait = initial.saturating_mul(1 << (self.failures - 1).min(16)).min(max);
         self.retry_at = Some(now.saturating_add(wait));
-        Step::Wait
+        OutgoingStep::Wait
     }
 }
 
@@ -140,7 +146,7 @@ mod tests {
 
     #[test]
     fn attempts_are_spaced_until_a_socket_lasts() {
-        let (mut queue, received) = (Queue::default(), Received::default());
+        let (mut queue, received) = (SendQueue::default(), ReceiveState::default());
         let mut session = Outgoing::new(1, Policy::Lossless, 9, BACKOFF);
         let mut turn = |now, input| {
             let step = session.turn(now, input, &mut queue, &received);
@@ -148,30 +154,39 @@ mod tests {
         };
         let confirm =
             Confirm { nonce: 1, policy: Policy::Lossless, cookie: 9, established: false, in_seq: 0 };
-        assert_eq!(turn(0, Input::Wake), (Step::Connect(confirm), None));
+        assert_eq!(turn(0, OutgoingEvent::Wake), (OutgoingStep::Connect(confirm), None));
         for (now, at) in [(1000, 1100), (2000, 2200), (3000, 3350), (4000, 4350)] {
-            assert_eq!(turn(now, Input::Lost(Loss::Fault)), (Step::Wait, Some(at)));
-            assert_eq!(turn(at - 1, Input::Wake), (Step::Wait, Some(at)));
-            assert_eq!(turn(at, Input::Wake), (Step::Connect(confirm), None));
+            assert_eq!(turn(now, OutgoingEvent::Lost(SocketLoss::Fault)), (OutgoingStep::Wait, Some(at)));
+            assert_eq!(turn(at - 1, OutgoingEvent::Wake), (OutgoingStep::Wait, Some(at)));
+            assert_eq!(turn(at, OutgoingEvent::Wake), (OutgoingStep::Connect(confirm), None));
         }
-        let ready = Ready { outcome: Outcome::New, in_seq: 0 };
-        assert_eq!(turn(5000, Input::Ready(ready)).0, Step::Run { restarted: false });
+        let ready = Ready { outcome: SessionOutcome::New, in_seq: 0 };
+        assert_eq!(turn(5000, OutgoingEvent::Ready(ready)).0, OutgoingStep::Run { restarted: false });
         let again = Confirm { established: true, ..confirm };
-        assert_eq!(turn(5000 + STEADY_NS, Input::Lost(Loss::Fault)), (Step::Connect(again), None));
-        let reset = Ready { outcome: Outcome::Reset, in_seq: 0 };
-        assert_eq!(turn(5000 + STEADY_NS, Input::Ready(reset)).0, Step::Run { restarted: true });
         assert_eq!(
-            turn(6000 + STEADY_NS, Input::Lost(Loss::PeerClosed)).0,
-            Step::Over(Some(Cause::PeerClosed))
+            turn(5000 + STEADY_NS, OutgoingEvent::Lost(SocketLoss::Fault)),
+            (OutgoingStep::Connect(again), None)
+        );
+        let reset = Ready { outcome: SessionOutcome::Reset, in_seq: 0 };
+        assert_eq!(
+            turn(5000 + STEADY_NS, OutgoingEvent::Ready(reset)).0,
+            OutgoingStep::Run { restarted: true }
+        );
+        assert_eq!(
+            turn(6000 + STEADY_NS, OutgoingEvent::Lost(SocketLoss::PeerClosed)).0,
+            OutgoingStep::Over(Some(EndCause::PeerClosed))
         );
     }
 
     #[test]
     fn a_lossy_connection_ends_with_its_socket() {
-        let (mut queue, received) = (Queue::default(), Received::default());
+        let (mut queue, received) = (SendQueue::default(), ReceiveState::default());
         let mut session = Outgoing::new(1, Policy::Lossy, 9, BACKOFF);
-        assert!(matches!(session.turn(0, Input::Wake, &mut queue, &received), Step::Connect(_)));
-        let step = session.turn(1, Input::Lost(Loss::Fault), &mut queue, &received);
-        assert_eq!(step, Step::Over(Some(Cause::Failed)));
+        assert!(matches!(
+            session.turn(0, OutgoingEvent::Wake, &mut queue, &received),
+            OutgoingStep::Connect(_)
+        ));
+        let step = session.turn(1, OutgoingEvent::Lost(SocketLoss::Fault), &mut queue, &received);
+        assert_eq!(step, OutgoingStep::Over(Some(EndCause::Failed)));
     }
 }

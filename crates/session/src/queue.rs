@@ -1,7 +1,7 @@
 //! A connection's outgoing messages: those waiting to be written and, on lossless connections, those written but not acknowledged. Their
 //! bytes are bounded in total.
 
-use crate::wire::{ACK, CLOSE, FLAG_DATA_CRC, Header, KEEPALIVE, KEEPALIVE_ACK};
+use crate::wire::{ACK, CLOSE, FLAG_DATA_CRC, FrameHeader, KEEPALIVE, KEEPALIVE_ACK};
 use crate::{Mutation, Rules};
 use bytes::Bytes;
 use nacre_types::crc32c::crc32c;
@@ -25,7 +25,7 @@ const MAX_SLICES: usize = 64;
 #[derive(Debug, Clone)]
 pub struct OutFrame {
     /// Its header, without sequence number and acknowledgement.
-    pub header: Header,
+    pub header: FrameHeader,
     /// The description.
     pub meta: Vec<u8>,
     /// The data.
@@ -41,7 +41,7 @@ impl OutFrame {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub struct SendQueue {
     waiting: VecDeque<OutFrame>,
     /// Written and not acknowledged; lossless only.
     unacked: VecDeque<OutFrame>,
@@ -66,17 +66,17 @@ pub struct Queue {
     rules: Rules,
 }
 
-impl Queue {
+impl SendQueue {
     /// An empty queue under `rules`.
-    pub fn ruled(rules: Rules) -> Queue {
-        let mut queue = Queue::default();
+    pub fn with_rules(rules: Rules) -> SendQueue {
+        let mut queue = SendQueue::default();
         queue.rules = rules;
         queue
     }
 
     /// An empty queue whose bytes count in `total` too.
-    pub fn counted(total: Arc<AtomicUsize>) -> Queue {
-        let mut queue = Queue::default();
+    pub fn with_total(total: Arc<AtomicUsize>) -> SendQueue {
+        let mut queue = SendQueue::default();
         queue.total = total;
         queue
     }
@@ -186,13 +186,13 @@ impl Queue {
     pub fn reset(&mut self) {
         let (closing, writer_idle) = (self.closing, self.writer_idle);
         let (total, rules) = (Arc::clone(&self.total), self.rules);
-        *self = Queue::counted(total);
+        *self = SendQueue::with_total(total);
         self.rules = rules;
         (self.closing, self.writer_idle) = (closing, writer_idle);
     }
 
     /// Moves what is to be written next into `batch`, with an acknowledgement up to `ack`. Returns whether there is anything.
-    pub fn take(&mut self, batch: &mut Batch, lossless: bool, ack: u64) -> bool {
+    pub fn take(&mut self, batch: &mut WriteBatch, lossless: bool, ack: u64) -> bool {
         batch.clear();
         while batch.frames < BATCH_FRAMES && batch.bytes < BATCH_BYTES {
             let Some(mut frame) = self.waiting.pop_front() else { break };
@@ -219,18 +219,18 @@ impl Queue {
         ];
         for (due, kind) in controls {
             if std::mem::take(due) {
-                batch.add(&Header::control(kind, ack), &[], std::iter::empty());
+                batch.add(&FrameHeader::control(kind, ack), &[], std::iter::empty());
             }
         }
         if self.closing && self.waiting.is_empty() && !self.close_written {
-            batch.add(&Header::control(CLOSE, ack), &[], std::iter::empty());
+            batch.add(&FrameHeader::control(CLOSE, ack), &[], std::iter::empty());
             self.close_written = true;
         }
         !batch.parts.is_empty()
     }
 }
 
-impl Drop for Queue {
+impl Drop for SendQueue {
     fn drop(&mut self) {
         self.total.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -245,7 +245,7 @@ enum Part {
 
 /// The content of one or more vectored writes.
 #[derive(Default)]
-pub struct Batch {
+pub struct WriteBatch {
     scratch: Vec<u8>,
     parts: Vec<Part>,
     /// Number of messages, without control frames.
@@ -257,7 +257,7 @@ pub struct Batch {
     offset: usize,
 }
 
-impl Batch {
+impl WriteBatch {
     fn clear(&mut self) {
         self.scratch.clear();
         self.parts.clear();
@@ -274,7 +274,7 @@ impl Batch {
         }
     }
 
-    fn add(&mut self, header: &Header, meta: &[u8], data: impl Iterator<Item = Bytes>) {
+    fn add(&mut self, header: &FrameHeader, meta: &[u8], data: impl Iterator<Item = Bytes>) {
         self.inline(&header.encode());
         if !meta.is_empty() {
             self.inline(meta);
@@ -313,7 +313,7 @@ impl Batch {
         filled
     }
 
-    /// Returns an array for [`Batch::slices`].
+    /// Returns an array for [`WriteBatch::slices`].
     pub fn no_slices<'a>() -> [IoSlice<'a>; MAX_SLICES] {
         [IoSlice::new(&[]); MAX_SLICES]
     }
@@ -346,10 +346,10 @@ impl Batch {
 }
 
 /// Returns a message's header, complete except for its sequence number.
-pub fn header_of(kind: u16, meta: &[u8], data: &[Payload], crc_data: bool) -> Header {
+pub fn header_of(kind: u16, meta: &[u8], data: &[Payload], crc_data: bool) -> FrameHeader {
     let data_len: usize = data.iter().map(|part| part.len()).sum();
     let data_crc = if crc_data { data.iter().fold(0, |crc, part| part.append_to(crc)) } else { 0 };
-    Header {
+    FrameHeader {
         flags: if crc_data { FLAG_DATA_CRC } else { 0 },
         kind,
         seq: 0,
@@ -371,12 +371,12 @@ mod tests {
     }
 
     /// The (kind, sequence number) of each frame of the batch.
-    fn frames(batch: &Batch) -> Vec<(u16, u64)> {
+    fn frames(batch: &WriteBatch) -> Vec<(u16, u64)> {
         let bytes: Vec<u8> = batch.chunks(usize::MAX).flatten().copied().collect();
         let mut rest = &bytes[..];
         let mut found = Vec::new();
         while let Some((head, body)) = rest.split_first_chunk() {
-            let header = Header::decode(head).unwrap();
+            let header = FrameHeader::decode(head).unwrap();
             rest = &body[header.body_len() as usize..];
             found.push((header.kind, header.seq));
         }
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn what_the_other_side_lacks_is_written_again() {
-        let (mut queue, mut batch) = (Queue::default(), Batch::default());
+        let (mut queue, mut batch) = (SendQueue::default(), WriteBatch::default());
         for _ in 0..4 {
             assert!(queue.push(frame(10), 1 << 20, usize::MAX).is_none());
         }
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_half_full_asks_for_an_acknowledgement() {
-        let (mut queue, mut batch) = (Queue::default(), Batch::default());
+        let (mut queue, mut batch) = (SendQueue::default(), WriteBatch::default());
         let limit = 3 * frame(100).bytes();
         assert!(queue.push(frame(100), limit, usize::MAX).is_none());
         assert!(queue.take(&mut batch, true, 0));

@@ -1,6 +1,6 @@
 //! The receiving side of a connection: validates the order of frames and decides when to acknowledge them.
 
-use crate::wire::{ACK, CLOSE, CONTROL, Header, KEEPALIVE, KEEPALIVE_ACK};
+use crate::wire::{ACK, CLOSE, CONTROL, FrameHeader, KEEPALIVE, KEEPALIVE_ACK};
 use crate::{Mutation, Policy, Rules};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,24 +13,24 @@ const ACK_AFTER_BYTES: u64 = 256 << 10;
 const DECODED_PER_META_BYTE: u64 = 32;
 
 /// The rule that a frame violates. The socket is then dropped.
-pub type Violation = Cow<'static, str>;
+pub type ProtocolViolation = Cow<'static, str>;
 
 /// What this side has received, over all sockets of a session. Only the session's task changes it; the parts of that task share it.
 #[derive(Debug, Default)]
-pub struct Received {
+pub struct ReceiveState {
     last: AtomicU64,
     told: AtomicU64,
     heard: AtomicBool,
 }
 
-impl Received {
+impl ReceiveState {
     /// The last message that was handled.
     pub fn last(&self) -> u64 {
         self.last.load(Ordering::Relaxed)
     }
 
     /// Records that everything up to `seq` was acknowledged to the other side.
-    pub fn tell(&self, seq: u64) {
+    pub fn mark_acked(&self, seq: u64) {
         self.told.store(seq, Ordering::Relaxed);
     }
 
@@ -62,7 +62,7 @@ pub struct FrameLimits {
 
 /// A description or data that exceeds [`FrameLimits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooLong {
+pub struct FrameTooLong {
     /// Its length.
     pub bytes: u64,
     /// The limit.
@@ -71,10 +71,10 @@ pub struct TooLong {
 
 impl FrameLimits {
     /// Checks the lengths of a description and data against the limits.
-    pub fn check(&self, meta_bytes: u64, data_bytes: u64) -> Result<(), TooLong> {
+    pub fn check(&self, meta_bytes: u64, data_bytes: u64) -> Result<(), FrameTooLong> {
         let parts = [(meta_bytes, self.meta_bytes), (data_bytes, self.data_bytes)];
         match parts.into_iter().find(|(bytes, limit)| bytes > limit) {
-            Some((bytes, limit)) => Err(TooLong { bytes, limit }),
+            Some((bytes, limit)) => Err(FrameTooLong { bytes, limit }),
             None => Ok(()),
         }
     }
@@ -82,7 +82,7 @@ impl FrameLimits {
 
 /// Meaning of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrival {
+pub enum FrameAction {
     /// No action.
     Nothing,
     /// The other side requests an answer to its keepalive.
@@ -97,7 +97,7 @@ pub enum Arrival {
 
 /// The frames of one socket.
 #[derive(Debug)]
-pub struct Reader {
+pub struct FrameReader {
     lossless: bool,
     limits: FrameLimits,
     rules: Rules,
@@ -106,15 +106,15 @@ pub struct Reader {
     heard: bool,
 }
 
-impl Reader {
+impl FrameReader {
     /// Creates a reader for a new socket.
-    pub fn new(policy: Policy, limits: FrameLimits, rules: Rules) -> Reader {
+    pub fn new(policy: Policy, limits: FrameLimits, rules: Rules) -> FrameReader {
         let lossless = policy == Policy::Lossless;
-        Reader { lossless, limits, rules, seen_ack: 0, unacked_bytes: 0, heard: false }
+        FrameReader { lossless, limits, rules, seen_ack: 0, unacked_bytes: 0, heard: false }
     }
 
     /// The header's acknowledgement, if it is new for [`crate::queue::Queue::acknowledge`].
-    pub fn new_ack(&mut self, header: &Header) -> Option<u64> {
+    pub fn new_ack(&mut self, header: &FrameHeader) -> Option<u64> {
         if !self.lossless || header.ack <= self.seen_ack {
             return None;
         }
@@ -123,7 +123,11 @@ impl Reader {
     }
 
     /// Validates a header and returns its meaning.
-    pub fn judge(&mut self, header: &Header, received: &Received) -> Result<Arrival, Violation> {
+    pub fn classify(
+        &mut self,
+        header: &FrameHeader,
+        received: &ReceiveState,
+    ) -> Result<FrameAction, ProtocolViolation> {
         if !self.heard {
             self.heard = true;
             received.heard.store(true, Ordering::Relaxed);
@@ -133,9 +137,9 @@ impl Reader {
                 return Err("control frame with a body".into());
             }
             return match header.kind {
-                ACK | KEEPALIVE_ACK => Ok(Arrival::Nothing),
-                KEEPALIVE => Ok(Arrival::Keepalive),
-                CLOSE => Ok(Arrival::Close),
+                ACK | KEEPALIVE_ACK => Ok(FrameAction::Nothing),
+                KEEPALIVE => Ok(FrameAction::Keepalive),
+                CLOSE => Ok(FrameAction::Close),
                 _ => Err("unknown control frame".into()),
             };
         }
@@ -147,23 +151,23 @@ impl Reader {
             if self.rules.breaks(Mutation::CountUnread) {
                 received.last.store(header.seq, Ordering::Relaxed);
             }
-            return Ok(Arrival::Next);
+            return Ok(FrameAction::Next);
         }
         if header.seq > last || !self.lossless {
             return Err(format!("message {} follows message {last}", header.seq).into());
         }
         // The peer was told the last received number after the previous socket was dropped, so a repeated message is valid only as a
         // resend.
-        Ok(Arrival::Duplicate)
+        Ok(FrameAction::Duplicate)
     }
 
     /// Records that the next message is complete and is being handled.
-    pub fn handled(&mut self, header: &Header, received: &Received) {
+    pub fn handled(&mut self, header: &FrameHeader, received: &ReceiveState) {
         received.last.store(header.seq, Ordering::Relaxed);
     }
 
     /// Accounts for a handled message. Returns whether an acknowledgement is due that no message carries.
-    pub fn is_ack_due(&mut self, header: &Header, received: &Received) -> bool {
+    pub fn is_ack_due(&mut self, header: &FrameHeader, received: &ReceiveState) -> bool {
         if !self.lossless {
             return false;
         }
@@ -178,7 +182,7 @@ impl Reader {
 }
 
 /// Bytes of memory that a message may take once it is decoded.
-pub fn memory_bytes(header: &Header) -> u64 {
+pub fn memory_bytes(header: &FrameHeader) -> u64 {
     header.wire_bytes() + u64::from(header.meta_len) * DECODED_PER_META_BYTE
 }
 
@@ -188,39 +192,39 @@ mod tests {
 
     const LIMITS: FrameLimits = FrameLimits { meta_bytes: 100, data_bytes: 1000 };
 
-    fn header(seq: u64, data_len: u32) -> Header {
-        Header { kind: 7, seq, data_len, ..Header::control(0, 0) }
+    fn header(seq: u64, data_len: u32) -> FrameHeader {
+        FrameHeader { kind: 7, seq, data_len, ..FrameHeader::control(0, 0) }
     }
 
     #[test]
     fn what_is_too_long_is_found_before_it_is_sent() {
         assert_eq!(LIMITS.check(100, 1000), Ok(()));
-        assert_eq!(LIMITS.check(101, 0), Err(TooLong { bytes: 101, limit: 100 }));
-        assert_eq!(LIMITS.check(0, 1001), Err(TooLong { bytes: 1001, limit: 1000 }));
+        assert_eq!(LIMITS.check(101, 0), Err(FrameTooLong { bytes: 101, limit: 100 }));
+        assert_eq!(LIMITS.check(0, 1001), Err(FrameTooLong { bytes: 1001, limit: 1000 }));
     }
 
     #[test]
     fn messages_follow_one_another_and_repeats_are_dropped() {
-        let received = Received::default();
-        let mut reader = Reader::new(Policy::Lossless, LIMITS, Rules::default());
+        let received = ReceiveState::default();
+        let mut reader = FrameReader::new(Policy::Lossless, LIMITS, Rules::default());
         for seq in 1..=3 {
-            assert_eq!(reader.judge(&header(seq, 5), &received), Ok(Arrival::Next));
+            assert_eq!(reader.classify(&header(seq, 5), &received), Ok(FrameAction::Next));
             reader.handled(&header(seq, 5), &received);
         }
-        assert_eq!(reader.judge(&header(2, 5), &received), Ok(Arrival::Duplicate));
-        assert!(reader.judge(&header(5, 5), &received).is_err(), "a gap");
-        assert!(reader.judge(&header(4, 1001), &received).is_err(), "too big");
-        let mut lossy = Reader::new(Policy::Lossy, LIMITS, Rules::default());
-        assert_eq!(lossy.judge(&header(4, 5), &received), Ok(Arrival::Next));
-        assert!(lossy.judge(&header(2, 5), &received).is_err());
-        assert_eq!(lossy.judge(&Header::control(CLOSE, 0), &received), Ok(Arrival::Close));
-        assert!(lossy.judge(&Header { seq: 1, ..Header::control(ACK, 0) }, &received).is_err());
+        assert_eq!(reader.classify(&header(2, 5), &received), Ok(FrameAction::Duplicate));
+        assert!(reader.classify(&header(5, 5), &received).is_err(), "a gap");
+        assert!(reader.classify(&header(4, 1001), &received).is_err(), "too big");
+        let mut lossy = FrameReader::new(Policy::Lossy, LIMITS, Rules::default());
+        assert_eq!(lossy.classify(&header(4, 5), &received), Ok(FrameAction::Next));
+        assert!(lossy.classify(&header(2, 5), &received).is_err());
+        assert_eq!(lossy.classify(&FrameHeader::control(CLOSE, 0), &received), Ok(FrameAction::Close));
+        assert!(lossy.classify(&FrameHeader { seq: 1, ..FrameHeader::control(ACK, 0) }, &received).is_err());
     }
 
     #[test]
     fn acknowledgements_are_due_by_messages_and_by_bytes() {
-        let received = Received::default();
-        let mut reader = Reader::new(Policy::Lossless, LIMITS, Rules::default());
+        let received = ReceiveState::default();
+        let mut reader = FrameReader::new(Policy::Lossless, LIMITS, Rules::default());
         let mut due = |seq, bytes| {
             reader.handled(&header(seq, bytes), &received);
             reader.is_ack_due(&header(seq, bytes), &received)
@@ -230,7 +234,7 @@ mod tests {
         }
         assert!(due(ACK_AFTER_MESSAGES, 1));
         assert!(received.is_ack_due());
-        received.tell(ACK_AFTER_MESSAGES);
+        received.mark_acked(ACK_AFTER_MESSAGES);
         assert!(!received.is_ack_due());
         assert!(due(ACK_AFTER_MESSAGES + 1, ACK_AFTER_BYTES as u32));
         assert!(!due(ACK_AFTER_MESSAGES + 2, 1));

@@ -23,7 +23,7 @@ pub const CLOSE: u16 = 0xff04;
 
 /// A frame's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct FrameHeader {
     /// [`FLAG_DATA_CRC`] or nothing.
     pub flags: u8,
     /// The kind of the message or control frame.
@@ -42,10 +42,10 @@ pub struct Header {
     pub data_crc: u32,
 }
 
-impl Header {
+impl FrameHeader {
     /// Returns the header of a control frame.
-    pub fn control(kind: u16, ack: u64) -> Header {
-        Header { flags: 0, kind, seq: 0, ack, meta_len: 0, data_len: 0, meta_crc: 0, data_crc: 0 }
+    pub fn control(kind: u16, ack: u64) -> FrameHeader {
+        FrameHeader { flags: 0, kind, seq: 0, ack, meta_len: 0, data_len: 0, meta_crc: 0, data_crc: 0 }
     }
 
     /// Size of the body in bytes.
@@ -77,7 +77,7 @@ impl Header {
     }
 
     /// Decodes and validates a header.
-    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, &'static str> {
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<FrameHeader, &'static str> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         if u32_at(0) != MAGIC {
@@ -89,7 +89,7 @@ impl Header {
         if bytes[4] != VERSION {
             return Err("unknown frame version");
         }
-        Ok(Header {
+        Ok(FrameHeader {
             flags: bytes[5],
             kind: u16::from_le_bytes([bytes[6], bytes[7]]),
             seq: u64_at(8),

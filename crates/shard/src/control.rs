@@ -2,7 +2,7 @@
 //!
 //! Only this module applies maps, and it passes them on: first the fences to the lease table, then the connections to peers,
 //! then the shards. It never accesses a PG, and never waits for a busy shard (`looks`). Its driver has the session with the map
-//! authority and calls [`Control::round`] when it is due.
+//! authority and calls [`Control::tick`] when it is due.
 
 mod looks;
 mod slow;
@@ -13,7 +13,7 @@ use crate::shard::ShardCell;
 use crate::shared::{RunState, Shared};
 use crate::superblock::{self, Superblock};
 use crate::up_sets::UpSets;
-use looks::Looks;
+use looks::ShardProbe;
 use nacre_pg::KnownOsds;
 use nacre_pg::heartbeat::{HbCommand, HbEnvelope, HbEvent, HeartbeatMap};
 use nacre_types::encoding::{DecodeError, decode};
@@ -40,7 +40,7 @@ const FULL_MARGIN_PART: u64 = 64;
 /// See the module's documentation.
 pub struct Control {
     shared: Arc<Shared>,
-    looks: Looks,
+    looks: ShardProbe,
     superblock: Superblock,
     known: KnownOsds,
     /// `osd metadata`.
@@ -70,7 +70,7 @@ impl Control {
     ) -> Control {
         Control {
             shared,
-            looks: Looks::new(cells),
+            looks: ShardProbe::new(cells),
             superblock,
             known,
             metadata,
@@ -88,7 +88,7 @@ impl Control {
     }
 
     /// Does what is due. Returns when to call it again.
-    pub fn round(&mut self) -> u64 {
+    pub fn tick(&mut self) -> u64 {
         let now_ns = self.shared.world.boot_ns();
         self.beat();
         if now_ns >= self.next_round_ns {
@@ -111,12 +111,12 @@ impl Control {
 
     /// Sets how long it waits for a busy shard before it continues with what it knows. In a simulation, the shard makes no
     /// progress in that time.
-    pub fn set_patience(&mut self, patience: Duration) {
+    pub fn set_turn_timeout(&mut self, patience: Duration) {
         self.looks.set_patience(patience);
     }
 
     /// Records that statistics or fullness changed: the next round reports.
-    pub fn hurry(&mut self) {
+    pub fn request_report(&mut self) {
         self.next_round_ns = 0;
     }
 
@@ -135,7 +135,7 @@ impl Control {
 }
 
 /// Whether `map` shows this process as up.
-pub(crate) fn shows_up(map: &OsdMap, shared: &Shared) -> bool {
+pub(crate) fn is_process_up(map: &OsdMap, shared: &Shared) -> bool {
     map.osds.get(&shared.whoami).is_some_and(|info| info.up && info.boot_nonce == shared.boot_nonce)
 }
 
@@ -226,7 +226,7 @@ impl Control {
                 sharing.extend(up.iter().copied().chain(members.iter().map(|member| member.osd)));
             }
         }
-        self.looks.neighbours(&mut sharing);
+        self.looks.pg_peers(&mut sharing);
         sharing.remove(&whoami);
         let min_peers = shared.config.get().osd.osd_heartbeat_min_peers as usize;
         let beat_map = HeartbeatMap::new(&map, whoami, &sharing, min_peers);
@@ -254,8 +254,8 @@ impl Control {
             shared.post_all(|| ShardMessage::PeerReset(osd));
         }
         self.beat();
-        let was_up = before.is_some_and(|before| shows_up(before, &shared));
-        let is_up = shows_up(&map, &shared);
+        let was_up = before.is_some_and(|before| is_process_up(before, &shared));
+        let is_up = is_process_up(&map, &shared);
         if is_up != was_up {
             tracing::info!(osd = %whoami, epoch = %map.epoch, up = is_up, "the map shows this OSD");
             self.next_boot_ns = 0;
@@ -281,7 +281,7 @@ impl Control {
         let now_ns = shared.world.boot_ns();
         let running = *shared.state.borrow() == RunState::Running;
         let Some(map) = shared.map.load_full().filter(|_| running) else { return };
-        if shows_up(&map, shared) || now_ns < self.next_boot_ns {
+        if is_process_up(&map, shared) || now_ns < self.next_boot_ns {
             return;
         }
         let Some(addr) = shared.world.public_addr() else { return };
@@ -324,14 +324,14 @@ fn location_of(text: &str, host: &str) -> BTreeMap<String, String> {
 /// Heartbeats.
 impl Control {
     /// Handles a peer's answer to a ping. Pings are answered on the threads that receive them ([`Shared::on_ping`]).
-    pub fn on_beat(&mut self, from: OsdId, envelope: HbEnvelope) {
+    pub fn on_ping_reply(&mut self, from: OsdId, envelope: HbEnvelope) {
         let HbEnvelope { space_bytes, msg } = envelope;
         self.shared.post_all(|| ShardMessage::Space { from, space_bytes });
         self.feed(HbEvent::Message { from, msg });
     }
 
     /// Handles a refused connection: on the machine of `target`, no process listens at the address of its process.
-    pub fn on_refused(&mut self, target: OsdId, boot_nonce: u64) {
+    pub fn on_connection_refused(&mut self, target: OsdId, boot_nonce: u64) {
         self.feed(HbEvent::Refused { target, boot_nonce });
     }
 
@@ -349,7 +349,7 @@ impl Control {
             if heartbeats.next_wake().is_some_and(|at| at <= now_ns) {
                 heartbeats.feed(now_ns, HbEvent::Tick);
             }
-            heartbeats.take_said()
+            heartbeats.take_commands()
         };
         let mut gained = false;
         for command in said {

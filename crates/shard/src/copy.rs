@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use nacre_common::throttle::{Permit, Throttle};
-use nacre_exec::Copied;
+use nacre_exec::CopiedObject;
 use nacre_types::encoding::decode;
 use nacre_types::errno::Errno;
 use nacre_types::ids::Eversion;
@@ -15,22 +15,22 @@ use tokio::sync::OwnedSemaphorePermit;
 const MAX_RESTARTS: usize = 4;
 
 /// The memory for copies in bytes: this much for those that are being read, and as much again for those that PGs hold.
-pub const COPIES_BYTES: u64 = 256 << 20;
+pub const MAX_COPY_BYTES: u64 = 256 << 20;
 /// The same for copies between the pools of cache tiers: other copies wait for these, so they must not wait for the others.
-pub const TIER_COPIES_BYTES: u64 = 128 << 20;
+pub const MAX_TIER_COPY_BYTES: u64 = 128 << 20;
 
 /// The limits of requests that copy.
-pub(crate) struct CopyRoom {
+pub(crate) struct CopyThrottle {
     /// Requests that copy, or that wait for a copy of their object.
     pub(crate) requests: Throttle,
     /// Bytes of copies that PGs hold.
     pub(crate) bytes: Throttle,
 }
 
-impl CopyRoom {
+impl CopyThrottle {
     /// Creates it for this many requests and bytes.
-    pub(crate) fn new(requests: u64, bytes: u64) -> CopyRoom {
-        CopyRoom { requests: Throttle::new(u64::MAX, requests), bytes: Throttle::new(bytes, 0) }
+    pub(crate) fn new(requests: u64, bytes: u64) -> CopyThrottle {
+        CopyThrottle { requests: Throttle::new(u64::MAX, requests), bytes: Throttle::new(bytes, 0) }
     }
 }
 
@@ -41,30 +41,30 @@ pub(crate) fn is_copy_read(request: &OsdRequest) -> bool {
 }
 
 /// The source of a request's copy-from op, with its share of the memory for copies that are being read.
-pub struct Fetched {
+pub struct FetchedSource {
     /// The copy, or the error.
-    pub copy: Result<Box<Copied>, Errno>,
+    pub copy: Result<Box<CopiedObject>, Errno>,
     /// The share; released when dropped.
     pub share: Option<OwnedSemaphorePermit>,
 }
 
 /// A copy that a PG holds, with its share of the memory for such copies.
-pub(crate) struct HeldCopy {
+pub(crate) struct AdmittedCopy {
     /// The copy, or the error; `None` once the request was executed.
-    copy: Option<Result<Box<Copied>, Errno>>,
+    copy: Option<Result<Box<CopiedObject>, Errno>>,
     /// Kept until the request is answered, because the change holds the data until then.
     _share: Permit,
 }
 
-impl HeldCopy {
+impl AdmittedCopy {
     /// Takes the copy's share of `throttle`; `None` if there is no room.
-    pub(crate) fn new(copy: Result<Box<Copied>, Errno>, throttle: &Throttle) -> Option<HeldCopy> {
+    pub(crate) fn new(copy: Result<Box<CopiedObject>, Errno>, throttle: &Throttle) -> Option<AdmittedCopy> {
         let share = throttle.try_take(copy.as_ref().map_or(0, |copy| copy.bytes()))?;
-        Some(HeldCopy { copy: Some(copy), _share: share })
+        Some(AdmittedCopy { copy: Some(copy), _share: share })
     }
 
     /// The copy, or the error.
-    pub(crate) fn get(&self) -> Option<Result<&Copied, Errno>> {
+    pub(crate) fn get(&self) -> Option<Result<&CopiedObject, Errno>> {
         self.copy.as_ref().map(|copy| copy.as_deref().map_err(|errno| *errno))
     }
 
@@ -99,7 +99,7 @@ pub struct CopyReader {
     max_bytes: u64,
     piece_bytes: u64,
     cursor: CopyCursor,
-    copied: Copied,
+    copied: CopiedObject,
     restarts: usize,
 }
 
@@ -118,7 +118,7 @@ impl CopyReader {
             max_bytes,
             piece_bytes,
             cursor: CopyCursor::default(),
-            copied: Copied::default(),
+            copied: CopiedObject::default(),
             restarts: 0,
         })
     }
@@ -138,7 +138,7 @@ impl CopyReader {
     }
 
     /// Handles a piece, or the error. Returns the result of the copy; `None` if another piece must be read.
-    pub fn on_piece(&mut self, piece: Result<Bytes, Errno>) -> Option<Result<Copied, Errno>> {
+    pub fn on_piece(&mut self, piece: Result<Bytes, Errno>) -> Option<Result<CopiedObject, Errno>> {
         match piece.and_then(|piece| self.add(&piece)) {
             Ok(()) if self.cursor.complete => Some(Ok(std::mem::take(&mut self.copied))),
             Ok(()) => None,
@@ -149,7 +149,7 @@ impl CopyReader {
                 self.restarts += 1;
                 self.is_torn = false;
                 (self.version, self.cursor, self.copied) =
-                    (self.wanted, CopyCursor::default(), Copied::default());
+                    (self.wanted, CopyCursor::default(), CopiedObject::default());
                 None
             }
             Err(errno) => Some(Err(errno)),

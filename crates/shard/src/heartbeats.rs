@@ -5,7 +5,7 @@
 use crate::shared::ShardSettings;
 use nacre_common::options::Options;
 use nacre_pg::heartbeat::{HbCommand, HbEvent, HbMsg, Heartbeat, HeartbeatSettings};
-use nacre_pg::lease::{LeaseSettings, LeaseTable, LeasesAt};
+use nacre_pg::lease::{LeaseSettings, LeaseSnapshot, LeaseTable};
 use nacre_types::ids::{Epoch, OsdId};
 
 /// The longest lease term in nanoseconds, regardless of the heartbeat grace.
@@ -20,7 +20,7 @@ pub struct Heartbeats {
 }
 
 /// The heartbeat settings from the options.
-pub fn settings_of(options: &Options) -> HeartbeatSettings {
+pub fn heartbeat_settings(options: &Options) -> HeartbeatSettings {
     let osd = &options.osd;
     HeartbeatSettings {
         interval_ns: osd.osd_heartbeat_interval.as_nanos() as u64,
@@ -30,7 +30,7 @@ pub fn settings_of(options: &Options) -> HeartbeatSettings {
 }
 
 /// The lease settings: Ceph's share of the heartbeat grace (`osd_pool_default_read_lease_ratio`), at most 5 s.
-pub(crate) fn lease_settings_of(options: &Options) -> LeaseSettings {
+pub(crate) fn lease_settings(options: &Options) -> LeaseSettings {
     let share = options.osd.osd_heartbeat_grace.mul_f64(options.mon.osd_pool_default_read_lease_ratio);
     let term_ns = (share.as_nanos() as u64).clamp(1, MAX_TERM_NS);
     LeaseSettings { term_ns, ..LeaseSettings::default() }
@@ -47,7 +47,7 @@ impl Heartbeats {
     }
 
     /// The leases as a PG sees them.
-    pub fn view(&self, now_ns: u64) -> LeasesAt<'_> {
+    pub fn view(&self, now_ns: u64) -> LeaseSnapshot<'_> {
         self.leases.at(now_ns)
     }
 
@@ -64,7 +64,7 @@ impl Heartbeats {
         self.leases.granted(from, &grant, now_ns);
     }
 
-    /// Passes an event; the commands wait for [`Heartbeats::take_said`].
+    /// Passes an event; the commands wait for [`Heartbeats::take_commands`].
     pub fn feed(&mut self, now_ns: u64, event: HbEvent) {
         self.heartbeat.handle(now_ns, &mut self.leases, event, &mut self.said);
     }
@@ -84,16 +84,16 @@ impl Heartbeats {
 
     /// Records that PGs are about to act on `epoch`, though its map is not here yet.
     pub fn acts_on(&mut self, epoch: Epoch) {
-        self.leases.acts_on(epoch);
+        self.leases.advance_acted_epoch(epoch);
     }
 
     /// Removes and returns the commands of the machines.
-    pub fn take_said(&mut self) -> Vec<HbCommand> {
+    pub fn take_commands(&mut self) -> Vec<HbCommand> {
         std::mem::take(&mut self.said)
     }
 
     /// Whether there are commands for control.
-    pub fn has_said(&self) -> bool {
+    pub fn has_commands(&self) -> bool {
         !self.said.is_empty()
     }
 

@@ -3,8 +3,8 @@
 //! The shard's own thread posts here too (a store that commits at once calls back from within its shard). Nothing is woken
 //! then, because the shard checks its inbox before it rests, and wakes its task if it leaves messages there.
 
-use crate::copy::Fetched;
-use crate::session::Arrival;
+use crate::copy::FetchedSource;
+use crate::session::IncomingRequest;
 use crate::tracker::TrackerLimits;
 use nacre_common::throttle::Permit;
 use nacre_objectstore::{CommitSink, StoreError};
@@ -36,7 +36,7 @@ pub enum ShardMessage {
         unlisted: Arc<[OsdId]>,
     },
     /// A client's request for a PG of this shard that arrived on another shard.
-    Client(Box<Arrival>),
+    Client(Box<IncomingRequest>),
     /// A peer's message about a PG of this shard that arrived on another shard.
     Peer {
         /// The peer.
@@ -53,26 +53,26 @@ pub enum ShardMessage {
     /// The source of a request's copy-from op was read.
     Fetched {
         /// The request.
-        arrival: Box<Arrival>,
+        arrival: Box<IncomingRequest>,
         /// The source.
-        fetched: Fetched,
+        fetched: FetchedSource,
     },
     /// The object to be promoted was read from the base pool.
-    ReadOther {
+    PromotionRead {
         /// The number of the request.
         ticket: u64,
         /// The object.
-        fetched: Fetched,
+        fetched: FetchedSource,
     },
     /// The other pool of a tier answered a request.
-    Answered {
+    TierReply {
         /// The number of the request.
         ticket: u64,
         /// The answer, or the error.
         reply: Result<OsdReply, Errno>,
     },
     /// The connection with this id, over which a client watched objects, has ended.
-    WatchersGone(u64),
+    WatchConnClosed(u64),
     /// A PG was granted a recovery slot.
     Reserved(PgId),
     /// A PG was granted a slot for a copy that another OSD fills.
@@ -102,7 +102,7 @@ struct Contents {
 
 thread_local! {
     /// The inbox whose shard is running on this thread.
-    static AT_WORK: Cell<u64> = const { Cell::new(0) };
+    static CURRENT_INBOX: Cell<u64> = const { Cell::new(0) };
 }
 
 /// See the module's documentation.
@@ -115,11 +115,11 @@ pub struct Inbox {
 }
 
 /// Marks the shard of `Inbox` as running on this thread while it exists.
-pub struct AtWork(u64);
+pub struct TurnGuard(u64);
 
-impl Drop for AtWork {
+impl Drop for TurnGuard {
     fn drop(&mut self) {
-        AT_WORK.set(self.0);
+        CURRENT_INBOX.set(self.0);
     }
 }
 
@@ -137,8 +137,8 @@ impl Inbox {
     }
 
     /// Marks the inbox's shard as running on this thread.
-    pub fn at_work(&self) -> AtWork {
-        AtWork(AT_WORK.replace(self.id))
+    pub fn enter_turn(&self) -> TurnGuard {
+        TurnGuard(CURRENT_INBOX.replace(self.id))
     }
 
     /// Adds a message; the first one wakes the shard.
@@ -173,12 +173,12 @@ impl Inbox {
     }
 
     /// Wakes the shard's task, which then checks its timers.
-    pub fn nudge(&self) {
+    pub fn wake_task(&self) {
         self.notify.notify_one();
     }
 
     fn wake(&self, first: bool) {
-        if first && AT_WORK.get() != self.id {
+        if first && CURRENT_INBOX.get() != self.id {
             self.notify.notify_one();
         }
     }

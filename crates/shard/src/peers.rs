@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 /// A process of an OSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Process {
+pub struct PeerProcess {
     /// The address on which it listens.
     pub addr: SocketAddr,
     /// Distinguishes it from other processes of the OSD.
@@ -19,7 +19,7 @@ pub struct Process {
 
 #[derive(Debug)]
 struct Peer {
-    process: Process,
+    process: PeerProcess,
     conn: Option<ConnRef>,
 }
 
@@ -32,7 +32,7 @@ impl Peers {
     pub fn get(
         &mut self,
         osd: OsdId,
-        connect: impl FnOnce(Process) -> Result<ConnRef, Error>,
+        connect: impl FnOnce(PeerProcess) -> Result<ConnRef, Error>,
     ) -> Result<Option<ConnRef>, Error> {
         let Some(peer) = self.0.get_mut(&osd) else { return Ok(None) };
         if let Some(conn) = peer.conn.as_ref().filter(|conn| !conn.is_over()) {
@@ -52,11 +52,13 @@ impl Peers {
                 changed.push(id);
             }
         };
-        let shown: BTreeMap<OsdId, Process> = map
+        let shown: BTreeMap<OsdId, PeerProcess> = map
             .osds
             .iter()
             .filter(|(id, info)| **id != whoami && info.up)
-            .filter_map(|(id, info)| Some((*id, Process { addr: info.addr?, boot_nonce: info.boot_nonce })))
+            .filter_map(|(id, info)| {
+                Some((*id, PeerProcess { addr: info.addr?, boot_nonce: info.boot_nonce }))
+            })
             .collect();
         let gone: Vec<OsdId> = self
             .0

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The activity of the shards of an OSD.
 #[derive(Debug)]
-pub struct Progress {
+pub struct ShardActivity {
     shards: Vec<ShardProgress>,
     is_stalled: AtomicBool,
 }
@@ -16,11 +16,11 @@ struct ShardProgress {
     commit_since_ns: AtomicU64,
 }
 
-impl Progress {
+impl ShardActivity {
     /// Creates it for this many idle shards.
-    pub fn new(shards: usize) -> Progress {
+    pub fn new(shards: usize) -> ShardActivity {
         let shards = (0..shards).map(|_| ShardProgress::default()).collect();
-        Progress { shards, is_stalled: AtomicBool::new(false) }
+        ShardActivity { shards, is_stalled: AtomicBool::new(false) }
     }
 
     /// Records that a shard begins a turn.

@@ -32,27 +32,27 @@ pub struct Session {
     /// Whether heartbeats arrive on it.
     beating: AtomicBool,
     /// Requests that wait for a map, on all shards.
-    pub early: AtomicUsize,
+    pub waiting_for_map: AtomicUsize,
     /// For each PG, the oldest request that was sent back and has not arrived again.
-    sent_back: Mutex<BTreeMap<PgId, SentBack>>,
+    sent_back: Mutex<BTreeMap<PgId, PgBackoff>>,
     /// Whether there are any.
     has_sent_back: AtomicBool,
 }
 
 /// A request that was sent back.
 #[derive(Debug)]
-struct SentBack {
+struct PgBackoff {
     tid: u64,
     interval: Interval,
     /// Requests of the PG that were sent back since then, so that they do not overtake it: their tids and attempts.
     later: BTreeMap<u64, u32>,
 }
 
-/// The most PGs in [`Session::note_sent_back`]'s table, far more than the PGs of an OSD that one client uses. The bound is
+/// The most PGs in [`Session::note_backoff`]'s table, far more than the PGs of an OSD that one client uses. The bound is
 /// necessary because clients choose the PGs of requests that wait for a map.
-pub(crate) const MAX_SENT_BACK: usize = 512;
+pub(crate) const MAX_BACKOFF_PGS: usize = 512;
 
-/// The most requests in [`SentBack::later`], those with the highest tids: one of them that arrives again is enough.
+/// The most requests in [`PgBackoff::later`], those with the highest tids: one of them that arrives again is enough.
 const MAX_LATER: usize = 64;
 
 impl Session {
@@ -73,7 +73,7 @@ impl Session {
             ip: addr.ip(),
             watching: AtomicBool::new(false),
             beating: AtomicBool::new(false),
-            early: AtomicUsize::new(0),
+            waiting_for_map: AtomicUsize::new(0),
             sent_back: Mutex::default(),
             has_sent_back: AtomicBool::new(false),
         }
@@ -90,12 +90,12 @@ impl Session {
     }
 
     /// Records that a peer's heartbeats arrive on the connection.
-    pub fn set_beating(&self) {
+    pub fn set_heartbeat(&self) {
         self.beating.store(true, Ordering::Relaxed);
     }
 
     /// Whether a peer's heartbeats arrive on the connection.
-    pub fn is_beating(&self) -> bool {
+    pub fn is_heartbeat(&self) -> bool {
         self.beating.load(Ordering::Relaxed)
     }
 
@@ -103,16 +103,16 @@ impl Session {
     /// be executed, because clients rely on the order of their operations. Returns whether there was room to record it; if not,
     /// the connection must end.
     #[must_use]
-    pub fn note_sent_back(&self, request: &OsdRequest) -> bool {
+    pub fn note_backoff(&self, request: &OsdRequest) -> bool {
         let mut sent_back = self.sent_back.lock();
         let (tid, interval) = (request.reqid.tid, request.interval);
         let is_older =
-            |known: &SentBack| interval > known.interval || interval == known.interval && tid < known.tid;
-        if sent_back.len() >= MAX_SENT_BACK && !sent_back.contains_key(&request.pg) {
+            |known: &PgBackoff| interval > known.interval || interval == known.interval && tid < known.tid;
+        if sent_back.len() >= MAX_BACKOFF_PGS && !sent_back.contains_key(&request.pg) {
             return false;
         }
         if sent_back.get(&request.pg).is_none_or(is_older) {
-            sent_back.insert(request.pg, SentBack { tid, interval, later: BTreeMap::new() });
+            sent_back.insert(request.pg, PgBackoff { tid, interval, later: BTreeMap::new() });
         }
         self.has_sent_back.store(true, Ordering::Relaxed);
         true
@@ -124,7 +124,7 @@ impl Session {
     ///
     /// The client has given up the earlier request if a later one that was sent back arrives again: a client resends the
     /// requests of a PG in order. (It skips those that a full or paused pool delays; they may be overtaken.)
-    pub fn overtakes(&self, request: &OsdRequest) -> bool {
+    pub fn is_out_of_order(&self, request: &OsdRequest) -> bool {
         if !self.has_sent_back.load(Ordering::Relaxed) {
             return false;
         }
@@ -160,7 +160,7 @@ impl Session {
 
 impl Session {
     /// Whether the client with that session id, which connects from `addr`, is on the blocklist.
-    pub(crate) fn shuts_out(map: &OsdMap, client: ClientId, addr: SocketAddr) -> bool {
+    pub(crate) fn is_client_blocklisted(map: &OsdMap, client: ClientId, addr: SocketAddr) -> bool {
         if map.blocklist.is_empty() {
             return false;
         }
@@ -172,7 +172,7 @@ impl Session {
 /// Whether a request has an order among those of its session. Requests between OSDs for tiers have none, nor have reads of the
 /// sources of copies: requests that were sent back may wait for exactly these, and would be sent back without end.
 pub(crate) fn is_ordered(request: &OsdRequest) -> bool {
-    !request.is_of_tier() && !is_copy_read(request)
+    !request.is_tier_request() && !is_copy_read(request)
 }
 
 /// The client's names on the blocklist: see [`Session::names`].
@@ -184,7 +184,7 @@ fn names(client: Option<ClientId>, addr: SocketAddr) -> [String; 4] {
 
 /// A request with its connection.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct IncomingRequest {
     /// The request.
     pub request: OsdRequest,
     /// The connection for the answer.

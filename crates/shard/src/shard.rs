@@ -4,7 +4,7 @@
 //! the connections of its messenger lane, so that most messages are handled on the thread that reads them. Its own thread takes
 //! the mutex around a [`Shard`] for each event, and others only for admin dumps: it is never contended on the hot path.
 //!
-//! Invariants: a machine's commands are executed in order, and its commands in answer to [`Event::Executed`] before the rest;
+//! Invariants: a machine's commands are executed in order, and its commands in answer to [`PgEvent::ExecuteReply`] before the rest;
 //! no lock of another shard is ever taken; the store is called with no lock except the shard's own.
 
 mod background;
@@ -39,15 +39,15 @@ use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::tracker::{OpTracker, TrackerLimits};
 use crate::world::Observation;
-use background::Work;
-use copies::Copies;
-use early::EarlyRequests;
-use inflight::{Inflight, slot_of, token_of};
+use background::BackgroundWork;
+use copies::PendingCopies;
+use early::WaitingForMap;
+use inflight::{InflightTxns, token_slot, txn_token};
 use nacre_common::conn::ConnRef;
 use nacre_common::options::Options;
 use nacre_exec::ContextCache;
-use nacre_objectstore::{CommitSink, Completion, Reservation, StoreError};
-use nacre_pg::{Command, Event, Executed, Mutation, PeerMsg, Pg, PgEnvelope, Refusal};
+use nacre_objectstore::{CommitSink, Completion, SpaceReservation, StoreError};
+use nacre_pg::{ExecuteReply, Mutation, PeerMsg, Pg, PgCommand, PgEnvelope, PgEvent, StoreRefusal};
 use nacre_types::encoding::DecodeError;
 use nacre_types::id_map::IdMap;
 use nacre_types::ids::{Epoch, Interval, OsdId, PgId};
@@ -63,7 +63,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use sums::Sums;
+use sums::SumsTracker;
 use tier::TierObjects;
 use watches::WatchTable;
 
@@ -74,7 +74,7 @@ const MESSAGES_PER_TURN: usize = 256;
 /// How long a turn takes more of them, in nanoseconds.
 const TURN_NS: u64 = 10_000_000;
 /// Messages that are taken from the inbox at a time, and handled between two readings of the clock.
-const MESSAGES_PER_LOOK: usize = 16;
+const MESSAGES_PER_BATCH: usize = 16;
 
 /// A PG on this OSD.
 struct Hosted {
@@ -88,7 +88,7 @@ struct Hosted {
     active: bool,
     /// The highest id in the current batch of completions.
     committed: Option<u64>,
-    sums: Sums,
+    sums: SumsTracker,
     io: IoCounters,
     /// The last statistics that were sent, without values that change with every report.
     reported: Option<PgStats>,
@@ -96,7 +96,7 @@ struct Hosted {
     /// The epoch of the last report.
     reported_at: Epoch,
     /// The role of its pool in a tier, according to the shard's map.
-    role: Option<Arc<tier::Role>>,
+    role: Option<Arc<tier::TierRole>>,
     /// The state of a cache's PG while it is active here.
     cache: Option<Box<tier::CacheState>>,
 }
@@ -118,19 +118,19 @@ pub struct Shard {
     ops: Ops,
     contexts: ContextCache,
     watches: WatchTable,
-    copies: Copies,
+    copies: PendingCopies,
     tiers: TierObjects,
     next_generation: u64,
     tracker: OpTracker,
-    early: EarlyRequests,
+    early: WaitingForMap,
     timers: BinaryHeap<Reverse<(u64, u32)>>,
-    background: VecDeque<Work>,
+    background: VecDeque<BackgroundWork>,
     links: IdMap<OsdId, ConnRef>,
     space: MemberSpace,
-    inflight: Inflight,
-    reservations: Vec<Reservation>,
+    inflight: InflightTxns,
+    reservations: Vec<SpaceReservation>,
     /// Reusable buffers for machines' commands.
-    spare: Vec<Vec<Command>>,
+    spare: Vec<Vec<PgCommand>>,
     messages: Vec<ShardMessage>,
     committed: Vec<u64>,
     /// Whether the store refused a change that a machine needs to continue: the OSD stops.
@@ -149,9 +149,9 @@ pub struct ShardCell {
 }
 
 /// Marks the shard as broken when a panic unwinds.
-struct Broken<'a>(&'a ShardCell);
+struct PanicGuard<'a>(&'a ShardCell);
 
-impl Drop for Broken<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.broken.store(true, Ordering::Release);
@@ -179,16 +179,16 @@ impl ShardCell {
             ops: Ops::default(),
             contexts: ContextCache::new(CONTEXTS_PER_SHARD),
             watches: watches::table(shared),
-            copies: Copies::default(),
+            copies: PendingCopies::default(),
             tiers: TierObjects::default(),
             next_generation: 1,
             tracker: OpTracker::new(limits),
-            early: EarlyRequests::default(),
+            early: WaitingForMap::default(),
             timers: BinaryHeap::new(),
             background: VecDeque::new(),
             links: IdMap::default(),
             space: MemberSpace::default(),
-            inflight: Inflight::default(),
+            inflight: InflightTxns::default(),
             reservations: Vec::new(),
             spare: Vec::new(),
             messages: Vec::new(),
@@ -202,12 +202,12 @@ impl ShardCell {
 
     /// Runs `f` on the shard and then the resulting work, as far as one turn allows; `None` if the shard is broken.
     pub fn enter<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> Option<R> {
-        let _at_work = self.inbox.at_work();
+        let _at_work = self.inbox.enter_turn();
         let mut shard = self.shard.lock();
         if self.broken.load(Ordering::Acquire) {
             return None;
         }
-        let _broken = Broken(self);
+        let _broken = PanicGuard(self);
         shard.now_ns = self.shared.world.boot_ns();
         self.shared.progress.begin_turn(shard.index, shard.now_ns);
         let result = f(&mut shard);
@@ -239,11 +239,11 @@ impl ShardCell {
         self.enter(|shard| {
             shard.due_ticks();
             for _ in 0..WORK_PER_TURN {
-                shard.work();
+                shard.run_background();
             }
-            shard.due_watches();
-            shard.due_early();
-            shard.due_agents();
+            shard.check_watch_timeouts();
+            shard.expire_waiting_for_map();
+            shard.run_due_agents();
         })?;
         Some(self.pending())
     }
@@ -295,7 +295,7 @@ impl Shard {
         loop {
             let mut messages = std::mem::take(&mut self.messages);
             let mut committed = std::mem::take(&mut self.committed);
-            let some = self.inbox.take(MESSAGES_PER_LOOK, &mut messages, &mut committed);
+            let some = self.inbox.take(MESSAGES_PER_BATCH, &mut messages, &mut committed);
             handled += messages.len() + usize::from(!committed.is_empty());
             if some {
                 if !self.shared.settings.breaks(Mutation::JudgeByTurn) {
@@ -314,12 +314,12 @@ impl Shard {
             if !some {
                 return;
             }
-            if handled - looked >= MESSAGES_PER_LOOK {
+            if handled - looked >= MESSAGES_PER_BATCH {
                 looked = handled;
                 self.now_ns = self.shared.world.boot_ns();
             }
             if handled >= MESSAGES_PER_TURN || self.now_ns >= end_ns {
-                self.inbox.nudge();
+                self.inbox.wake_task();
                 return;
             }
         }
@@ -338,20 +338,20 @@ impl Shard {
             }
             ShardMessage::Cas(reply) => {
                 if let Some(slot) = self.by_pg.get(&reply.pg) {
-                    self.feed(*slot, Event::Cas(reply));
+                    self.feed(*slot, PgEvent::Cas(reply));
                 }
             }
             ShardMessage::PeerReset(osd) => {
                 self.links.remove(&osd);
-                self.feed_all(|| Event::PeerReset(osd));
+                self.feed_all(|| PgEvent::PeerReset(osd));
             }
             ShardMessage::Fetched { arrival, fetched } => self.on_fetched(*arrival, fetched),
-            ShardMessage::ReadOther { ticket, fetched } => self.on_read_other(ticket, fetched),
-            ShardMessage::Answered { ticket, reply } => self.on_answered(ticket, reply),
-            ShardMessage::WatchersGone(conn) => self.watchers_gone(conn),
+            ShardMessage::PromotionRead { ticket, fetched } => self.on_promotion_read(ticket, fetched),
+            ShardMessage::TierReply { ticket, reply } => self.on_tier_reply(ticket, reply),
+            ShardMessage::WatchConnClosed(conn) => self.on_watch_conn_closed(conn),
             ShardMessage::RemoveUnfound(pg) => self.remove_unfound(pg),
             ShardMessage::Reserved(pg) => match self.by_pg.get(&pg) {
-                Some(slot) => self.feed(*slot, Event::Reserved),
+                Some(slot) => self.feed(*slot, PgEvent::Reserved),
                 None => self.shared.release(pg),
             },
             ShardMessage::TargetReserved(pg) => match self.by_pg.get(&pg) {
@@ -359,21 +359,21 @@ impl Shard {
                 Some(_) if self.shared.backfill_full.load(Ordering::Relaxed) => {
                     self.shared.release_target(pg)
                 }
-                Some(slot) => self.feed(*slot, Event::TargetReserved),
+                Some(slot) => self.feed(*slot, PgEvent::RemoteBackfillReserved),
                 None => self.shared.release_target(pg),
             },
             ShardMessage::TargetTooFull(pg) => {
                 if let Some(slot) = self.by_pg.get(&pg) {
-                    self.feed(*slot, Event::TargetTooFull);
+                    self.feed(*slot, PgEvent::RemoteBackfillTooFull);
                 }
             }
-            ShardMessage::Space { from, space_bytes } => self.space.heard(from, space_bytes),
-            ShardMessage::Leases => self.feed_all(|| Event::Leases),
+            ShardMessage::Space { from, space_bytes } => self.space.set_available(from, space_bytes),
+            ShardMessage::Leases => self.feed_all(|| PgEvent::Leases),
             ShardMessage::TrackerLimits(limits) => self.tracker.set_limits(limits),
         }
     }
 
-    fn feed_all(&mut self, event: impl Fn() -> Event) {
+    fn feed_all(&mut self, event: impl Fn() -> PgEvent) {
         for slot in 0..self.slots.len() as u32 {
             if self.slots[slot as usize].is_some() {
                 self.feed(slot, event());
@@ -382,7 +382,7 @@ impl Shard {
     }
 
     /// Passes an event to a machine and executes its commands.
-    fn feed(&mut self, slot: u32, event: Event) {
+    fn feed(&mut self, slot: u32, event: PgEvent) {
         if self.halted {
             return;
         }
@@ -393,7 +393,7 @@ impl Shard {
         self.after_event(slot);
     }
 
-    fn tell_machine(&mut self, slot: u32, event: Event, commands: &mut Vec<Command>) {
+    fn tell_machine(&mut self, slot: u32, event: PgEvent, commands: &mut Vec<PgCommand>) {
         let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
         let heartbeats = self.shared.heartbeats.lock();
         hosted.machine.handle(self.now_ns, &heartbeats.view(self.now_ns), event, commands);
@@ -401,34 +401,36 @@ impl Shard {
 
     /// Executes commands in order, but the machine's commands in answer to an execution before the rest. Each execution may
     /// start the next one: a stack of commands keeps the call depth independent of the number of waiting requests.
-    fn carry_out_all(&mut self, slot: u32, commands: &mut Vec<Command>) {
+    fn carry_out_all(&mut self, slot: u32, commands: &mut Vec<PgCommand>) {
         commands.reverse();
         while let Some(command) = commands.pop() {
             if self.halted {
                 commands.clear();
                 break;
             }
-            let Command::Execute { token, version } = command else {
+            let PgCommand::Execute { token, version } = command else {
                 self.carry_out(slot, command);
                 continue;
             };
             // The changes of earlier executions have been queued by now.
             self.reservations.clear();
             let outcome = self.execute(slot, token, version);
-            if !matches!(outcome, Executed::Read | Executed::Withdrawn | Executed::Damaged { removal: None })
-                && let Some(hosted) = self.slots[slot as usize].as_ref()
+            if !matches!(
+                outcome,
+                ExecuteReply::Read | ExecuteReply::Withdrawn | ExecuteReply::Damaged { removal: None }
+            ) && let Some(hosted) = self.slots[slot as usize].as_ref()
             {
                 let (pg, interval) = (hosted.pg, version.interval);
                 self.shared.world.observe(Observation::Ordered { pg, interval });
             }
             let breaks = |rule| self.shared.settings.breaks(rule);
-            let is_read = matches!(outcome, Executed::Read);
+            let is_read = matches!(outcome, ExecuteReply::Read);
             if is_read && !breaks(Mutation::JudgeBeforeRead) && !breaks(Mutation::JudgeByTurn) {
                 // However long the store took: leases are judged by a time after the read (rule R4).
                 self.now_ns = self.shared.world.boot_ns();
             }
             let mut said = self.spare.pop().unwrap_or_default();
-            self.tell_machine(slot, Event::Executed { token, outcome }, &mut said);
+            self.tell_machine(slot, PgEvent::Executed { token, outcome }, &mut said);
             commands.extend(said.drain(..).rev());
             self.spare.push(said);
         }
@@ -445,84 +447,84 @@ impl Shard {
             self.timers.push(Reverse((at, slot)));
             // The task sleeps until the earliest timer that it knows.
             if self.timers.peek() == Some(&Reverse((at, slot))) {
-                self.inbox.nudge();
+                self.inbox.wake_task();
             }
         }
         let active = hosted.machine.is_active();
         if active != hosted.active {
             hosted.active = active;
             if active {
-                self.background.push_back(Work::Sums { slot });
-                self.inbox.nudge();
+                self.background.push_back(BackgroundWork::Sums { slot });
+                self.inbox.wake_task();
             } else {
-                hosted.sums = Sums::default();
+                hosted.sums = SumsTracker::default();
             }
             self.shared.report.notify_one();
-            self.settle_cache(slot);
+            self.update_cache_state(slot);
         }
     }
 
-    fn carry_out(&mut self, slot: u32, command: Command) {
+    fn carry_out(&mut self, slot: u32, command: PgCommand) {
         // The machine assumes that the refused change was made, so its commands do not count any more.
         if self.halted {
             return;
         }
         match command {
-            Command::Execute { .. } => self.carry_out_all(slot, &mut vec![command]),
-            Command::Persist { id, txn } => self.persist(slot, id, txn),
-            Command::Send { to, msg } => self.send(slot, to, msg),
-            Command::Reply { token } => self.reply(slot, token),
-            Command::ReplyDup { token, version, result } => self.reply_dup(slot, token, version, &result),
-            Command::Drop { token, reason } => self.drop_request(slot, token, reason),
-            Command::Refuse { token, errno } => self.refuse(slot, token, errno),
-            Command::Forget { token } => self.forget(slot, token),
-            Command::Propose(cas) => self.propose(cas),
-            Command::ReadObject { read, object, cursor, max_bytes } => {
-                self.background.push_back(Work::Read { slot, read, object, cursor, max_bytes });
-                self.inbox.nudge();
+            PgCommand::Execute { .. } => self.carry_out_all(slot, &mut vec![command]),
+            PgCommand::Persist { id, txn } => self.persist(slot, id, txn),
+            PgCommand::Send { to, msg } => self.send(slot, to, msg),
+            PgCommand::Reply { token } => self.reply(slot, token),
+            PgCommand::ReplyDup { token, version, result } => self.reply_dup(slot, token, version, &result),
+            PgCommand::Drop { token, reason } => self.drop_request(slot, token, reason),
+            PgCommand::Refuse { token, errno } => self.refuse(slot, token, errno),
+            PgCommand::Forget { token } => self.forget(slot, token),
+            PgCommand::Propose(cas) => self.propose(cas),
+            PgCommand::ReadObject { read, object, cursor, max_bytes } => {
+                self.background.push_back(BackgroundWork::Read { slot, read, object, cursor, max_bytes });
+                self.inbox.wake_task();
             }
-            Command::ListObjects { list, from, max } => {
-                self.background.push_back(Work::List { slot, list, from, max });
-                self.inbox.nudge();
+            PgCommand::ListObjects { list, from, max } => {
+                self.background.push_back(BackgroundWork::List { slot, list, from, max });
+                self.inbox.wake_task();
             }
-            Command::Reserve { backfill, priority } => {
+            PgCommand::Reserve { backfill, priority } => {
                 if let Some(hosted) = self.slots[slot as usize].as_ref() {
                     self.shared.reserve(hosted.pg, backfill, priority);
                 }
             }
-            Command::Release => {
+            PgCommand::Release => {
                 if let Some(hosted) = self.slots[slot as usize].as_ref() {
                     self.shared.release(hosted.pg);
                 }
             }
-            Command::ReserveTarget { priority } => {
+            PgCommand::ReserveRemoteBackfill { priority } => {
                 if let Some(hosted) = self.slots[slot as usize].as_ref() {
-                    self.shared.reserve_target(hosted.pg, priority);
+                    self.shared.reserve_remote_backfill(hosted.pg, priority);
                 }
             }
-            Command::ReleaseTarget => {
+            PgCommand::ReleaseRemoteBackfill => {
                 if let Some(hosted) = self.slots[slot as usize].as_ref() {
                     self.shared.release_target(hosted.pg);
                 }
             }
-            Command::Invalidate { object } => self.invalidate(slot, object.as_ref()),
-            Command::RemovePg => self.retire(slot),
+            PgCommand::Invalidate { object } => self.invalidate(slot, object.as_ref()),
+            PgCommand::RemovePg => self.retire(slot),
         }
     }
 
     fn persist(&mut self, slot: u32, id: u64, txn: Transaction) {
-        let token = token_of(slot, id);
+        let token = txn_token(slot, id);
         if txn.ops.is_empty() && !self.inflight.has(slot) {
             // A machine without a copy waits for nothing: there is no collection to write to.
             self.inbox.committed(&[token]);
             return;
         }
         self.metrics.transactions.inc();
-        self.shared.take_space(txn.payload_bytes() as u64);
+        self.shared.consume_space(txn.payload_bytes() as u64);
         self.inflight.push(token, self.now_ns);
         let sink = Arc::clone(&self.inbox);
         if let Err(error) = self.shared.store.queue_transaction(&txn, Some(Completion { sink, token })) {
-            self.inflight.take_back();
+            self.inflight.cancel_last();
             self.refused(slot, id, txn, &error);
         }
     }
@@ -532,13 +534,15 @@ impl Shard {
     fn refused(&mut self, slot: u32, id: u64, txn: Transaction, error: &StoreError) {
         let pg = txn.collection;
         let why = match error {
-            StoreError::NoSpace { .. } => Some(Refusal::Full),
-            error => error.is_damage().then_some(Refusal::Damaged),
+            StoreError::NoSpace { .. } => Some(StoreRefusal::Full),
+            error => error.is_damage().then_some(StoreRefusal::Damaged),
         };
         let mut commands = Vec::new();
         let goes_on = why.is_some_and(|why| {
             let hosted = self.slots[slot as usize].as_mut();
-            hosted.is_some_and(|hosted| hosted.machine.refused(self.now_ns, id, txn, why, &mut commands))
+            hosted.is_some_and(|hosted| {
+                hosted.machine.on_store_refused(self.now_ns, id, txn, why, &mut commands)
+            })
         });
         if !goes_on {
             self.halted = true;
@@ -559,7 +563,7 @@ impl Shard {
         self.metrics.commit_batches.inc();
         let mut slots: Vec<u32> = Vec::with_capacity(8);
         for token in tokens.drain(..) {
-            let (slot, completed) = (slot_of(token), self.inflight.complete(token));
+            let (slot, completed) = (token_slot(token), self.inflight.complete(token));
             if let Some(queued_ns) = completed.queued_ns {
                 self.metrics.commit_latency.record(self.now_ns.saturating_sub(queued_ns));
             }
@@ -574,7 +578,7 @@ impl Shard {
             if let Some(persist) =
                 self.slots[slot as usize].as_mut().and_then(|hosted| hosted.committed.take())
             {
-                self.feed(slot, Event::Committed { persist });
+                self.feed(slot, PgEvent::Committed { persist });
             }
         }
     }
@@ -632,7 +636,7 @@ impl Shard {
             if hosted.tick_ns == at {
                 hosted.tick_ns = u64::MAX;
                 hosted.machine.set_too_full(|osd| self.space.is_full(osd));
-                self.feed(slot, Event::Tick);
+                self.feed(slot, PgEvent::Tick);
             }
         }
     }
@@ -660,10 +664,10 @@ impl Shard {
     /// Drops connections and requests, because they keep the owner of the shard alive.
     pub fn close(&mut self) {
         self.links.clear();
-        self.early = EarlyRequests::default();
+        self.early = WaitingForMap::default();
         self.ops = Ops::default();
         self.watches = watches::table(&self.shared);
-        self.copies = Copies::default();
+        self.copies = PendingCopies::default();
         self.tiers = TierObjects::default();
         let (mut messages, mut committed) = (Vec::new(), Vec::new());
         self.inbox.take(usize::MAX, &mut messages, &mut committed);

@@ -1,23 +1,23 @@
 //! The state that the shards of one OSD and its control share.
 
-use crate::control::shows_up;
-use crate::copy::{COPIES_BYTES, CopyRoom, TIER_COPIES_BYTES};
+use crate::control::is_process_up;
+use crate::copy::{CopyThrottle, MAX_COPY_BYTES, MAX_TIER_COPY_BYTES};
 use crate::heartbeats::{self, Heartbeats};
 use crate::inbox::{Inbox, ShardMessage};
 use crate::metrics::Metrics;
-use crate::progress::Progress;
+use crate::progress::ShardActivity;
 use crate::watch::WatchCounts;
-use crate::world::World;
+use crate::world::ShardHost;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use nacre_common::config::Config;
 use nacre_common::options::Options;
 use nacre_common::throttle::Throttle;
 use nacre_exec::{ClassList, Limits};
 use nacre_objectstore::{ObjectStore, StoreError};
-use nacre_pg::Settings;
+use nacre_pg::PgSettings;
 use nacre_pg::heartbeat::{HbEnvelope, HbMsg, HeartbeatSettings};
 use nacre_pg::lease::LeaseSettings;
-use nacre_pg::reserve::{Reservation, Reserver};
+use nacre_pg::reserve::{Reserver, SlotGrant};
 use nacre_tier::promote::throttle::PromoteThrottle;
 use nacre_types::ids::{OsdId, PgId};
 use nacre_types::msg::{Encoded, Message, OsdMarkMeDown};
@@ -62,9 +62,9 @@ pub struct Shared {
     /// The store of its PGs.
     pub store: Arc<dyn ObjectStore>,
     /// Everything outside the OSD.
-    pub world: Arc<dyn World>,
+    pub world: Arc<dyn ShardHost>,
     /// The settings of PGs' machines.
-    pub settings: Arc<Settings>,
+    pub settings: Arc<PgSettings>,
     /// Limits of requests.
     pub limits: ArcSwap<Limits>,
     /// The numbers of watches, on all shards.
@@ -89,17 +89,17 @@ pub struct Shared {
     /// Whether the store is above the map's backfillfull ratio: no backfill of a copy here starts.
     pub backfill_full: AtomicBool,
     /// The PGs, of those that this OSD is primary of, that may make whole copies now.
-    pub backfills: Mutex<Reserver<PgId>>,
+    pub local_backfill_reserver: Mutex<Reserver<PgId>>,
     /// The PGs whose copy here other OSDs may fill now.
-    pub targets: Mutex<Reserver<PgId>>,
+    pub remote_backfill_reserver: Mutex<Reserver<PgId>>,
     /// The PGs that may recover missing objects now.
-    pub recoveries: Mutex<Reserver<PgId>>,
+    pub recovery_reserver: Mutex<Reserver<PgId>>,
     /// The share of the client throttle for requests that wait for a map.
     pub(crate) early: Throttle,
     /// The limits of requests that copy, with those that wait for them: as many as may wait on one inactive PG.
-    pub(crate) copies: CopyRoom,
+    pub(crate) copies: CopyThrottle,
     /// The same for flushes of cache tiers, for which sources of copies wait.
-    pub(crate) flushes: CopyRoom,
+    pub(crate) flushes: CopyThrottle,
     /// When a map was last requested from the map authority because of a client's request, CLOCK_BOOTTIME.
     pub(crate) map_asked_ns: AtomicU64,
     /// Whether the options changed since they were last reported to the map authority.
@@ -109,7 +109,7 @@ pub struct Shared {
     /// The state of the run.
     pub state: watch::Sender<RunState>,
     /// The activity of the shards, for the watchdog.
-    pub progress: Arc<Progress>,
+    pub progress: Arc<ShardActivity>,
 }
 
 impl Shared {
@@ -119,12 +119,12 @@ impl Shared {
         me: Member,
         boot_nonce: u64,
         store: Arc<dyn ObjectStore>,
-        world: Arc<dyn World>,
+        world: Arc<dyn ShardHost>,
         settings: &ShardSettings,
     ) -> Arc<Shared> {
         let options = config.snapshot();
         let whoami = me.osd;
-        let shards = shards_of(&options);
+        let shards = shard_count(&options);
         let heartbeats = Heartbeats::new(whoami, boot_nonce, settings, world.boot_ns());
         Arc::new_cyclic(|weak: &Weak<Shared>| {
             let inboxes = (0..shards).map(|_| {
@@ -142,11 +142,11 @@ impl Shared {
                 boot_nonce,
                 store,
                 world,
-                copies: CopyRoom::new(settings.pg.max_waiting_inactive as u64, COPIES_BYTES),
-                flushes: CopyRoom::new(settings.pg.max_waiting_inactive as u64, TIER_COPIES_BYTES),
+                copies: CopyThrottle::new(settings.pg.max_waiting_inactive as u64, MAX_COPY_BYTES),
+                flushes: CopyThrottle::new(settings.pg.max_waiting_inactive as u64, MAX_TIER_COPY_BYTES),
                 early: early_throttle(&options, settings.pg.max_waiting_inactive),
                 settings: Arc::new(settings.pg.clone()),
-                limits: ArcSwap::from_pointee(limits_of(&options)),
+                limits: ArcSwap::from_pointee(request_limits(&options)),
                 watch_counts: Arc::default(),
                 heartbeats: Mutex::new(heartbeats),
                 inboxes: inboxes.collect(),
@@ -163,13 +163,13 @@ impl Shared {
                 )),
                 backfill_full: AtomicBool::new(false),
                 map_asked_ns: AtomicU64::new(0),
-                backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
-                targets: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
-                recoveries: Mutex::new(Reserver::new(recoveries_of(&options))),
+                local_backfill_reserver: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
+                remote_backfill_reserver: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
+                recovery_reserver: Mutex::new(Reserver::new(max_recoveries(&options))),
                 options_changed: AtomicBool::new(true),
                 report: Notify::new(),
                 state: watch::Sender::new(RunState::Running),
-                progress: Arc::new(Progress::new(shards)),
+                progress: Arc::new(ShardActivity::new(shards)),
             }
         })
     }
@@ -188,8 +188,8 @@ impl Shared {
 
     /// Requests a slot for `pg`; its shard gets a message when it is granted.
     pub fn reserve(&self, pg: PgId, backfill: bool, urgency: u8) {
-        let slots = if backfill { &self.backfills } else { &self.recoveries };
-        if slots.lock().request(pg, self.priority(pg, urgency)) == Reservation::Granted {
+        let slots = if backfill { &self.local_backfill_reserver } else { &self.recovery_reserver };
+        if slots.lock().request(pg, self.priority(pg, urgency)) == SlotGrant::Granted {
             self.inboxes[self.shard_of(pg)].post(ShardMessage::Reserved(pg));
         }
     }
@@ -202,11 +202,12 @@ impl Shared {
 
     /// Requests a slot for the copy of `pg` here to be filled; its shard gets a message when it is granted. None is granted
     /// while the store is too full; the PG's primary repeats its request.
-    pub fn reserve_target(&self, pg: PgId, urgency: u8) {
+    pub fn reserve_remote_backfill(&self, pg: PgId, urgency: u8) {
         if self.backfill_full.load(Ordering::Relaxed) {
             return;
         }
-        if self.targets.lock().request(pg, self.priority(pg, urgency)) == Reservation::Granted {
+        if self.remote_backfill_reserver.lock().request(pg, self.priority(pg, urgency)) == SlotGrant::Granted
+        {
             self.inboxes[self.shard_of(pg)].post(ShardMessage::TargetReserved(pg));
         }
     }
@@ -214,7 +215,7 @@ impl Shared {
     /// Records whether the store is too full for copies to be filled. When it becomes too full, current backfills must wait.
     pub fn set_backfill_full(&self, full: bool) {
         if full && !self.backfill_full.swap(full, Ordering::Relaxed) {
-            for pg in self.targets.lock().holders() {
+            for pg in self.remote_backfill_reserver.lock().holders() {
                 self.inboxes[self.shard_of(*pg)].post(ShardMessage::TargetTooFull(*pg));
             }
         }
@@ -223,7 +224,7 @@ impl Shared {
 
     /// Releases that slot, or withdraws the request.
     pub fn release_target(&self, pg: PgId) {
-        for next in self.targets.lock().release(&pg) {
+        for next in self.remote_backfill_reserver.lock().release(&pg) {
             self.inboxes[self.shard_of(next)].post(ShardMessage::TargetReserved(next));
         }
     }
@@ -234,19 +235,21 @@ impl Shared {
         let rates = (osd.osd_tier_promote_max_objects_sec, osd.osd_tier_promote_max_bytes_sec);
         self.promotions.lock().set_rates(rates.0, rates.1);
         let backfills = options.osd.osd_max_backfills as usize;
-        for (slots, count) in [(&self.backfills, backfills), (&self.recoveries, recoveries_of(options))] {
+        for (slots, count) in
+            [(&self.local_backfill_reserver, backfills), (&self.recovery_reserver, max_recoveries(options))]
+        {
             for next in slots.lock().set_slots(count) {
                 self.inboxes[self.shard_of(next)].post(ShardMessage::Reserved(next));
             }
         }
-        for next in self.targets.lock().set_slots(backfills) {
+        for next in self.remote_backfill_reserver.lock().set_slots(backfills) {
             self.inboxes[self.shard_of(next)].post(ShardMessage::TargetReserved(next));
         }
     }
 
     /// Releases `pg`'s slots, or withdraws its requests.
     pub fn release(&self, pg: PgId) {
-        for slots in [&self.backfills, &self.recoveries] {
+        for slots in [&self.local_backfill_reserver, &self.recovery_reserver] {
             for next in slots.lock().release(&pg) {
                 self.inboxes[self.shard_of(next)].post(ShardMessage::Reserved(next));
             }
@@ -255,12 +258,12 @@ impl Shared {
 
     /// Whether the newest map here shows this process as up.
     pub fn is_shown_up(&self) -> bool {
-        self.map.load().as_ref().is_some_and(|map| shows_up(map, self))
+        self.map.load().as_ref().is_some_and(|map| is_process_up(map, self))
     }
 
     /// Begins to stop the OSD: reports it to the map authority if the map shows this process as up. Returns whether it does, so
     /// that the caller can wait for the map that shows it down.
-    pub fn begin_to_stop(&self) -> bool {
+    pub fn prepare_to_stop(&self) -> bool {
         self.state.send_replace(RunState::Stopping);
         let is_up = self.is_shown_up();
         if is_up {
@@ -269,9 +272,9 @@ impl Shared {
         is_up
     }
 
-    /// See [`World::to_mon`].
+    /// See [`ShardHost::send_to_mon`].
     pub fn to_mon<M: Message>(&self, message: &M) {
-        self.world.to_mon(Encoded::new(message));
+        self.world.send_to_mon(Encoded::new(message));
     }
 
     /// A number for a message to the map authority.
@@ -311,7 +314,7 @@ impl Shared {
         let now_ns = self.world.boot_ns();
         let (answer, has_said) = {
             let mut heartbeats = self.heartbeats.lock();
-            (heartbeats.on_message(now_ns, from, msg), heartbeats.has_said())
+            (heartbeats.on_message(now_ns, from, msg), heartbeats.has_commands())
         };
         if has_said {
             self.report.notify_one();
@@ -330,7 +333,7 @@ impl Shared {
     }
 
     /// Subtracts a transaction's size from the space that is left, until the next measurement.
-    pub fn take_space(&self, bytes: u64) {
+    pub fn consume_space(&self, bytes: u64) {
         let take = |left: u64| Some(left.saturating_sub(bytes));
         // It fails only if the closure returns `None`.
         let _ = self.space_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
@@ -345,7 +348,7 @@ impl Shared {
 }
 
 /// The number of shards of an OSD: `osd_op_num_shards`; half of the cores if it is 0.
-pub fn shards_of(options: &Options) -> usize {
+pub fn shard_count(options: &Options) -> usize {
     match options.osd.osd_op_num_shards as usize {
         0 => (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
         given => given,
@@ -356,7 +359,7 @@ pub fn shards_of(options: &Options) -> usize {
 #[derive(Clone, Debug)]
 pub struct ShardSettings {
     /// The PGs.
-    pub pg: Settings,
+    pub pg: PgSettings,
     /// Heartbeats.
     pub heartbeat: HeartbeatSettings,
     /// Leases.
@@ -368,26 +371,26 @@ impl ShardSettings {
     pub fn of(options: &Options) -> ShardSettings {
         ShardSettings {
             pg: pg_settings_of(options),
-            heartbeat: heartbeats::settings_of(options),
-            lease: heartbeats::lease_settings_of(options),
+            heartbeat: heartbeats::heartbeat_settings(options),
+            lease: heartbeats::lease_settings(options),
         }
     }
 }
 
-fn pg_settings_of(options: &Options) -> Settings {
+fn pg_settings_of(options: &Options) -> PgSettings {
     let osd = &options.osd;
-    Settings {
+    PgSettings {
         min_log_entries: osd.osd_min_pg_log_entries as usize,
         max_log_entries: osd.osd_max_pg_log_entries as usize,
         max_waiting_inactive: match osd.osd_client_message_cap as usize {
-            0 => Settings::default().max_waiting_inactive,
+            0 => PgSettings::default().max_waiting_inactive,
             cap => (cap / 8).max(1),
         },
         // This many PGs recover at the same time: each gets a part, so that the data in flight to one peer stays bounded.
-        max_recoveries: recoveries_of(options).div_ceil(3),
+        max_recoveries: max_recoveries(options).div_ceil(3),
         push_bytes: osd.osd_recovery_max_chunk.min(MAX_PUSH_BYTES) as usize,
         scan_objects: (osd.osd_backfill_scan_max as usize).max(1),
-        ..Settings::default()
+        ..PgSettings::default()
     }
 }
 
@@ -397,7 +400,7 @@ fn early_throttle(options: &Options, requests: usize) -> Throttle {
 }
 
 /// The number of PGs that may recover at a time.
-pub fn recoveries_of(options: &Options) -> usize {
+pub fn max_recoveries(options: &Options) -> usize {
     match options.osd.osd_recovery_max_active as usize {
         0 => options.osd.osd_recovery_max_active_ssd.max(1) as usize,
         given => given,
@@ -405,7 +408,7 @@ pub fn recoveries_of(options: &Options) -> usize {
 }
 
 /// Ceph's limits on requests from the options.
-pub fn limits_of(options: &Options) -> Limits {
+pub fn request_limits(options: &Options) -> Limits {
     let osd = &options.osd;
     Limits {
         max_object_size_bytes: osd.osd_max_object_size,

@@ -7,7 +7,7 @@ mod dump;
 #[cfg(test)]
 mod tests;
 
-pub use dump::Clocks;
+pub use dump::ClockReading;
 
 use nacre_types::ids::{PgId, ReqId};
 use nacre_types::msg::OsdRequest;
@@ -244,7 +244,7 @@ impl OpTracker {
 
     /// The log lines for slow ops that are due: each op at the complaint time, and again at twice the age of its last line; at
     /// most `max`, in Ceph's wording.
-    pub fn complaints(&mut self, clocks: Clocks, max: usize) -> Vec<String> {
+    pub fn complaints(&mut self, clocks: ClockReading, max: usize) -> Vec<String> {
         let complaint_ns = self.limits.complaint_ns;
         if complaint_ns == 0 {
             return Vec::new();

@@ -4,7 +4,7 @@
 //! is empty for an object until the object is read for the first time in an interval. It is then filled from the object's info
 //! with watchers that are not connected: each may reconnect within its timeout. Notifies wait for these watchers too.
 //!
-//! It is pure: it takes times, connections (`C`) and notifiers (`N`), and returns [`Action`]s. It is bounded by
+//! It is pure: it takes times, connections (`C`) and notifiers (`N`), and returns [`WatchAction`]s. It is bounded by
 //! [`WatchLimits`].
 
 #[cfg(test)]
@@ -49,7 +49,7 @@ pub(crate) struct WatchLimits {
 
 /// The result of an event; to be executed in order.
 #[derive(Debug)]
-pub(crate) enum Action<C, N> {
+pub(crate) enum WatchAction<C, N> {
     /// Send a notify to a watcher.
     Tell(C, WatchNotify),
     /// Report to a watcher that its watch has lapsed.
@@ -60,7 +60,7 @@ pub(crate) enum Action<C, N> {
     Lapse { slot: u32, object: ObjectId, watch: WatchId },
 }
 
-struct Live<C> {
+struct LiveWatch<C> {
     conn: Option<C>,
     timeout_ns: u64,
     /// The time at which the watch lapses unless its client shows that it is alive.
@@ -86,7 +86,7 @@ struct Notify<N> {
 
 struct Watched<C, N> {
     slot: u32,
-    watches: BTreeMap<WatchId, Live<C>>,
+    watches: BTreeMap<WatchId, LiveWatch<C>>,
     notifies: Vec<Notify<N>>,
 }
 
@@ -166,7 +166,7 @@ pub(crate) struct Watches<C, N> {
 
 /// The error for a notify that exceeds the limits.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TooMany<N>(pub N);
+pub(crate) struct NotifyLimitReached<N>(pub N);
 
 impl<C: Clone, N> Watches<C, N> {
     /// Creates an empty table. Its watches are also counted in `counts`; notifies are numbered from above `first_id`.
@@ -177,7 +177,7 @@ impl<C: Clone, N> Watches<C, N> {
         Watches { limits, counts, objects, timers, most_timers, notifies: 0, bytes: 0 }
     }
 
-    /// When [`Watches::on_time`] is due next, if ever.
+    /// When [`Watches::on_tick`] is due next, if ever.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
@@ -249,7 +249,7 @@ impl<C: Clone, N> Watches<C, N> {
             let deadline_ns = now_ns + timeout_ns;
             watched
                 .watches
-                .insert(watch, Live { conn: None, timeout_ns, deadline_ns, lapsed: false, failures: 0 });
+                .insert(watch, LiveWatch { conn: None, timeout_ns, deadline_ns, lapsed: false, failures: 0 });
             self.counts.add(watch.0);
             self.set_timer(deadline_ns, Due::Watch(object.clone(), watch));
         }
@@ -263,17 +263,18 @@ impl<C: Clone, N> Watches<C, N> {
         timeout_s: u32,
         conn: C,
         now_ns: u64,
-        out: &mut Vec<Action<C, N>>,
+        out: &mut Vec<WatchAction<C, N>>,
     ) {
         let timeout_ns = timeout_ns(timeout_s);
         let deadline_ns = now_ns + timeout_ns;
-        let live = Live { conn: Some(conn.clone()), timeout_ns, deadline_ns, lapsed: false, failures: 0 };
+        let live =
+            LiveWatch { conn: Some(conn.clone()), timeout_ns, deadline_ns, lapsed: false, failures: 0 };
         let watched = self.watched(slot, object);
         // A lapsed watch no longer has a timer.
         let before = watched.watches.insert(watch, live);
         let (new, known) = (before.is_none(), before.is_some_and(|before| !before.lapsed));
         for notify in watched.notifies.iter().filter(|notify| notify.waiting.contains(&watch)) {
-            out.push(Action::Tell(conn.clone(), notify.message(watch)));
+            out.push(WatchAction::Tell(conn.clone(), notify.message(watch)));
         }
         if new {
             self.counts.add(watch.0);
@@ -307,13 +308,13 @@ impl<C: Clone, N> Watches<C, N> {
         object: &ObjectId,
         watch: WatchId,
         tell: bool,
-        out: &mut Vec<Action<C, N>>,
+        out: &mut Vec<WatchAction<C, N>>,
     ) {
         let Some(watched) = self.objects.get_mut(object) else { return };
         if let Some(live) = watched.watches.remove(&watch) {
             self.counts.remove(watch.0);
             if let Some(conn) = live.conn.filter(|_| tell) {
-                out.push(Action::TellLost(conn, watch.1));
+                out.push(WatchAction::TellLost(conn, watch.1));
             }
         }
         self.give_up(object, watch, out);
@@ -321,7 +322,7 @@ impl<C: Clone, N> Watches<C, N> {
     }
 
     /// Removes all watches of a removed object.
-    pub(crate) fn remove_all(&mut self, object: &ObjectId, out: &mut Vec<Action<C, N>>) {
+    pub(crate) fn remove_all(&mut self, object: &ObjectId, out: &mut Vec<WatchAction<C, N>>) {
         let watches: Vec<WatchId> =
             self.objects.get(object).map(|w| w.watches.keys().copied().collect()).unwrap_or_default();
         for watch in watches {
@@ -330,7 +331,12 @@ impl<C: Clone, N> Watches<C, N> {
     }
 
     /// Handles the replacement of the object by one with other watches: watches that it does not have are lost.
-    pub(crate) fn retain(&mut self, object: &ObjectId, infos: &[WatchInfo], out: &mut Vec<Action<C, N>>) {
+    pub(crate) fn retain(
+        &mut self,
+        object: &ObjectId,
+        infos: &[WatchInfo],
+        out: &mut Vec<WatchAction<C, N>>,
+    ) {
         let is_kept = |watch: &WatchId| infos.iter().any(|info| (info.client, info.cookie) == *watch);
         let watches = self.objects.get(object).map(|watched| &watched.watches);
         let lost: Vec<WatchId> =
@@ -349,8 +355,8 @@ impl<C: Clone, N> Watches<C, N> {
         notifier: N,
         payload: Bytes,
         (now_ns, timeout_ns): (u64, u64),
-        out: &mut Vec<Action<C, N>>,
-    ) -> Result<(), TooMany<N>> {
+        out: &mut Vec<WatchAction<C, N>>,
+    ) -> Result<(), NotifyLimitReached<N>> {
         if let Some(watched) = self.objects.get_mut(object)
             && let Some(running) = watched.notifies.iter_mut().find(|notify| notify.reqid == reqid)
         {
@@ -360,7 +366,7 @@ impl<C: Clone, N> Watches<C, N> {
             return Ok(());
         }
         if self.notifies >= self.limits.notifies || self.bytes + payload.len() > self.limits.bytes {
-            return Err(TooMany(notifier));
+            return Err(NotifyLimitReached(notifier));
         }
         let id = self.counts.next_notify();
         let watched = self.watched(slot, object);
@@ -369,7 +375,7 @@ impl<C: Clone, N> Watches<C, N> {
         let notify = Notify { id, reqid, attempt, notifier, payload, deadline_ns, waiting, acks: Vec::new() };
         for watch in &notify.waiting {
             if let Some(conn) = watched.watches[watch].conn.clone() {
-                out.push(Action::Tell(conn, notify.message(*watch)));
+                out.push(WatchAction::Tell(conn, notify.message(*watch)));
             }
         }
         let bytes = notify.payload.len();
@@ -388,7 +394,7 @@ impl<C: Clone, N> Watches<C, N> {
         id: u64,
         watch: WatchId,
         answer: Bytes,
-        out: &mut Vec<Action<C, N>>,
+        out: &mut Vec<WatchAction<C, N>>,
     ) {
         let room = self.limits.bytes.saturating_sub(self.bytes);
         let Some(watched) = self.objects.get_mut(object) else { return };
@@ -418,7 +424,7 @@ impl<C: Clone, N> Watches<C, N> {
     pub(crate) fn end_sessions(
         &mut self,
         is_over: impl Fn(ClientId, Option<&C>) -> bool,
-        out: &mut Vec<Action<C, N>>,
+        out: &mut Vec<WatchAction<C, N>>,
     ) {
         let mut over: Vec<(ObjectId, WatchId)> = Vec::new();
         for (object, watched) in &self.objects {
@@ -445,11 +451,11 @@ impl<C: Clone, N> Watches<C, N> {
 
     /// Handles timeouts. `answers` returns whether the PG in a slot answers its clients. While it does not, a watcher can
     /// neither connect nor get answers to its pings, so its watch does not lapse but gets its timeout again.
-    pub(crate) fn on_time(
+    pub(crate) fn on_tick(
         &mut self,
         now_ns: u64,
         answers: impl Fn(u32) -> bool,
-        out: &mut Vec<Action<C, N>>,
+        out: &mut Vec<WatchAction<C, N>>,
     ) {
         while let Some(Reverse((at, _))) = self.timers.peek()
             && *at <= now_ns
@@ -495,20 +501,20 @@ impl<C: Clone, N> Watches<C, N> {
         notifiers
     }
 
-    fn lapse(&mut self, object: &ObjectId, watch: WatchId, out: &mut Vec<Action<C, N>>) {
+    fn lapse(&mut self, object: &ObjectId, watch: WatchId, out: &mut Vec<WatchAction<C, N>>) {
         let Some(watched) = self.objects.get_mut(object) else { return };
         let Some(live) = watched.watches.get_mut(&watch).filter(|live| !live.lapsed) else { return };
         live.lapsed = true;
         if let Some(conn) = live.conn.take() {
-            out.push(Action::TellLost(conn, watch.1));
+            out.push(WatchAction::TellLost(conn, watch.1));
         }
-        out.push(Action::Lapse { slot: watched.slot, object: object.clone(), watch });
+        out.push(WatchAction::Lapse { slot: watched.slot, object: object.clone(), watch });
         // Notifies wait for it until it is removed: if the removal is lost with this primary, the watcher can reconnect, and
         // has missed nothing.
     }
 
     /// Makes notifies no longer wait for a watch. As in Ceph, its watcher counts neither as answering nor as missing.
-    fn give_up(&mut self, object: &ObjectId, watch: WatchId, out: &mut Vec<Action<C, N>>) {
+    fn give_up(&mut self, object: &ObjectId, watch: WatchId, out: &mut Vec<WatchAction<C, N>>) {
         if let Some(watched) = self.objects.get_mut(object) {
             for notify in &mut watched.notifies {
                 notify.waiting.retain(|waiting| *waiting != watch);
@@ -517,14 +523,14 @@ impl<C: Clone, N> Watches<C, N> {
         self.complete_answered(object, out);
     }
 
-    fn complete_answered(&mut self, object: &ObjectId, out: &mut Vec<Action<C, N>>) {
+    fn complete_answered(&mut self, object: &ObjectId, out: &mut Vec<WatchAction<C, N>>) {
         self.complete(object, out, |notify| notify.waiting.is_empty());
     }
 
     fn complete(
         &mut self,
         object: &ObjectId,
-        out: &mut Vec<Action<C, N>>,
+        out: &mut Vec<WatchAction<C, N>>,
         is_over: impl Fn(&Notify<N>) -> bool,
     ) {
         let Some(watched) = self.objects.get_mut(object) else { return };
@@ -537,7 +543,7 @@ impl<C: Clone, N> Watches<C, N> {
             reply.acks.sort_by_key(|(client, cookie, _)| (*client, *cookie));
             reply.missed = notify.waiting.into_iter().map(|(client, cookie)| (client.0, cookie)).collect();
             reply.missed.sort_unstable();
-            out.push(Action::Complete { notifier: notify.notifier, reply, timed_out });
+            out.push(WatchAction::Complete { notifier: notify.notifier, reply, timed_out });
         }
         self.forget_idle(object);
     }

@@ -1,6 +1,6 @@
 //! The interface between an OSD and its environment: clocks, sessions with peers and the map authority, heartbeats, the copier.
 
-use crate::session::Arrival;
+use crate::session::IncomingRequest;
 use nacre_common::conn::ConnRef;
 use nacre_common::error::Error;
 use nacre_objectstore::ObjectStore;
@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 /// The environment of an OSD's shards. The daemon implements it with sockets and the machine's clocks; a simulation has its
 /// own.
-pub trait World: Send + Sync {
+pub trait ShardHost: Send + Sync {
     /// Nanoseconds of CLOCK_BOOTTIME: it advances during suspends, and is never set. Leases and deadlines use it.
     fn boot_ns(&self) -> u64;
 
@@ -25,7 +25,7 @@ pub trait World: Send + Sync {
     fn fresh_uuid(&self) -> Uuid;
 
     /// Sends to the map authority. Without a connection, nothing is sent, and the sender repeats its request.
-    fn to_mon(&self, message: Encoded);
+    fn send_to_mon(&self, message: Encoded);
 
     /// The session with the process of `osd` that the map shows, for messages about PGs of the shard `shard`; created if there
     /// is none. `None` while the map shows no process.
@@ -54,21 +54,21 @@ pub trait World: Send + Sync {
 
     /// Reads the sources of the request's copy-from ops. The result is posted to the shard `shard` as
     /// [`ShardMessage::Fetched`](crate::inbox::ShardMessage::Fetched).
-    fn fetch(&self, shard: usize, arrival: Box<Arrival>);
+    fn fetch(&self, shard: usize, arrival: Box<IncomingRequest>);
 
     /// Reads the source of the request's copy-from op, of at most `max_bytes`, in another pool of the tier. The result is
     /// posted to the shard `shard` as [`ShardMessage::ReadOther`](crate::inbox::ShardMessage::ReadOther).
-    fn read_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>, max_bytes: u64);
+    fn read_base(&self, shard: usize, ticket: u64, request: Box<OsdRequest>, max_bytes: u64);
 
     /// Sends a request to the other pool of a tier, in the order of calls. The answer is posted to the shard `shard` as
     /// [`ShardMessage::Answered`](crate::inbox::ShardMessage::Answered).
-    fn ask_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>);
+    fn request_other_pool(&self, shard: usize, ticket: u64, request: Box<OsdRequest>);
 
     /// Reports an event that only simulations observe.
     fn observe(&self, _what: Observation<'_>) {}
 }
 
-/// See [`World::observe`].
+/// See [`ShardHost::observe`].
 #[derive(Clone, Copy, Debug)]
 pub enum Observation<'a> {
     /// A machine ordered an update of this PG in this interval.

@@ -15,19 +15,19 @@ mod watches;
 
 use crate::bounds::{Bound, Bounds};
 use crate::history::{
-    Action, Asker, Broken, EntryId, History, Outcome, Source, Stamp, Token as Mark, Value, is_copy,
+    Action, Asker, BrokenPromise, EntryId, History, Outcome, Source, Stamp, Token as Mark, Value, is_copy,
 };
 use crate::listing::Listing;
 use crate::network::Node;
 use crate::packet::SocketEvent;
 use crate::random::Random;
 use crate::schedule::{MILLI, Nanos, SECOND};
-use crate::sessions::{Delivery, Event, MonLink, SessionOut, SessionSettings, Sessions, Waits};
+use crate::sessions::{Delivery, Event, MonLink, SessionOutput, SessionSettings, Sessions, Waits};
 use batches::BatchListing;
 use nacre_common::error::Error as SendError;
 use nacre_engine::Error;
-use nacre_exec::{Copied, Limits};
-use nacre_objecter::{Answer, Attempt, Objecter, Sent, Sink, Submission, Watches, newest_map};
+use nacre_exec::{CopiedObject, Limits};
+use nacre_objecter::{Answer, Objecter, SendOutcome, Sink, Submission, WatchAttempt, Watches, newest_map};
 use nacre_session::Policy;
 use nacre_shard::copy::CopyReader;
 use nacre_types::encoding::DecodeError;
@@ -56,9 +56,9 @@ const COPIED: u64 = 10;
 
 /// Actions that a client requests, and events that it reports.
 #[derive(Debug)]
-pub enum ClientOut {
+pub enum ClientOutput {
     /// An action for its connections.
-    Session(SessionOut),
+    Session(SessionOutput),
     /// A bound was reached.
     Reached(Bound),
     /// It continues with a new session.
@@ -68,13 +68,13 @@ pub enum ClientOut {
     /// It learned that there is no space for an object (ENOSPC), from a request that was sent at this time.
     NoSpace(ObjectId, Nanos),
     /// The source of a copy was read, or could not be.
-    Copied(u64, Box<Result<Copied, Errno>>),
+    Copied(u64, Box<Result<CopiedObject, Errno>>),
     /// The answer to its OSD's request to another pool.
     Other(u64, Box<Result<Answer, Error>>),
     /// The outcome of a request of its process, by the request's number.
     Answered(u64, Box<Result<Answer, Error>>),
     /// A rule was broken.
-    Broken(Broken),
+    Broken(BrokenPromise),
 }
 
 /// The purpose of a request of the objecter.
@@ -83,7 +83,7 @@ enum Token {
     /// A request on an object, by its number.
     Asked(u64),
     /// A step of a watch.
-    Step(Attempt),
+    Step(WatchAttempt),
     /// A notify, by its number.
     Notify(u64),
     /// A page of the listing.
@@ -126,15 +126,15 @@ struct Connections {
 }
 
 impl Sink<Token> for Outside<'_> {
-    fn send(&mut self, osd: OsdId, _: SocketAddr, request: &OsdRequest) -> Sent {
+    fn send(&mut self, osd: OsdId, _: SocketAddr, request: &OsdRequest) -> SendOutcome {
         let Connections { open, client, sessions } = &mut *self.connections;
         let conn = *open.entry(osd).or_insert_with(|| {
             sessions.connect(self.now, (Node::Osd(osd.0), Policy::Lossy), 0, Some(*client))
         });
         match sessions.send(conn, Encoded::new(request)) {
             // If a connection is over, its reset is reported.
-            Ok(()) | Err(SendError::Closed) => Sent::Queued,
-            Err(_) => Sent::Full,
+            Ok(()) | Err(SendError::Closed) => SendOutcome::Queued,
+            Err(_) => SendOutcome::Full,
         }
     }
 
@@ -232,7 +232,7 @@ impl Client {
         &mut self,
         now: Nanos,
         history: &mut History,
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
         step: impl FnOnce(&mut Objecter<Token>, &mut Outside<'_>),
     ) {
         let Client { done, connections, .. } = self;
@@ -252,17 +252,17 @@ impl Client {
                         Ok(())
                     }
                     Token::Other(number) => {
-                        out.push(ClientOut::Other(number, Box::new(result)));
+                        out.push(ClientOutput::Other(number, Box::new(result)));
                         Ok(())
                     }
                     Token::Process(number) => {
-                        out.push(ClientOut::Answered(number, Box::new(result)));
+                        out.push(ClientOutput::Answered(number, Box::new(result)));
                         Ok(())
                     }
                     Token::Silent => Ok(()),
                 };
                 if let Err(broken) = taken {
-                    out.push(ClientOut::Broken(broken));
+                    out.push(ClientOutput::Broken(broken));
                 }
             }
         }
@@ -348,7 +348,7 @@ impl Client {
         history: &mut History,
         (object, action): (ObjectId, Action),
         patient: bool,
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) {
         let waits = self.unreadable.contains(&object) && action != Action::Remove;
         let action = if waits { Action::Read } else { action };
@@ -390,7 +390,7 @@ impl Client {
         history: &mut History,
         pool: PoolId,
         page: u64,
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) {
         let pg_num = self.map().and_then(|map| map.pools.get(&pool)).map(|pool| pool.pg_num);
         if let (None, Some(pg_num)) = (&self.listing, pg_num) {
@@ -415,8 +415,8 @@ impl Client {
         now: Nanos,
         history: &mut History,
         result: Result<Answer, Error>,
-        out: &mut Vec<ClientOut>,
-    ) -> Result<(), Broken> {
+        out: &mut Vec<ClientOutput>,
+    ) -> Result<(), BrokenPromise> {
         // The listing ends with its pool, with the session, or when it is refused.
         let answer = result.ok().filter(|answer| answer.reply.result >= 0);
         let Some(answer) = answer else {
@@ -425,13 +425,13 @@ impl Client {
         };
         let page = answer.reply.ops.first().map(|part| encoding::decode::<ListReply>(&part.output));
         let Some(Ok(page)) = page else {
-            return Err(Broken {
+            return Err(BrokenPromise {
                 rule: "malformed reply",
                 detail: format!("of a listing: {:?}", answer.reply),
             });
         };
         if page.next.is_some() && page.objects.len() as u64 == Limits::default().max_pgls {
-            out.push(ClientOut::Reached(Bound::LongPage));
+            out.push(ClientOutput::Reached(Bound::LongPage));
         }
         if let Some(listing) = &mut self.listing {
             listing.add(page)?;
@@ -445,7 +445,13 @@ impl Client {
     }
 
     /// Handles maps from the map authority.
-    fn on_map(&mut self, now: Nanos, history: &mut History, publish: &MapPublish, out: &mut Vec<ClientOut>) {
+    fn on_map(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        publish: &MapPublish,
+        out: &mut Vec<ClientOutput>,
+    ) {
         let have = self.map().cloned();
         match newest_map(have.as_ref(), publish) {
             Ok(Some(map)) => {
@@ -457,7 +463,7 @@ impl Client {
             }
             Ok(None) => {}
             Err(_) => {
-                out.push(ClientOut::Reached(Bound::MapGap));
+                out.push(ClientOutput::Reached(Bound::MapGap));
                 self.subscribe(Epoch(0));
             }
         }
@@ -486,13 +492,13 @@ impl Client {
     }
 
     /// Exchanges pending work with the connections. Must be the last part of every step.
-    pub fn settle(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOut>) {
+    pub fn settle(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOutput>) {
         while let Some(event) = self.connections.sessions.next_event(now) {
             match event {
                 Event::Message(delivery) => {
                     if let Err(error) = self.on_message(now, history, &delivery, out) {
                         let detail = error.to_string();
-                        out.push(ClientOut::Broken(Broken {
+                        out.push(ClientOutput::Broken(BrokenPromise {
                             rule: "a message that can't be decoded",
                             detail,
                         }));
@@ -514,7 +520,7 @@ impl Client {
             }
         }
         self.connections.sessions.flush();
-        out.extend(self.connections.sessions.take().map(ClientOut::Session));
+        out.extend(self.connections.sessions.take().map(ClientOutput::Session));
     }
 
     fn on_message(
@@ -522,7 +528,7 @@ impl Client {
         now: Nanos,
         history: &mut History,
         delivery: &Delivery,
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) -> Result<(), DecodeError> {
         let Node::Osd(osd) = delivery.from else {
             if self.mon.is_current(delivery.id) && delivery.kind == MapPublish::KIND {
@@ -533,17 +539,17 @@ impl Client {
         let conn = (OsdId(osd), delivery.id);
         match delivery.kind {
             OsdBackoff::KIND => {
-                out.push(ClientOut::Reached(Bound::Backoff));
+                out.push(ClientOutput::Reached(Bound::Backoff));
                 self.on_backoff(now, conn, delivery.decode()?);
             }
             WatchNotify::KIND => self.on_notify(now, history, conn, &delivery.decode()?, out),
             WatchLost::KIND => {
-                out.push(ClientOut::Reached(Bound::WatchLapsed));
+                out.push(ClientOutput::Reached(Bound::WatchLapsed));
                 self.on_watch_lost(now, history, conn, delivery.decode()?, out);
             }
             _ => {
                 let reply: OsdReply = delivery.decode()?;
-                out.extend(Bounds::of_reply(&reply).map(ClientOut::Reached));
+                out.extend(Bounds::of_reply(&reply).map(ClientOutput::Reached));
                 self.on_reply(now, history, conn, reply, out);
             }
         }
@@ -556,7 +562,7 @@ impl Client {
         now: Nanos,
         history: &mut History,
         (osd, conn): (OsdId, u64),
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) {
         if self.connection(osd) == Some(conn) {
             self.connections.open.remove(&osd);
@@ -579,12 +585,12 @@ impl Client {
         history: &mut History,
         (osd, conn): (OsdId, u64),
         reply: OsdReply,
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) {
         if reply.reqid.client == self.objecter.client()
             && let Err(broken) = self.compare_with_earlier(&reply)
         {
-            return out.push(ClientOut::Broken(broken));
+            return out.push(ClientOutput::Broken(broken));
         }
         if self.connection(osd) == Some(conn) {
             self.step(now, history, out, |objecter, sink| objecter.on_reply(reply, sink));
@@ -597,10 +603,10 @@ impl Client {
         history: &mut History,
         number: u64,
         result: Result<Answer, Error>,
-        out: &mut Vec<ClientOut>,
-    ) -> Result<(), Broken> {
+        out: &mut Vec<ClientOutput>,
+    ) -> Result<(), BrokenPromise> {
         let Some(Asked { object, action, entry, patient }) = self.asked.remove(&number) else {
-            return Err(Broken {
+            return Err(BrokenPromise {
                 rule: "a request is answered twice",
                 detail: format!("{}:{number}", self.node),
             });
@@ -610,28 +616,29 @@ impl Client {
             // Its outcome is unknown.
             Err(Error::TimedOut(_) | Error::NoSuchPool(_)) => return Ok(()),
             Err(Error::Blocklisted) => {
-                out.push(ClientOut::Expired);
+                out.push(ClientOutput::Expired);
                 return Ok(());
             }
             Err(error) => {
                 let detail = format!("{}:{number} {action:?} on {object}: {error}", self.node);
-                return Err(Broken { rule: "a request failed", detail });
+                return Err(BrokenPromise { rule: "a request failed", detail });
             }
         };
         if reply.result == Errno::ESTALE.negated() {
             let asked = history.asked(&entry);
-            out.push(ClientOut::Stale(asked));
+            out.push(ClientOutput::Stale(asked));
         }
         if reply.result == Errno::ENOSPC.negated() {
-            out.push(ClientOut::NoSpace(object.clone(), history.asked(&entry)));
+            out.push(ClientOutput::NoSpace(object.clone(), history.asked(&entry)));
         }
         if reply.result == Errno::EIO.negated() && action.is_write() {
             // It may have taken effect on a member that has the object, while others still lack it.
             self.unreadable.insert(object);
             return Ok(());
         }
-        let (outcome, version) = requests::outcome(&action, &reply, self.token_bytes)
-            .map_err(|detail| Broken { rule: "malformed reply", detail: format!("{detail}: {reply:?}") })?;
+        let (outcome, version) = requests::outcome(&action, &reply, self.token_bytes).map_err(|detail| {
+            BrokenPromise { rule: "malformed reply", detail: format!("{detail}: {reply:?}") }
+        })?;
         if let (Outcome::Saw(Some(value)), Some(version)) = (&outcome, version) {
             self.seen.insert(object.clone(), (version, value.clone()));
             if !patient && !is_copy(&object) && self.random.range(0, COPIED) == 0 {
@@ -642,7 +649,7 @@ impl Client {
             }
         }
         if outcome == Outcome::Unknown {
-            out.push(ClientOut::Expired);
+            out.push(ClientOutput::Expired);
             return Ok(());
         }
         if outcome != Outcome::Refused {
@@ -656,7 +663,7 @@ impl Client {
     }
 
     /// Checks that two attempts of one write got the same answer (rule R6). An expired session gets ESTALE instead.
-    fn compare_with_earlier(&self, reply: &OsdReply) -> Result<(), Broken> {
+    fn compare_with_earlier(&self, reply: &OsdReply) -> Result<(), BrokenPromise> {
         let Some(earlier) = self.answers.get(&reply.reqid.tid) else { return Ok(()) };
         let refused = [Errno::ENOSPC, Errno::EIO, Errno::ESTALE, Errno::EBLOCKLISTED].map(Errno::negated);
         // The version in a failure is not guaranteed.
@@ -665,7 +672,7 @@ impl Client {
         {
             return Ok(());
         }
-        Err(Broken {
+        Err(BrokenPromise {
             rule: "a resend was answered differently",
             detail: format!(
                 "{}: first {earlier:?}, then {:?}",
@@ -676,7 +683,7 @@ impl Client {
     }
 
     /// Handles the time: sends requests whose wait is over, and fails those that waited for too long.
-    pub fn on_time(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOut>) {
+    pub fn on_time(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOutput>) {
         self.wake = self.wake.filter(|wake| *wake > now);
         self.connections.sessions.on_time(now);
         self.mon.keep(now, &mut self.connections.sessions);
@@ -704,7 +711,7 @@ impl Client {
         now: Nanos,
         history: &mut History,
         session: ClientId,
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) {
         self.answers.clear();
         self.listing = None;

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 
 /// Digests of all versions that were ever durable.
 #[derive(Debug, Default)]
-pub struct Contents {
+pub struct DurableContents {
     digests: BTreeMap<(PgId, ObjectId), BTreeMap<Eversion, (u64, OsdId)>>,
 }
 
-impl Contents {
+impl DurableContents {
     /// Stops checking a pool whose contents were destroyed.
     pub fn give_up(&mut self, pool: PoolId) {
         self.digests.retain(|(pg, _), _| pg.pool != pool);
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_version_has_one_content() {
-        let mut contents = Contents::default();
+        let mut contents = DurableContents::default();
         let mut durable = |osd, object: &Object| {
             contents.durable(OsdId(osd), PG, &oid(), object).map_err(|violation| violation.0)
         };

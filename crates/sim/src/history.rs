@@ -14,7 +14,7 @@ use crate::client::batches::is_part;
 use crate::listing::Listing;
 use crate::network::Node;
 use crate::schedule::Nanos;
-use crate::watching::Watching;
+use crate::watching::WatchChecker;
 use nacre_types::{ClientId, Epoch, ObjectId, PoolId};
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::fmt;
@@ -313,7 +313,7 @@ pub struct Asker {
 
 /// A broken guarantee to clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken {
+pub struct BrokenPromise {
     /// The rule, in a few words.
     pub rule: &'static str,
     /// What happened.
@@ -345,7 +345,7 @@ pub struct History {
     /// Pools whose data an operator destroyed; later requests on them are not recorded.
     given_up: BTreeSet<PoolId>,
     /// Watches and notifies.
-    pub watching: Watching,
+    pub watching: WatchChecker,
     /// Sessions on the blocklist, with the first map that contains each.
     fenced: BTreeMap<ClientId, Stamp>,
 }
@@ -387,7 +387,7 @@ impl History {
         id: &EntryId,
         outcome: Outcome,
         version: Option<u64>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenPromise> {
         if self.given_up.contains(&id.object.pool()) {
             return Ok(());
         }
@@ -397,8 +397,9 @@ impl History {
         (entry.reply, entry.outcome, entry.version) = (Some(now), outcome, version);
         let Some(version) = version else { return Ok(()) };
         let entry = &of.entries[id.index];
-        let broken =
-            |rule, detail: String| Err(Broken { rule, detail: format!("{}: {detail}: {entry}", id.object) });
+        let broken = |rule, detail: String| {
+            Err(BrokenPromise { rule, detail: format!("{}: {detail}: {entry}", id.object) })
+        };
         if version < entry.floor {
             let rule = if entry.action.is_write() { "lost write" } else { "stale read" };
             return broken(rule, format!("version {} had been answered before it was asked", entry.floor));
@@ -458,12 +459,12 @@ impl History {
     }
 
     /// Checks a listing of a pool that has ended.
-    pub fn listed(&self, now: Nanos, listing: &Listing) -> Result<(), Broken> {
+    pub fn listed(&self, now: Nanos, listing: &Listing) -> Result<(), BrokenPromise> {
         if self.given_up.contains(&listing.pool) {
             return Ok(());
         }
         let is_listed = |object: &ObjectId| object.pool() == listing.pool && !is_part(object);
-        listing.judge(now, self.objects().filter(|(object, _)| is_listed(object)))
+        listing.check_listing(now, self.objects().filter(|(object, _)| is_listed(object)))
     }
 
     /// Whether there was any request on an object.
@@ -509,7 +510,7 @@ mod tests {
     }
 
     /// Records requests with their answers, one after another.
-    fn run(steps: &[(Action, Outcome, u64)]) -> Result<(), Broken> {
+    fn run(steps: &[(Action, Outcome, u64)]) -> Result<(), BrokenPromise> {
         let mut history = History::default();
         for (n, (action, outcome, version)) in steps.iter().enumerate() {
             let at = 10 * n as Nanos;

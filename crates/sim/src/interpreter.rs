@@ -1,7 +1,7 @@
 //! Executes requests with the OSD's own interpreter on the contents of a simulated disk.
 
 use crate::disk::Image;
-use nacre_exec::{Environment, Executed, Limits, ObjectContext, Origin};
+use nacre_exec::{ExecEnv, ExecResult, Limits, ObjectContext, Origin};
 use nacre_objectstore::StoreError;
 use nacre_types::errno::Errno;
 use nacre_types::msg::OsdRequest;
@@ -27,13 +27,13 @@ pub struct Setting<'a> {
     pub recent_requests: &'a dyn Fn(&ObjectId) -> Vec<(ReqId, u64)>,
 }
 
-/// Executes a request. Damage is returned as [`Executed::damaged`]. Watches are not counted, and nothing is copied from other objects.
-pub fn execute(image: &Image, setting: &Setting<'_>, request: &OsdRequest) -> Executed {
+/// Executes a request. Damage is returned as [`ExecResult::damaged`]. Watches are not counted, and nothing is copied from other objects.
+pub fn execute(image: &Image, setting: &Setting<'_>, request: &OsdRequest) -> ExecResult {
     let context = match nacre_exec::load_context(image, request.pg, &request.object) {
         Ok(context) => context,
         Err(StoreError::NoCollection(_)) => ObjectContext::default(),
         Err(error) if error.is_damage() => {
-            return Executed { damaged: true, ..Executed::failed(Errno::EIO, 0) };
+            return ExecResult { damaged: true, ..ExecResult::failed(Errno::EIO, 0) };
         }
         Err(error) => panic!("{error}: a simulated disk fails by damage alone"),
     };
@@ -44,7 +44,7 @@ pub fn execute(image: &Image, setting: &Setting<'_>, request: &OsdRequest) -> Ex
             u128::from(setting.at.interval.0) << 64 | u128::from(setting.at.version) << 8 | made.get();
         Uuid::from_u128(change.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
     };
-    let env = Environment {
+    let env = ExecEnv {
         store: image,
         pg: request.pg,
         pool: setting.pool,

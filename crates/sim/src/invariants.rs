@@ -2,7 +2,7 @@
 //!
 //! The simulator has a view that no machine has: all disks, clocks and memberships at one time.
 
-use crate::contents::{Contents, lacking};
+use crate::contents::{DurableContents, lacking};
 use crate::disk::{Collection, Image, Object};
 use crate::osd::Osd;
 use crate::packet::MapView;
@@ -41,7 +41,7 @@ pub struct Invariants {
     proposed: BTreeMap<PgId, Vec<PgMembership>>,
     /// Pools whose data an operator destroyed.
     given_up: BTreeSet<PoolId>,
-    contents: Contents,
+    contents: DurableContents,
 }
 
 impl Invariants {

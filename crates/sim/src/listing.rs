@@ -1,7 +1,7 @@
 //! Listings of pools and their check: an object that exists during the whole listing is in it, one that is absent during the
 //! whole listing is not, and no name is in it twice.
 
-use crate::history::{Action, Broken, Entry, Outcome};
+use crate::history::{Action, BrokenPromise, Entry, Outcome};
 use crate::schedule::Nanos;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{ListReply, Op};
@@ -36,10 +36,10 @@ impl Listing {
     }
 
     /// Adds a page.
-    pub fn add(&mut self, reply: ListReply) -> Result<(), Broken> {
+    pub fn add(&mut self, reply: ListReply) -> Result<(), BrokenPromise> {
         for object in reply.objects {
             if let Some(twice) = self.found.replace(object) {
-                return Err(Broken { rule: "a listing repeats a name", detail: twice.to_string() });
+                return Err(BrokenPromise { rule: "a listing repeats a name", detail: twice.to_string() });
             }
         }
         self.seed += u32::from(reply.next.is_none());
@@ -48,11 +48,11 @@ impl Listing {
     }
 
     /// Checks a listing that ended at `reply` against the requests on the pool's objects.
-    pub fn judge<'a>(
+    pub fn check_listing<'a>(
         &self,
         reply: Nanos,
         objects: impl Iterator<Item = (&'a ObjectId, &'a [Entry])>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenPromise> {
         let span = (self.call, reply);
         for (object, entries) in objects {
             let is_listed = self.found.contains(object);
@@ -64,7 +64,7 @@ impl Listing {
             };
             if let Some(entry) = entry {
                 let detail = format!("{object}, from {} to {} ns, after {entry}", self.call, reply);
-                return Err(Broken { rule, detail });
+                return Err(BrokenPromise { rule, detail });
             }
         }
         Ok(())
@@ -122,7 +122,7 @@ mod tests {
         let reply = ListReply { objects: names.to_vec(), next: None };
         listing.add(reply).map_err(|broken| broken.rule)?;
         assert!(listing.next(|_| object()).is_none());
-        listing.judge(200, [(&object(), entries)].into_iter()).map_err(|broken| broken.rule)
+        listing.check_listing(200, [(&object(), entries)].into_iter()).map_err(|broken| broken.rule)
     }
 
     fn entry(action: Action, call: Nanos, reply: Option<Nanos>, outcome: Outcome) -> Entry {

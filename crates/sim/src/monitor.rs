@@ -8,9 +8,9 @@ use crate::bounds::Bound;
 use crate::network::Node;
 use crate::packet::{MapView, SocketEvent};
 use crate::schedule::{MILLI, Nanos};
-use crate::sessions::{Delivery, SessionOut, SessionSettings, Sessions};
+use crate::sessions::{Delivery, SessionOutput, SessionSettings, Sessions};
 use bytes::Bytes;
-use nacre_mon::logic::{Effect, Event, MapState, Now, Origin, Tuning, new_generation};
+use nacre_mon::logic::{MapEffect, MapEvent, MapState, Now, Origin, Tuning, new_generation};
 use nacre_types::OsdId;
 use nacre_types::encoding::DecodeError;
 use nacre_types::msg::{
@@ -91,9 +91,9 @@ struct Publication {
 
 /// Actions that the map authority requests, and events that it reports.
 #[derive(Debug)]
-pub enum MonOut {
+pub enum MonOutput {
     /// An action for connections.
-    Session(SessionOut),
+    Session(SessionOutput),
     /// A commit started: [`Monitor::committed`] must be called when the store has it.
     Commit,
     /// This map is durable, with its memberships in effect.
@@ -157,20 +157,20 @@ impl Monitor {
     }
 
     /// The process dies; a commit in progress was done if `done`.
-    pub fn crash(&mut self, done: bool, out: &mut Vec<MonOut>) {
+    pub fn crash(&mut self, done: bool, out: &mut Vec<MonOutput>) {
         self.life += 1;
         self.state = None;
         self.sessions = None;
         self.subscribers.clear();
         let lost = std::mem::take(&mut self.waiting).into_values().sum();
-        out.push(MonOut::Reached(Bound::CasUnknown, lost));
+        out.push(MonOutput::Reached(Bound::CasUnknown, lost));
         if let Some((_, Some(view))) = self.committing.take().filter(|_| done) {
             self.store(view, out);
         }
     }
 
     /// An operator, who names these OSDs, replaces the store by its copy of `age` commits ago. Only while the process is down.
-    pub fn restore(&mut self, now: Nanos, age: usize, osds: &[OsdId], out: &mut Vec<MonOut>) {
+    pub fn restore(&mut self, now: Nanos, age: usize, osds: &[OsdId], out: &mut Vec<MonOutput>) {
         assert!(self.state.is_none(), "invariant: stores are restored while nobody uses them");
         let at = self.stored.len() - 1 - age.min(self.stored.len() - 1);
         let generation = self.view().map.generation + 1;
@@ -179,14 +179,14 @@ impl Monitor {
         self.store(Arc::new(MapView::new(restored, None)), out);
     }
 
-    fn store(&mut self, view: Arc<MapView>, out: &mut Vec<MonOut>) {
+    fn store(&mut self, view: Arc<MapView>, out: &mut Vec<MonOutput>) {
         self.stored.push(view.clone());
         if self.stored.len() > KEPT {
             self.stored.remove(0);
         }
         let oldest = view.map.epoch.0.saturating_sub(self.publishing.at_hand);
         self.at_hand_from = self.at_hand_from.max(oldest);
-        out.push(MonOut::Published(view));
+        out.push(MonOutput::Published(view));
     }
 
     /// Handles an event of a socket.
@@ -197,22 +197,22 @@ impl Monitor {
     }
 
     /// Handles the time.
-    pub fn on_tick(&mut self, now: Nanos, out: &mut Vec<MonOut>) {
+    pub fn on_tick(&mut self, now: Nanos, out: &mut Vec<MonOutput>) {
         if let Some(sessions) = &mut self.sessions
             && sessions.next_wake().is_some_and(|at| at <= now)
         {
             sessions.on_time(now);
         }
-        self.handle(now, Event::Tick, out);
+        self.handle(now, MapEvent::Tick, out);
     }
 
     /// Exchanges pending work with the connections. Must be the last part of every step.
-    pub fn settle(&mut self, now: Nanos, out: &mut Vec<MonOut>) {
+    pub fn settle(&mut self, now: Nanos, out: &mut Vec<MonOutput>) {
         while let Some(event) = self.sessions.as_mut().and_then(|sessions| sessions.next_event(now)) {
             match event {
                 crate::sessions::Event::Message(delivery) => {
                     if let Err(error) = self.on_message(now, &delivery, out) {
-                        out.push(MonOut::Broken("a message that can't be decoded", error.to_string()));
+                        out.push(MonOutput::Broken("a message that can't be decoded", error.to_string()));
                     }
                 }
                 crate::sessions::Event::Reset { id, .. } => self.on_reset(id, out),
@@ -221,7 +221,7 @@ impl Monitor {
         }
         if let Some(sessions) = &mut self.sessions {
             sessions.flush();
-            out.extend(sessions.take().map(MonOut::Session));
+            out.extend(sessions.take().map(MonOutput::Session));
         }
     }
 
@@ -229,7 +229,7 @@ impl Monitor {
         &mut self,
         now: Nanos,
         delivery: &Delivery,
-        out: &mut Vec<MonOut>,
+        out: &mut Vec<MonOutput>,
     ) -> Result<(), DecodeError> {
         if delivery.kind == MonSubscribe::KIND {
             let wanted: MonSubscribe = delivery.decode()?;
@@ -240,14 +240,14 @@ impl Monitor {
         let Node::Osd(osd) = delivery.from else { return Ok(()) };
         let osd = OsdId(osd);
         let event = match delivery.kind {
-            OsdBoot::KIND => Event::Boot(delivery.decode()?),
-            OsdFailure::KIND => Event::Failure { reporter: osd, report: delivery.decode()? },
-            OsdAlive::KIND => Event::Alive { osd, alive: delivery.decode()? },
-            OsdMarkMeDown::KIND => Event::MarkMeDown { osd, request: delivery.decode()? },
-            StatsReport::KIND => Event::Stats { osd, report: delivery.decode()? },
+            OsdBoot::KIND => MapEvent::Boot(delivery.decode()?),
+            OsdFailure::KIND => MapEvent::Failure { reporter: osd, report: delivery.decode()? },
+            OsdAlive::KIND => MapEvent::Alive { osd, alive: delivery.decode()? },
+            OsdMarkMeDown::KIND => MapEvent::MarkMeDown { osd, request: delivery.decode()? },
+            StatsReport::KIND => MapEvent::Stats { osd, report: delivery.decode()? },
             PgCas::KIND => {
                 *self.waiting.entry(delivery.id).or_default() += 1;
-                Event::Cas { origin: Origin(delivery.id), osd, cas: delivery.decode()? }
+                MapEvent::Cas { origin: Origin(delivery.id), osd, cas: delivery.decode()? }
             }
             // Neither options nor the cluster log are simulated.
             _ => return Ok(()),
@@ -257,14 +257,14 @@ impl Monitor {
     }
 
     /// Handles a lost connection: answers to its requests are dropped.
-    fn on_reset(&mut self, conn: u64, out: &mut Vec<MonOut>) {
+    fn on_reset(&mut self, conn: u64, out: &mut Vec<MonOutput>) {
         self.subscribers.remove(&conn);
         let lost = self.waiting.remove(&conn).unwrap_or(0);
-        out.push(MonOut::Reached(Bound::CasUnknown, lost));
+        out.push(MonOutput::Reached(Bound::CasUnknown, lost));
     }
 
     /// Handles an event or an operator's request.
-    pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<MonOut>) {
+    pub fn handle(&mut self, now: Nanos, event: MapEvent, out: &mut Vec<MonOutput>) {
         let now_there = self.time(now);
         let Some(state) = &mut self.state else { return };
         let effects = state.handle(now_there, event);
@@ -273,7 +273,7 @@ impl Monitor {
     }
 
     /// Changes the map like an operator's command.
-    pub fn operate(&mut self, now: Nanos, out: &mut Vec<MonOut>, change: impl FnOnce(&mut MapState, Now)) {
+    pub fn operate(&mut self, now: Nanos, out: &mut Vec<MonOutput>, change: impl FnOnce(&mut MapState, Now)) {
         let now_there = self.time(now);
         if let Some(state) = &mut self.state {
             change(state, now_there);
@@ -281,7 +281,7 @@ impl Monitor {
         }
     }
 
-    fn propose(&mut self, now: Nanos, out: &mut Vec<MonOut>) {
+    fn propose(&mut self, now: Nanos, out: &mut Vec<MonOutput>) {
         let now_there = self.time(now);
         let Some(state) = &mut self.state else { return };
         let Some(proposal) = state.propose(now_there) else { return };
@@ -291,11 +291,11 @@ impl Monitor {
             Arc::new(MapView::new(next, Some(&incremental)))
         });
         self.committing = Some((proposal.number, view));
-        out.push(MonOut::Commit);
+        out.push(MonOutput::Commit);
     }
 
     /// The store has made the commit in progress durable.
-    pub fn committed(&mut self, now: Nanos, out: &mut Vec<MonOut>) {
+    pub fn committed(&mut self, now: Nanos, out: &mut Vec<MonOutput>) {
         let Some((number, view)) = self.committing.take() else { return };
         if let Some(view) = view {
             self.store(view, out);
@@ -308,12 +308,12 @@ impl Monitor {
         self.propose(now, out);
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>, out: &mut Vec<MonOut>) {
+    fn carry_out(&mut self, effects: Vec<MapEffect>, out: &mut Vec<MonOutput>) {
         for effect in effects {
-            let Effect::CasReply { to, reply } = effect else { continue };
+            let MapEffect::CasReply { to, reply } = effect else { continue };
             let Some(waiting) = self.waiting.get_mut(&to.0).filter(|waiting| **waiting > 0) else { continue };
             *waiting -= 1;
-            out.push(MonOut::Reached(Bound::CasRefused, u64::from(!reply.accepted)));
+            out.push(MonOutput::Reached(Bound::CasRefused, u64::from(!reply.accepted)));
             if let Some(sessions) = &mut self.sessions {
                 // If it can't be sent, the connection is over, which is reported separately.
                 let _ = sessions.send(to.0, Encoded::new(&reply));
@@ -321,7 +321,7 @@ impl Monitor {
         }
     }
 
-    fn publish(&mut self, out: &mut Vec<MonOut>) {
+    fn publish(&mut self, out: &mut Vec<MonOutput>) {
         let newest = self.view().map.epoch.0;
         let mut made: BTreeMap<u32, Publication> = BTreeMap::new();
         let mut subscribers = std::mem::take(&mut self.subscribers);
@@ -330,7 +330,7 @@ impl Monitor {
                 let publication = made.entry(*next).or_insert_with(|| self.maps_from(*next));
                 let is_behind = *next > 0 && publication.is_whole;
                 *next = publication.following;
-                out.push(MonOut::Reached(Bound::MapWhole, u64::from(is_behind)));
+                out.push(MonOutput::Reached(Bound::MapWhole, u64::from(is_behind)));
                 let losing = self.trouble.losing.get_mut(node).filter(|left| **left > 0);
                 if let Some(left) = losing {
                     *left -= 1;
@@ -339,7 +339,7 @@ impl Monitor {
                     continue;
                 }
                 self.trouble.lost.remove(node);
-                out.push(MonOut::Reached(Bound::MapBatch, u64::from(publication.is_batch)));
+                out.push(MonOutput::Reached(Bound::MapBatch, u64::from(publication.is_batch)));
                 if let Some(sessions) = &mut self.sessions {
                     let _ = sessions.send(*conn, publication.message.clone());
                 }
@@ -382,7 +382,7 @@ impl Monitor {
 
     /// Publishes maps to the nodes again. Returns the nodes that lost the last publication; they learn of it when their
     /// connection is replaced.
-    pub fn reach_again(&mut self, nodes: &BTreeSet<Node>, out: &mut Vec<MonOut>) -> Vec<Node> {
+    pub fn reach_again(&mut self, nodes: &BTreeSet<Node>, out: &mut Vec<MonOutput>) -> Vec<Node> {
         self.trouble.late.retain(|node| !nodes.contains(node));
         self.trouble.losing.retain(|node, _| !nodes.contains(node));
         let broken = self.trouble.lost.iter().filter(|node| nodes.contains(node)).copied().collect();

@@ -14,9 +14,9 @@ use crate::osd::Osd;
 use crate::random::{Random, Stream};
 use crate::scenario::{Fault, HUGE_POOL, PoolSpec, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND};
-use crate::world::{Happening, World};
+use crate::world::{World, WorldEvent};
 use nacre_mon::logic::{MapState, Now};
-use nacre_pg::Settings;
+use nacre_pg::PgSettings;
 use nacre_types::osdmap::{PgMembership, WEIGHT_ONE};
 use nacre_types::pool::{CacheMode, Pool};
 use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PgId, PoolId};
@@ -100,12 +100,12 @@ pub struct Nemesis {
     calm: bool,
     struck: BTreeMap<Fault, u64>,
     /// Determine which rule is broken on purpose.
-    settings: Settings,
+    settings: PgSettings,
 }
 
 impl Nemesis {
     /// The faults of a scenario, for OSDs with these settings.
-    pub fn new(scenario: &Scenario, settings: Settings) -> Nemesis {
+    pub fn new(scenario: &Scenario, settings: PgSettings) -> Nemesis {
         let stream = |fault: Fault| Random::new(scenario.seed, Stream::Fault(fault as u8));
         Nemesis {
             random: scenario.faults.iter().map(|fault| (*fault, stream(*fault))).collect(),
@@ -199,7 +199,7 @@ impl Nemesis {
 
 impl World {
     /// Starts or ends a fault.
-    pub(crate) fn strike(&mut self, fault_event: FaultEvent) {
+    pub(crate) fn apply_fault(&mut self, fault_event: FaultEvent) {
         match fault_event {
             FaultEvent::Next(fault) => {
                 if self.nemesis.calm {
@@ -210,7 +210,7 @@ impl World {
                 let mut draws = Random::new(self.nemesis.seed ^ random.bits(), Stream::Fault(fault as u8));
                 let wait = self.scenario.interval(fault).map_or(SECOND, |mean| random.wait(mean));
                 self.nemesis.random.insert(fault, random);
-                self.schedule.after(wait.max(10 * MILLI), Happening::FaultEvent(FaultEvent::Next(fault)));
+                self.schedule.after(wait.max(10 * MILLI), WorldEvent::FaultEvent(FaultEvent::Next(fault)));
                 if self.inflict(fault, &mut draws) {
                     *self.nemesis.struck.entry(fault).or_default() += 1;
                 }
@@ -244,7 +244,7 @@ impl World {
     }
 
     fn later(&mut self, wait: Nanos, fault_event: FaultEvent) {
-        self.schedule.after(wait, Happening::FaultEvent(fault_event));
+        self.schedule.after(wait, WorldEvent::FaultEvent(fault_event));
     }
 
     fn any_osd(&self, random: &mut Random) -> u32 {
@@ -287,13 +287,13 @@ impl World {
             Fault::Crash => {
                 let is_running = self.osds[osd as usize].is_running();
                 self.kill(osd, random);
-                self.schedule.after(random.range(200 * MILLI, 20 * SECOND), Happening::OsdStart(osd));
+                self.schedule.after(random.range(200 * MILLI, 20 * SECOND), WorldEvent::OsdStart(osd));
                 return is_running;
             }
             Fault::Blackout => {
                 for osd in 0..self.osds.len() as u32 {
                     self.kill(osd, random);
-                    self.schedule.after(random.range(SECOND, 6 * SECOND), Happening::OsdStart(osd));
+                    self.schedule.after(random.range(SECOND, 6 * SECOND), WorldEvent::OsdStart(osd));
                 }
             }
             Fault::Restart => return self.begin_to_stop(osd, random),
@@ -307,7 +307,7 @@ impl World {
                     Fault::Wipe => self.osds[osd as usize].wipe(),
                     _ => self.osds[osd as usize].replace(),
                 }
-                self.schedule.after(random.range(SECOND, 15 * SECOND), Happening::OsdStart(osd));
+                self.schedule.after(random.range(SECOND, 15 * SECOND), WorldEvent::OsdStart(osd));
             }
             Fault::SlowDisk => {
                 self.nemesis.slow_disks.insert(osd);
@@ -315,7 +315,7 @@ impl World {
             }
             Fault::MonCrash => {
                 self.crash_monitor(random);
-                self.schedule.after(random.range(100 * MILLI, 8 * SECOND), Happening::MonStart);
+                self.schedule.after(random.range(100 * MILLI, 8 * SECOND), WorldEvent::MonStart);
             }
             Fault::SlowCas => {
                 self.nemesis.slow_commit = random.range(500 * MILLI, 4 * SECOND);
@@ -332,7 +332,7 @@ impl World {
                 self.with_monitor(|monitor, out| monitor.restore(now, age, &named, out));
                 // The older map may show pools and OSDs as full.
                 self.nemesis.last_full = self.nemesis.last_full.map(|_| now);
-                self.schedule.after(random.range(100 * MILLI, 3 * SECOND), Happening::MonStart);
+                self.schedule.after(random.range(100 * MILLI, 3 * SECOND), WorldEvent::MonStart);
             }
             Fault::OutIn => {
                 self.reweight(osd, 0);
@@ -378,7 +378,7 @@ impl World {
             Fault::Damage => return self.damage(osd, random),
             Fault::Fence => {
                 let client = random.index(self.scenario.clients as usize);
-                self.shut_out(self.clients[client].session());
+                self.blocklist_session(self.clients[client].session());
                 return self.monitor.is_running();
             }
             // These are counted when they have an effect.
@@ -419,7 +419,7 @@ impl World {
     }
 
     /// Puts a session on the blocklist.
-    pub(crate) fn shut_out(&mut self, session: ClientId) {
+    pub(crate) fn blocklist_session(&mut self, session: ClientId) {
         self.operate(|state, now| {
             state.add_to_blocklist(now, format!("client.{session}"), now.wall_ns + 3_600 * SECOND);
         });
@@ -767,12 +767,12 @@ impl World {
         disk.set_capacity(0);
         drop(disk);
         if self.nemesis.stuck.remove(&osd) {
-            self.schedule.after(100 * MILLI, Happening::OsdStart(osd));
+            self.schedule.after(100 * MILLI, WorldEvent::OsdStart(osd));
         }
     }
 
     /// Ends all faults.
-    pub(crate) fn mend(&mut self) {
+    pub(crate) fn end_all_faults(&mut self) {
         self.nemesis.calm = true;
         self.accept_losses();
         self.nemesis.slow_disks.clear();
@@ -791,14 +791,14 @@ impl World {
             self.resume(client);
         }
         if !self.monitor.is_running() {
-            self.schedule.after(0, Happening::MonStart);
+            self.schedule.after(0, WorldEvent::MonStart);
         }
         let osds = (0..self.osds.len() as u32).map(Node::Osd);
         let all: BTreeSet<Node> = osds.chain((0..self.clients.len() as u32).map(Node::Client)).collect();
         self.send_maps_again(&all);
         for osd in 0..self.osds.len() as u32 {
             self.make_room(osd);
-            self.schedule.after(10 * MILLI, Happening::OsdStart(osd));
+            self.schedule.after(10 * MILLI, WorldEvent::OsdStart(osd));
             // The map authority may be down or about to lose the change; repeating it is harmless.
             self.later(2 * SECOND, FaultEvent::In(osd));
             self.later(10 * SECOND, FaultEvent::In(osd));

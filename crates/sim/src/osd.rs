@@ -2,7 +2,7 @@
 //!
 //! [`nacre_shard`] handles PGs, clients, peers and the map authority as in production. This module drives it: it delivers
 //! messages, and runs the turns of shards and control. It does not know the faults of the network and the disk: messages to
-//! be sent, and events for the invariants, are passed to the caller ([`Out`]).
+//! be sent, and events for the invariants, are passed to the caller ([`OsdOutput`]).
 
 mod host;
 mod pings;
@@ -16,7 +16,7 @@ use crate::network::Node;
 use crate::packet::SocketEvent;
 use crate::scenario::FSID;
 use crate::schedule::{Clock, Nanos};
-use crate::sessions::{Delivery, Event, SessionOut, SessionSettings, Sessions};
+use crate::sessions::{Delivery, Event, SessionOutput, SessionSettings, Sessions};
 use crate::store::Store;
 use bytes::Bytes;
 use host::Host;
@@ -28,11 +28,11 @@ use nacre_pg::{KnownOsds, Pg, PgEnvelope};
 use nacre_session::Policy;
 use nacre_shard::control::Control;
 use nacre_shard::inbox::ShardMessage;
-use nacre_shard::session::{Arrival, Session};
+use nacre_shard::session::{IncomingRequest, Session};
 use nacre_shard::shard::{REMOVING_KEY, Shard, ShardCell, Turn};
 use nacre_shard::shared::{RunState, ShardSettings, Shared};
 use nacre_shard::superblock::{Superblock, read_known};
-use nacre_shard::world::World;
+use nacre_shard::world::ShardHost;
 use nacre_types::encoding::DecodeError;
 use nacre_types::msg::{MapPublish, Message, OsdRequest, PgCasReply};
 use nacre_types::osdmap::{Member, PgMembership};
@@ -51,7 +51,7 @@ pub const SHARDS: usize = 2;
 
 /// Actions that an OSD requests, and events that it reports.
 #[derive(Debug)]
-pub enum Out {
+pub enum OsdOutput {
     /// A PG's next membership was proposed to the map authority.
     Proposed(PgId, Box<PgMembership>),
     /// A machine ordered an update of this PG in this interval.
@@ -88,7 +88,7 @@ pub enum Out {
         /// The shard.
         shard: usize,
         /// The request.
-        arrival: Box<Arrival>,
+        arrival: Box<IncomingRequest>,
     },
     /// A shard requests an object of another pool, or the execution of a request there.
     AskOther {
@@ -102,7 +102,7 @@ pub enum Out {
         reads: bool,
     },
     /// An action for its sessions.
-    Session(SessionOut),
+    Session(SessionOutput),
     /// An actor stalls in the middle of a turn, as ordered.
     Stalled(StallOrder),
     /// A bound was reached.
@@ -198,13 +198,13 @@ impl Osd {
     }
 
     /// Starts a process.
-    pub fn start(&mut self, now: Nanos, out: &mut Vec<Out>) {
+    pub fn start(&mut self, now: Nanos, out: &mut Vec<OsdOutput>) {
         self.life += 1;
         let nonce = (u64::from(self.id.0) + 1) << 32 | u64::from(self.life);
         let sessions = Sessions::new(self.settings.sessions, nonce, SHARDS);
         let (store, local) = (Arc::clone(&self.store), self.clock.read(now));
         let host = Arc::new(Host::new(self.copies(), store, nonce, local, sessions));
-        let world = Arc::clone(&host) as Arc<dyn World>;
+        let world = Arc::clone(&host) as Arc<dyn ShardHost>;
         let store = Arc::clone(&self.store) as Arc<dyn ObjectStore>;
         let settings = &self.settings;
         let shared = Shared::new(&settings.config, self.member(), nonce, store, world, &settings.shards);
@@ -213,7 +213,7 @@ impl Osd {
         let pgs: Vec<PgId> = self.disk().seen().collections.keys().copied().collect();
         for pg in pgs {
             if let Err(error) = cells[shared.shard_of(pg)].with(|shard| shard.load(pg)) {
-                out.push(Out::Broken("a PG does not load", format!("{pg} on {}: {error}", self.id)));
+                out.push(OsdOutput::Broken("a PG does not load", format!("{pg} on {}: {error}", self.id)));
             }
         }
         let cells = Arc::new(cells);
@@ -221,13 +221,13 @@ impl Osd {
         let (superblock, known) = match (superblock, read_known(&*self.store)) {
             (Ok(superblock), Ok(known)) => (superblock, known),
             (Err(error), _) | (_, Err(error)) => {
-                out.push(Out::Broken("a superblock does not load", format!("{}: {error}", self.id)));
+                out.push(OsdOutput::Broken("a superblock does not load", format!("{}: {error}", self.id)));
                 (self.mkfs(), KnownOsds::default())
             }
         };
         let mut control =
             Control::new(Arc::clone(&shared), Arc::clone(&cells), superblock, known, BTreeMap::new());
-        control.set_patience(Duration::ZERO);
+        control.set_turn_timeout(Duration::ZERO);
         let control = Arc::new(Mutex::new(control));
         self.process = Some(Process {
             shared,
@@ -305,9 +305,9 @@ impl Osd {
     }
 
     /// Its process starts an orderly shutdown: it informs the map authority, and continues until [`Osd::stop`].
-    pub fn begin_to_stop(&mut self, now: Nanos, out: &mut Vec<Out>) {
+    pub fn begin_to_stop(&mut self, now: Nanos, out: &mut Vec<OsdOutput>) {
         self.act(now, out, |process| {
-            process.shared.begin_to_stop();
+            process.shared.prepare_to_stop();
         });
     }
 
@@ -317,7 +317,7 @@ impl Osd {
     }
 
     /// Its process ends in order: queued messages are dropped, and all writes become durable in the store.
-    pub fn stop(&mut self, now: Nanos, out: &mut Vec<Out>) {
+    pub fn stop(&mut self, now: Nanos, out: &mut Vec<OsdOutput>) {
         self.act(now, out, |process| {
             for cell in process.cells.iter() {
                 cell.with(Shard::close);
@@ -459,7 +459,7 @@ impl Osd {
     }
 
     /// An actor that stalls continues its turn.
-    pub fn go_on(&mut self, now: Nanos, actor: usize, out: &mut Vec<Out>) {
+    pub fn go_on(&mut self, now: Nanos, actor: usize, out: &mut Vec<OsdOutput>) {
         let stalled = self.process.as_ref().and_then(|process| process.stalled[actor].as_ref());
         let jump = stalled.and_then(|stalled| stalled.order.jump);
         self.wall_ahead = jump.unwrap_or(self.wall_ahead);
@@ -467,7 +467,7 @@ impl Osd {
     }
 
     /// A shard's turn.
-    pub fn on_turn(&mut self, now: Nanos, shard: usize, out: &mut Vec<Out>) {
+    pub fn on_turn(&mut self, now: Nanos, shard: usize, out: &mut Vec<OsdOutput>) {
         self.act(now, out, |process| {
             process.shard_turn(shard, |cell| {
                 cell.turn();
@@ -476,7 +476,7 @@ impl Osd {
     }
 
     /// Runs an action of the process, and takes the results.
-    fn act(&mut self, now: Nanos, out: &mut Vec<Out>, act: impl FnOnce(&mut Process)) {
+    fn act(&mut self, now: Nanos, out: &mut Vec<OsdOutput>, act: impl FnOnce(&mut Process)) {
         let local = self.clock.read(now);
         let Some(process) = &mut self.process else { return };
         process.host.set_time(now, local, self.wall_ahead);
@@ -485,7 +485,7 @@ impl Osd {
         process.host.sessions().flush();
         process.host.take(out);
         if let RunState::Failed(reason) = &*process.shared.state.borrow() {
-            out.push(Out::Broken("an OSD stops", format!("{}: {reason}", self.id)));
+            out.push(OsdOutput::Broken("an OSD stops", format!("{}: {reason}", self.id)));
         }
     }
 
@@ -495,7 +495,7 @@ impl Osd {
         now: Nanos,
         from: Node,
         (number, event): (u64, SocketEvent),
-        out: &mut Vec<Out>,
+        out: &mut Vec<OsdOutput>,
     ) {
         self.act(now, out, |process| {
             let local = process.host.local_ns();
@@ -504,18 +504,18 @@ impl Osd {
     }
 
     /// Delivers the answer to a shard's request to other PGs.
-    pub fn on_message(&mut self, now: Nanos, shard: usize, message: ShardMessage, out: &mut Vec<Out>) {
+    pub fn on_message(&mut self, now: Nanos, shard: usize, message: ShardMessage, out: &mut Vec<OsdOutput>) {
         self.act(now, out, |process| process.shared.inboxes[shard].post(message));
     }
 
     /// The `count` oldest unflushed changes are durable.
-    pub fn on_flushed(&mut self, now: Nanos, count: usize, out: &mut Vec<Out>) {
+    pub fn on_flushed(&mut self, now: Nanos, count: usize, out: &mut Vec<OsdOutput>) {
         let store = Arc::clone(&self.store);
         self.act(now, out, |_| store.flush(count));
     }
 
     /// Gives up the session with a peer, as if its queue were full.
-    pub fn drop_peer(&mut self, now: Nanos, peer: OsdId, out: &mut Vec<Out>) {
+    pub fn drop_peer(&mut self, now: Nanos, peer: OsdId, out: &mut Vec<OsdOutput>) {
         self.act(now, out, |process| {
             process.host.drop_peer(peer);
             process.shared.post_all(|| ShardMessage::PeerReset(peer));
@@ -523,12 +523,12 @@ impl Osd {
     }
 
     /// The process is about to end in order: it informs peers and clients.
-    pub fn close_sessions(&mut self, now: Nanos, out: &mut Vec<Out>) {
+    pub fn close_sessions(&mut self, now: Nanos, out: &mut Vec<OsdOutput>) {
         self.act(now, out, |process| process.host.sessions().close());
     }
 
     /// Runs the sessions' timers.
-    pub fn on_session_time(&mut self, now: Nanos, out: &mut Vec<Out>) {
+    pub fn on_session_time(&mut self, now: Nanos, out: &mut Vec<OsdOutput>) {
         self.act(now, out, |process| {
             let local = process.host.local_ns();
             process.host.sessions().on_time(local);
@@ -541,16 +541,16 @@ impl Osd {
     }
 
     /// A turn of the control thread. The shards have turns of their own.
-    pub fn on_tick(&mut self, now: Nanos, out: &mut Vec<Out>) {
+    pub fn on_tick(&mut self, now: Nanos, out: &mut Vec<OsdOutput>) {
         self.act(now, out, |process| {
             process.host.keep_mon();
             if process.stalled[CONTROL].is_none() {
-                let is_woken = process.shared.heartbeats.lock().has_said();
+                let is_woken = process.shared.heartbeats.lock().has_commands();
                 process.control_turn(move |control| {
                     if is_woken {
-                        control.hurry();
+                        control.request_report();
                     }
-                    control.round();
+                    control.tick();
                 });
             }
         });
@@ -560,7 +560,7 @@ impl Osd {
     pub fn next_tick(&self) -> Option<Nanos> {
         let process = self.process.as_ref()?;
         // A ping may have requested a turn.
-        let is_woken = process.shared.heartbeats.lock().has_said();
+        let is_woken = process.shared.heartbeats.lock().has_commands();
         let control_ns = || if is_woken { process.host.local_ns() } else { process.control.lock().next_ns() };
         let control = process.stalled[CONTROL].is_none().then(control_ns);
         let next = process.host.next_mon_wake().into_iter().chain(control).min()?;
@@ -597,7 +597,7 @@ impl Process {
         let Some(order) = self.stall.take_if(|order| order.actor == actor) else { return turn() };
         match Stalled::run(order, (self.host.local_ns(), self.host.true_ns()), turn) {
             Some(stalled) => {
-                self.host.tell(Out::Stalled(order));
+                self.host.tell(OsdOutput::Stalled(order));
                 self.set_stalled(actor, Some(stalled));
             }
             None => self.stall = order.after_a_turn(),
@@ -673,7 +673,7 @@ impl Process {
                 }
                 Some(Event::Reset { id, .. }) => {
                     if self.host.lose_accepted(id, Session::is_watching) {
-                        self.shared.post_all(|| ShardMessage::WatchersGone(id));
+                        self.shared.post_all(|| ShardMessage::WatchConnClosed(id));
                     }
                     Ok(())
                 }
@@ -697,7 +697,7 @@ impl Process {
         let Some(conn) = self.host.accepted(delivery.id) else { return Ok(()) };
         let request: OsdRequest = delivery.decode()?;
         let arrived_ns = self.host.local_ns();
-        let arrival = Arrival { conn, permit: delivery.permit.take(), arrived_ns, request };
+        let arrival = IncomingRequest { conn, permit: delivery.permit.take(), arrived_ns, request };
         let owner = self.shared.shard_of(arrival.request.pg);
         if owner == delivery.lane {
             self.shard_turn(owner, |cell| {
@@ -767,7 +767,7 @@ impl Drop for Process {
 #[derive(Clone, Debug)]
 struct Copies {
     member: Member,
-    settings: nacre_pg::Settings,
+    settings: nacre_pg::PgSettings,
 }
 
 impl Copies {

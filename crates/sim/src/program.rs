@@ -7,7 +7,7 @@
 pub mod striper;
 
 use crate::gateway::executor::{ProcessId, Scheduler};
-use crate::history::Broken;
+use crate::history::BrokenPromise;
 use crate::profile::Profile;
 use crate::scenario::Scenario;
 use crate::schedule::Nanos;
@@ -54,7 +54,7 @@ pub trait Program {
     fn last_looks(&mut self, start: Start) -> BoxedTask;
 
     /// The first broken guarantee, if any.
-    fn broken(&self) -> Option<Broken>;
+    fn broken(&self) -> Option<BrokenPromise>;
 
     /// A summary for reports.
     fn describe(&self) -> String;

@@ -14,7 +14,7 @@ use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
 use crate::sessions::SessionSettings;
 use nacre_common::config::ConfigBuilder;
 use nacre_mon::logic::Tuning;
-use nacre_pg::Settings;
+use nacre_pg::PgSettings;
 use nacre_pg::heartbeat::HeartbeatSettings;
 use nacre_pg::lease::LeaseSettings;
 use nacre_pg::log::DupLimits;
@@ -24,7 +24,7 @@ use nacre_shard::shared::ShardSettings;
 use nacre_types::PoolId;
 use nacre_types::crush::CrushMap;
 use nacre_types::ids::{EntityName, OsdId};
-use nacre_types::msg::ENTRY_BYTES;
+use nacre_types::msg::ENTRY_OVERHEAD_BYTES;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::{CacheMode, HitSetKind, Pool, flag};
 use std::collections::BTreeSet;
@@ -340,7 +340,7 @@ impl Scenario {
             .set("crush_location", format!("root=default host=host{}", osd.0))
             .build();
         let config = config.expect("invariant: these options have these values");
-        let mut pg = Settings {
+        let mut pg = PgSettings {
             min_log_entries: self.log_entries,
             max_log_entries: 4 * self.log_entries,
             max_waiting_ops: self.max_waiting,
@@ -357,7 +357,7 @@ impl Scenario {
         };
         if self.real_bounds {
             let real = ShardSettings::of(&config.snapshot()).pg;
-            pg = Settings {
+            pg = PgSettings {
                 push_bytes: real.push_bytes,
                 scan_objects: real.scan_objects,
                 max_waiting_ops: real.max_waiting_ops,
@@ -524,7 +524,7 @@ impl Scenario {
         if !self.real_bounds {
             return 200;
         }
-        let entry = ENTRY_BYTES + KEY_BYTES + size_of::<u64>() * 2;
+        let entry = ENTRY_OVERHEAD_BYTES + KEY_BYTES + size_of::<u64>() * 2;
         let request = self.token_bytes.max(if self.batches > 0 { ENTRIES as usize * entry } else { 0 });
         used / 8 + 3 * (request as u64 + WRITE_OVERHEAD)
     }

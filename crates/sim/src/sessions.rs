@@ -23,13 +23,13 @@ use bytes::{Bytes, BytesMut};
 use end::{End, Side, Socket};
 use nacre_common::error::{Error, Result};
 use nacre_common::throttle::Permit;
-use nacre_session::incoming::{self, Admission, Incoming, Standing, Table};
-use nacre_session::keepalive::{Activity, Beat, Keepalive};
+use nacre_session::incoming::{self, Incoming, SessionAdmission, SessionStatus, SessionTable};
+use nacre_session::keepalive::{Activity, Keepalive, KeepaliveAction};
 use nacre_session::outgoing::{self, Backoff, Outgoing};
-use nacre_session::queue::{Batch, OutFrame, Queue, header_of};
-use nacre_session::receive::{FrameLimits, Reader, Received, TooLong};
-use nacre_session::wire::Header;
-use nacre_session::{Cause, Confirm, Loss, Outcome, Policy, Ready, Rules};
+use nacre_session::queue::{OutFrame, SendQueue, WriteBatch, header_of};
+use nacre_session::receive::{FrameLimits, FrameReader, FrameTooLong, ReceiveState};
+use nacre_session::wire::FrameHeader;
+use nacre_session::{Confirm, EndCause, Policy, Ready, Rules, SessionOutcome, SocketLoss};
 use nacre_types::encoding::DecodeError;
 use nacre_types::ids::EntityName;
 use nacre_types::msg::{Encoded, Message};
@@ -189,7 +189,7 @@ pub(crate) enum ResetCause {
 
 /// Actions that sessions request, and events that they report.
 #[derive(Debug)]
-pub enum SessionOut {
+pub enum SessionOutput {
     /// Send an event by a socket.
     Send(Node, u64, SocketEvent),
     /// A message was queued.
@@ -211,10 +211,10 @@ pub(crate) struct Sessions {
     settings: SessionSettings,
     nonce: u64,
     shards: usize,
-    out: Vec<SessionOut>,
+    out: Vec<SessionOutput>,
     ends: BTreeMap<u64, End>,
     sockets: BTreeMap<u64, u64>,
-    table: Table<u64, ()>,
+    table: SessionTable<u64, ()>,
     throttles: Throttles,
     accepted: usize,
     sent: u64,
@@ -241,7 +241,7 @@ impl Sessions {
             out: Vec::new(),
             ends: BTreeMap::new(),
             sockets: BTreeMap::new(),
-            table: Table::new(settings.rules),
+            table: SessionTable::new(settings.rules),
             throttles: Throttles::new(&settings),
             accepted: 0,
             sent: 0,
@@ -267,16 +267,16 @@ impl Sessions {
     }
 
     /// Takes the requested actions and events since the last call.
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = SessionOut> {
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = SessionOutput> {
         self.out.drain(..)
     }
 
     fn suffer(&mut self, trouble: SessionTrouble) {
-        self.out.push(SessionOut::Suffered(trouble));
+        self.out.push(SessionOutput::Suffered(trouble));
     }
 
     fn say(&mut self, to: Node, socket: u64, event: SocketEvent) {
-        self.out.push(SessionOut::Send(to, socket, event));
+        self.out.push(SessionOutput::Send(to, socket, event));
     }
 
     fn socket(&self, now: Nanos, policy: Policy, number: u64, up: bool) -> Socket {
@@ -284,7 +284,7 @@ impl Sessions {
             number,
             up,
             deadline: now + READY_TIMEOUT,
-            reader: Reader::new(policy, self.settings.limits, self.settings.rules),
+            reader: FrameReader::new(policy, self.settings.limits, self.settings.rules),
             keepalive: keepalive(policy, now),
             bytes: BytesMut::new(),
             pending: None,
@@ -312,8 +312,8 @@ impl Sessions {
             key,
             client,
             side,
-            queue: Queue::ruled(self.settings.rules),
-            received: Received::default(),
+            queue: SendQueue::with_rules(self.settings.rules),
+            received: ReceiveState::default(),
             socket: None,
             refused: false,
             over: Arc::default(),
@@ -334,11 +334,11 @@ impl Sessions {
         let session = Outgoing::new(self.nonce, policy, cookie, BACKOFF);
         let side = Side::Outgoing(session);
         let id = self.new_end((peer, policy), lane, (self.nonce, cookie), client, side);
-        self.turn_outgoing(now, id, outgoing::Input::Wake);
+        self.turn_outgoing(now, id, outgoing::OutgoingEvent::Wake);
         id
     }
 
-    fn turn_outgoing(&mut self, now: Nanos, id: u64, input: outgoing::Input) {
+    fn turn_outgoing(&mut self, now: Nanos, id: u64, input: outgoing::OutgoingEvent) {
         self.wake = None;
         let Some(end) = self.ends.get_mut(&id) else { return };
         let Side::Outgoing(session) = &mut end.side else { return };
@@ -346,7 +346,7 @@ impl Sessions {
         let End { peer, policy, lane, client, refused, .. } = *end;
         let sent_key = end.sent_key();
         match step {
-            outgoing::Step::Connect(confirm) => {
+            outgoing::OutgoingStep::Connect(confirm) => {
                 let number = self.next_socket;
                 self.next_socket += 1;
                 let socket = self.socket(now, policy, number, false);
@@ -356,26 +356,26 @@ impl Sessions {
                 self.sockets.insert(number, id);
                 self.say(peer, number, SocketEvent::Connect(confirm, client));
             }
-            outgoing::Step::Run { restarted } => {
+            outgoing::OutgoingStep::Run { restarted } => {
                 if restarted {
                     self.suffer(SessionTrouble::Restarted);
-                    self.out.push(SessionOut::Restarted(sent_key));
+                    self.out.push(SessionOutput::Restarted(sent_key));
                     let (is_lost, cause) = (false, ResetCause::Other);
                     self.events.push_back(Event::Reset { id, peer, policy, lane, is_lost, cause });
                 }
                 self.come_up(now, id);
                 self.events.push_back(Event::Connected(id));
             }
-            outgoing::Step::Wait => {}
-            outgoing::Step::Over(cause) => {
+            outgoing::OutgoingStep::Wait => {}
+            outgoing::OutgoingStep::Over(cause) => {
                 self.forget(id);
-                if cause == Some(Cause::Failed) {
+                if cause == Some(EndCause::Failed) {
                     self.suffer(SessionTrouble::Failed);
                 }
                 if let Some(cause) = cause {
                     let cause = match cause {
-                        Cause::Failed if refused => ResetCause::Refused,
-                        Cause::Idle => ResetCause::Idle,
+                        EndCause::Failed if refused => ResetCause::Refused,
+                        EndCause::Idle => ResetCause::Idle,
                         _ => ResetCause::Other,
                     };
                     self.events.push_back(Event::Reset { id, peer, policy, lane, is_lost: true, cause });
@@ -384,13 +384,13 @@ impl Sessions {
         }
     }
 
-    fn turn_incoming(&mut self, now: Nanos, id: u64, input: incoming::Input) {
+    fn turn_incoming(&mut self, now: Nanos, id: u64, input: incoming::IncomingEvent) {
         self.wake = None;
         let Some(end) = self.ends.get_mut(&id) else { return };
         let Side::Incoming(session, confirm) = &mut end.side else { return };
         let (peer, policy, lane, cookie) = (end.peer, end.policy, end.lane, confirm.cookie);
         match session.turn(now, input, &mut end.queue, &end.received) {
-            incoming::Step::Run { ready, first } => {
+            incoming::IncomingStep::Run { ready, first } => {
                 let number = end.socket.as_ref().map(|socket| socket.number);
                 if !first {
                     self.suffer(SessionTrouble::Resumed);
@@ -400,16 +400,16 @@ impl Sessions {
                 }
                 self.come_up(now, id);
             }
-            incoming::Step::Wait => {}
-            incoming::Step::Over(cause) => {
+            incoming::IncomingStep::Wait => {}
+            incoming::IncomingStep::Over(cause) => {
                 self.forget(id);
                 if let Node::Osd(osd) = peer {
                     self.table.remove(&EntityName::osd(OsdId(osd)), cookie, |own| *own == id);
                 }
                 match cause {
-                    Some(Cause::Lapsed) => self.suffer(SessionTrouble::Lapsed),
-                    Some(Cause::PeerRestarted) => self.suffer(SessionTrouble::Superseded),
-                    Some(Cause::PeerClosed) => self.suffer(SessionTrouble::PeerClosed),
+                    Some(EndCause::Lapsed) => self.suffer(SessionTrouble::Lapsed),
+                    Some(EndCause::PeerRestarted) => self.suffer(SessionTrouble::Superseded),
+                    Some(EndCause::PeerClosed) => self.suffer(SessionTrouble::PeerClosed),
                     _ => {}
                 }
                 if cause.is_some() {
@@ -443,15 +443,15 @@ impl Sessions {
         }
     }
 
-    fn lose(&mut self, now: Nanos, id: u64, loss: Loss) {
+    fn lose(&mut self, now: Nanos, id: u64, loss: SocketLoss) {
         self.close_socket(id);
         let Some(end) = self.ends.get(&id) else { return };
         match end.side {
-            Side::Outgoing(_) => self.turn_outgoing(now, id, outgoing::Input::Lost(loss)),
-            Side::Incoming(..) => self.turn_incoming(now, id, incoming::Input::Lost(loss)),
+            Side::Outgoing(_) => self.turn_outgoing(now, id, outgoing::OutgoingEvent::Lost(loss)),
+            Side::Incoming(..) => self.turn_incoming(now, id, incoming::IncomingEvent::Lost(loss)),
             Side::Accepted => {
                 let (peer, policy, lane) = (end.peer, end.policy, end.lane);
-                let cause = if loss == Loss::Idle { ResetCause::Idle } else { ResetCause::Other };
+                let cause = if loss == SocketLoss::Idle { ResetCause::Idle } else { ResetCause::Other };
                 self.forget(id);
                 self.events.push_back(Event::Reset { id, peer, policy, lane, is_lost: false, cause });
             }
@@ -499,7 +499,7 @@ impl Sessions {
     }
 
     fn on_ready(&mut self, now: Nanos, id: u64, ready: Ready) {
-        self.turn_outgoing(now, id, outgoing::Input::Ready(ready));
+        self.turn_outgoing(now, id, outgoing::OutgoingEvent::Ready(ready));
     }
 
     fn next_lane(&mut self) -> usize {
@@ -517,7 +517,7 @@ impl Sessions {
             end.socket = Some(socket);
             self.sockets.insert(number, id);
         }
-        self.say(from, number, SocketEvent::Ready(Ready { outcome: Outcome::New, in_seq: 0 }));
+        self.say(from, number, SocketEvent::Ready(Ready { outcome: SessionOutcome::New, in_seq: 0 }));
         self.events.push_back(Event::Accepted(id, client, from));
         self.come_up(now, id);
     }
@@ -528,14 +528,14 @@ impl Sessions {
         let id = loop {
             let standing = |id: &u64| {
                 let end = self.ends.get(id);
-                Standing {
+                SessionStatus {
                     is_over: end.is_none(),
                     has_heard: end.is_some_and(|end| end.received.has_heard()),
                 }
             };
             match self.table.admit(&entity, &(), &confirm, standing) {
-                Admission::Resume(id) => break id,
-                Admission::Begin => {
+                SessionAdmission::Resume(id) => break id,
+                SessionAdmission::Begin => {
                     let lane = self.next_lane();
                     let side = Side::Incoming(Incoming::new(self.settings.timeout), confirm);
                     let (peer, key) = (Node::Osd(from.0), (confirm.nonce, confirm.cookie));
@@ -543,9 +543,9 @@ impl Sessions {
                     self.table.insert(entity.clone(), (), &confirm, id);
                     break id;
                 }
-                Admission::Supersede(earlier) => {
+                SessionAdmission::Supersede(earlier) => {
                     for id in earlier {
-                        self.turn_incoming(now, id, incoming::Input::Stopped { superseded: true });
+                        self.turn_incoming(now, id, incoming::IncomingEvent::Stopped { superseded: true });
                     }
                 }
             }
@@ -556,12 +556,12 @@ impl Sessions {
             end.socket = Some(socket);
             self.sockets.insert(number, id);
         }
-        self.turn_incoming(now, id, incoming::Input::Attached(confirm));
+        self.turn_incoming(now, id, incoming::IncomingEvent::Attached(confirm));
     }
 
     /// Writes everything that is due.
     pub(crate) fn flush(&mut self) {
-        let mut batch = Batch::default();
+        let mut batch = WriteBatch::default();
         for id in std::mem::take(&mut self.writable) {
             if self.ends.get(&id).is_some_and(|end| self.waits(end)) {
                 self.writable.insert(id);
@@ -573,12 +573,12 @@ impl Sessions {
             };
             let ack = end.received.last();
             while end.queue.take(&mut batch, end.policy == Policy::Lossless, ack) {
-                end.received.tell(ack);
+                end.received.mark_acked(ack);
                 socket.used |= batch.frames > 0;
                 let mut bytes = BytesMut::with_capacity(batch.bytes);
                 batch.chunks(usize::MAX).for_each(|chunk| bytes.extend_from_slice(chunk));
                 let bytes = SocketEvent::Bytes(bytes.freeze());
-                self.out.push(SessionOut::Send(end.peer, socket.number, bytes));
+                self.out.push(SessionOutput::Send(end.peer, socket.number, bytes));
             }
         }
     }
@@ -601,8 +601,8 @@ impl Sessions {
             let Some(end) = self.ends.get_mut(&id) else { continue };
             let Some(socket) = end.socket.as_mut() else {
                 match end.side {
-                    Side::Outgoing(_) => self.turn_outgoing(now, id, outgoing::Input::Wake),
-                    Side::Incoming(..) => self.turn_incoming(now, id, incoming::Input::Wake),
+                    Side::Outgoing(_) => self.turn_outgoing(now, id, outgoing::OutgoingEvent::Wake),
+                    Side::Incoming(..) => self.turn_incoming(now, id, incoming::IncomingEvent::Wake),
                     Side::Accepted => {}
                 }
                 continue;
@@ -610,8 +610,8 @@ impl Sessions {
             if !socket.up {
                 let number = socket.number;
                 self.suffer(SessionTrouble::Unanswered);
-                self.out.push(SessionOut::GiveUp(number));
-                self.lose(now, id, Loss::Fault);
+                self.out.push(SessionOutput::GiveUp(number));
+                self.lose(now, id, SocketLoss::Fault);
                 continue;
             }
             let activity = Activity {
@@ -622,15 +622,15 @@ impl Sessions {
             };
             let idle_timeout = (end.policy == Policy::Lossy).then_some(IDLE_TIMEOUT);
             match socket.keepalive.turn(now, activity, idle_timeout) {
-                Beat::Silent => {
+                KeepaliveAction::Silent => {
                     self.suffer(SessionTrouble::Silent);
-                    self.lose(now, id, Loss::Fault);
+                    self.lose(now, id, SocketLoss::Fault);
                 }
-                Beat::Idle => {
+                KeepaliveAction::Idle => {
                     self.suffer(SessionTrouble::Idle);
-                    self.lose(now, id, Loss::Idle);
+                    self.lose(now, id, SocketLoss::Idle);
                 }
-                Beat::Ask { ack, keepalive } => {
+                KeepaliveAction::Ask { ack, keepalive } => {
                     if ack {
                         end.queue.ask_ack();
                     }
@@ -669,7 +669,7 @@ impl Sessions {
         let (kind, split) = (message.kind, message.split);
         let header = header_of(kind, &split.meta, &split.data, true);
         let checked = self.settings.limits.check(header.meta_len.into(), header.data_len.into());
-        checked.map_err(|TooLong { bytes, limit }| Error::TooBig { bytes, limit })?;
+        checked.map_err(|FrameTooLong { bytes, limit }| Error::TooBig { bytes, limit })?;
         let frame = OutFrame { header, meta: split.meta, data: split.data };
         if chance || end.queue.push(frame, self.settings.queue_bytes, usize::MAX).is_some() {
             self.suffer(SessionTrouble::Full);
@@ -677,9 +677,9 @@ impl Sessions {
         }
         self.writable.insert(id);
         if let Some(said) = said {
-            self.out.push(SessionOut::Said(end.peer, said));
+            self.out.push(SessionOutput::Said(end.peer, said));
         }
-        self.out.push(SessionOut::Queued(end.sent_key(), key_of(&header, end.queue.last_seq())));
+        self.out.push(SessionOutput::Queued(end.sent_key(), key_of(&header, end.queue.last_seq())));
         Ok(())
     }
 }
@@ -689,6 +689,6 @@ fn keepalive(policy: Policy, now: Nanos) -> Keepalive {
     Keepalive::new(now, interval, timeout)
 }
 
-fn key_of(header: &Header, seq: u64) -> MessageKey {
+fn key_of(header: &FrameHeader, seq: u64) -> MessageKey {
     (seq, header.kind, header.meta_crc, header.data_crc)
 }

@@ -5,7 +5,7 @@ use crate::osd::{Call, pass};
 use bytes::Bytes;
 use nacre_common::metrics::Metric;
 use nacre_objectstore::{
-    Completion, ObjectStat, ObjectStore, Page, ReadStore, Reservation, Result, Statfs, StoreError,
+    Completion, ObjectStat, ObjectStore, Page, ReadStore, Result, SpaceReservation, Statfs, StoreError,
 };
 use nacre_types::txn::{Transaction, TxnOp};
 use nacre_types::{Eversion, Incarnation, ObjectId, PgId};
@@ -115,11 +115,11 @@ impl ObjectStore for Store {
         Ok(Statfs { total_bytes, available_bytes: disk.left().min(total_bytes), ..Statfs::default() })
     }
 
-    fn reserve(&self, bytes: u64) -> Result<Reservation> {
+    fn reserve(&self, bytes: u64) -> Result<SpaceReservation> {
         let needed = if self.real_bounds { bytes } else { MARGIN_BYTES };
         match self.read_disk().lacks_room(needed) {
             true => Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes: 0 }),
-            false => Ok(Reservation::new(&Arc::default(), bytes)),
+            false => Ok(SpaceReservation::new(&Arc::default(), bytes)),
         }
     }
 

@@ -5,7 +5,7 @@
 //! not answer in time. A watch that it does not name must have been silent for its timeout, and its client learns of that: no
 //! later message of the client may confirm the watch.
 
-use crate::history::Broken;
+use crate::history::BrokenPromise;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use bytes::Bytes;
 use nacre_types::op::NotifyReply;
@@ -40,7 +40,7 @@ impl Watch {
 
 /// All existing watches, and all answers to notifies.
 #[derive(Clone, Debug, Default)]
-pub struct Watching {
+pub struct WatchChecker {
     /// Pools whose data an operator destroyed.
     given_up: BTreeSet<PoolId>,
     /// Sessions that are, or were, on the blocklist.
@@ -51,7 +51,7 @@ pub struct Watching {
     pub drift_ppm: u64,
 }
 
-impl Watching {
+impl WatchChecker {
     /// An operator deletes the pool: its watches are not checked any more.
     pub fn give_up(&mut self, pool: PoolId) {
         self.given_up.insert(pool);
@@ -68,11 +68,11 @@ impl Watching {
     }
 
     /// A ping or a reconnection that was sent at `sent` is answered.
-    pub fn confirmed(&mut self, id: WatchId, sent: Nanos) -> Result<(), Broken> {
+    pub fn confirmed(&mut self, id: WatchId, sent: Nanos) -> Result<(), BrokenPromise> {
         let Some(watch) = self.watches.get_mut(&id) else { return Ok(()) };
         watch.valid = watch.valid.max(sent);
         match watch.missed {
-            Some(missed) if missed < sent => Err(Broken {
+            Some(missed) if missed < sent => Err(BrokenPromise {
                 rule: "a watch goes on that missed a notify",
                 detail: format!(
                     "{id:?} of {}: missed {missed}, confirmed what was sent {sent}",
@@ -95,12 +95,15 @@ impl Watching {
     }
 
     /// The client learns that its watch is lost; `excused` if its object is gone or unreadable.
-    pub fn lost(&mut self, id: WatchId, now: Nanos, excused: bool) -> Result<(), Broken> {
+    pub fn lost(&mut self, id: WatchId, now: Nanos, excused: bool) -> Result<(), BrokenPromise> {
         let Some(watch) = self.watches.remove(&id) else { return Ok(()) };
         if excused || watch.may_have_lapsed(now, self.drift_ppm) {
             return Ok(());
         }
-        Err(Broken { rule: "a watch is lost before its time", detail: format!("{id:?} at {now}: {watch:?}") })
+        Err(BrokenPromise {
+            rule: "a watch is lost before its time",
+            detail: format!("{id:?} at {now}: {watch:?}"),
+        })
     }
 
     /// A client answers a notify.
@@ -114,14 +117,14 @@ impl Watching {
         object: &ObjectId,
         (asked, now): (Nanos, Nanos),
         reply: &NotifyReply,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenPromise> {
         let mut named = BTreeSet::new();
         for (client, cookie, payload) in &reply.acks {
             let id = (ClientId(*client), *cookie);
             named.insert(id);
             if self.acks.get(&(reply.notify_id, id)) != Some(payload) {
                 let detail = format!("notify {} of {object}: {id:?} said {payload:?}", reply.notify_id);
-                return Err(Broken { rule: "an answer to a notify that no watcher gave", detail });
+                return Err(BrokenPromise { rule: "an answer to a notify that no watcher gave", detail });
             }
         }
         named.extend(reply.missed.iter().map(|(client, cookie)| (ClientId(*client), *cookie)));
@@ -131,7 +134,7 @@ impl Watching {
             }
             if !watch.may_have_lapsed(now, self.drift_ppm) {
                 let detail = format!("notify {}, {asked} to {now}: {id:?} {watch:?}", reply.notify_id);
-                return Err(Broken { rule: "a notify completes without a watcher", detail });
+                return Err(BrokenPromise { rule: "a notify completes without a watcher", detail });
             }
             watch.missed = watch.missed.or(Some(now));
         }
@@ -166,8 +169,8 @@ mod tests {
     }
 
     /// A watch with a timeout of five seconds, registered at one second.
-    fn watching() -> Watching {
-        let mut watching = Watching::default();
+    fn watching() -> WatchChecker {
+        let mut watching = WatchChecker::default();
         watching.registered(ID, object(), 5 * SECOND, (SECOND, SECOND));
         watching
     }

@@ -1,6 +1,6 @@
 //! One run: all machines, the network between them, and the schedule.
 //!
-//! Every event is a [`Happening`] on the schedule; each is handled completely before the next, and the invariants are checked
+//! Every event is a [`WorldEvent`] on the schedule; each is handled completely before the next, and the invariants are checked
 //! in between. The run ends when the faults have stopped, every PG is clean, every request is answered and every object was
 //! read once more, or with the first broken invariant.
 
@@ -10,24 +10,24 @@ mod sockets;
 mod workload;
 
 use crate::bounds::{Bound, Bounds};
-use crate::client::{Client, ClientOut};
+use crate::client::{Client, ClientOutput};
 use crate::gateway::executor::ProcessId;
 use crate::history::History;
 use crate::invariants::Invariants;
 use crate::linearize;
-use crate::monitor::{MonOut, Monitor};
+use crate::monitor::{MonOutput, Monitor};
 use crate::nemesis::{FaultEvent, Nemesis, TROUBLE_BEGINS};
 use crate::network::{Delays, Due, Link, Network, Node};
-use crate::osd::{Osd, Out, SHARDS, show_membership};
+use crate::osd::{Osd, OsdOutput, SHARDS, show_membership};
 use crate::packet::{MapView, Packet};
 use crate::program::Program;
 use crate::random::{Random, Stream};
 use crate::scenario::{Fault, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND, Schedule};
 use crate::{Failure, Options, Report, take_breaches};
-use ending::Ending;
+use ending::RunEnd;
 use nacre_engine::Error;
-use nacre_exec::Copied;
+use nacre_exec::CopiedObject;
 use nacre_objecter::Answer;
 use nacre_shard::shard::Turn;
 use nacre_types::errno::Errno;
@@ -44,7 +44,7 @@ const MAX_HELD: usize = 2_000;
 
 /// An event.
 #[derive(Clone, Debug)]
-pub enum Happening {
+pub enum WorldEvent {
     /// The head of a direction's queue may have arrived.
     Deliver(Link),
     /// A flush that began in this life ends: this number of changes is durable.
@@ -74,7 +74,7 @@ pub enum Happening {
     /// A client continues with a new session.
     NewSession(u32),
     /// The source of a copy was read, or could not be.
-    Copied(u64, Box<Result<Copied, Errno>>),
+    Copied(u64, Box<Result<CopiedObject, Errno>>),
     /// Another pool answered an OSD's request.
     Other(u64, Box<Result<Answer, Error>>),
     /// A step of processes' tasks.
@@ -106,7 +106,7 @@ struct NextTurn {
 /// The state of a run.
 pub struct World {
     pub(crate) scenario: Scenario,
-    pub(crate) schedule: Schedule<Happening>,
+    pub(crate) schedule: Schedule<WorldEvent>,
     pub(crate) network: Network<Packet>,
     pub(crate) monitor: Monitor,
     pub(crate) osds: Vec<Osd>,
@@ -150,7 +150,7 @@ pub struct World {
     /// Whether clients continue while the cluster heals.
     busy: bool,
     next_session: u64,
-    ending: Ending,
+    ending: RunEnd,
     /// When the cluster must be whole again.
     whole_by: Nanos,
     /// Pools that an operator deleted: their copies may be gone even if a restored map contains them again.
@@ -160,8 +160,8 @@ pub struct World {
     hash: DefaultHasher,
     thorough: bool,
     trace: bool,
-    out: Vec<Out>,
-    mon_out: Vec<MonOut>,
+    out: Vec<OsdOutput>,
+    mon_out: Vec<MonOutput>,
 }
 
 impl World {
@@ -225,7 +225,7 @@ impl World {
             batches: 0,
             busy: scenario.busy,
             next_session: u64::from(scenario.clients + scenario.osds + scenario.processes) + 1,
-            ending: Ending::Trouble,
+            ending: RunEnd::Trouble,
             whole_by: 0,
             deleted: BTreeSet::new(),
             failure: None,
@@ -243,28 +243,28 @@ impl World {
 
     fn begin(&mut self) {
         for osd in 0..self.osds.len() as u32 {
-            self.schedule.at(u64::from(osd) * MILLI, Happening::OsdStart(osd));
+            self.schedule.at(u64::from(osd) * MILLI, WorldEvent::OsdStart(osd));
         }
         for client in 0..self.clients.len() as u32 {
-            self.schedule.at(SECOND, Happening::ClientTime(client));
+            self.schedule.at(SECOND, WorldEvent::ClientTime(client));
         }
         for client in 0..self.scenario.clients {
             let wait = self.workload.wait(self.scenario.think);
-            self.schedule.at(2 * SECOND + wait, Happening::Ask(client));
-            self.schedule.at(3 * SECOND + wait, Happening::Attend(client));
-            self.schedule.at(4 * SECOND + wait, Happening::Chore(client));
+            self.schedule.at(2 * SECOND + wait, WorldEvent::Ask(client));
+            self.schedule.at(3 * SECOND + wait, WorldEvent::Attend(client));
+            self.schedule.at(4 * SECOND + wait, WorldEvent::Chore(client));
         }
         self.begin_processes();
-        self.schedule.at(0, Happening::MonTick(self.monitor.life));
+        self.schedule.at(0, WorldEvent::MonTick(self.monitor.life));
         for (at, fault_event) in self.nemesis.first() {
-            self.schedule.at(at, Happening::FaultEvent(fault_event));
+            self.schedule.at(at, WorldEvent::FaultEvent(fault_event));
         }
-        self.schedule.at(TROUBLE_BEGINS + self.scenario.trouble, Happening::Calm);
+        self.schedule.at(TROUBLE_BEGINS + self.scenario.trouble, WorldEvent::Calm);
     }
 
     /// Runs to the end or to the first failure.
     pub fn run(mut self) -> Report {
-        while self.failure.is_none() && self.ending != Ending::Over {
+        while self.failure.is_none() && self.ending != RunEnd::Over {
             let Some(happening) = self.schedule.pop() else {
                 let unfinished = self.describe_unfinished();
                 self.fail("nothing happens any more", unfinished);
@@ -316,18 +316,18 @@ impl World {
         }
     }
 
-    fn note(&mut self, happening: &Happening) {
+    fn note(&mut self, happening: &WorldEvent) {
         self.schedule.now().hash(&mut self.hash);
         std::mem::discriminant(happening).hash(&mut self.hash);
         if self.trace
             && !matches!(
                 happening,
-                Happening::Deliver(_)
-                    | Happening::OsdTick(..)
-                    | Happening::SessionTime(..)
-                    | Happening::MonTick(_)
-                    | Happening::Tasks
-                    | Happening::Errands
+                WorldEvent::Deliver(_)
+                    | WorldEvent::OsdTick(..)
+                    | WorldEvent::SessionTime(..)
+                    | WorldEvent::MonTick(_)
+                    | WorldEvent::Tasks
+                    | WorldEvent::Errands
             )
         {
             self.say(format_args!("{happening:?}"));
@@ -340,28 +340,28 @@ impl World {
         }
     }
 
-    fn handle(&mut self, happening: Happening) {
+    fn handle(&mut self, happening: WorldEvent) {
         let now = self.schedule.now();
         if let Some(until) = self.waits_for_stopped(&happening) {
             // The process continues before, because that is scheduled first.
             return self.schedule.at(until, happening);
         }
         match happening {
-            Happening::Deliver(link) => {
+            WorldEvent::Deliver(link) => {
                 let (packet, due) = self.network.deliver(now, link);
                 self.due(due);
                 if let Some(packet) = packet {
                     self.arrive(link, packet);
                 }
             }
-            Happening::Flushed(osd, life, count) => {
+            WorldEvent::Flushed(osd, life, count) => {
                 if self.osds[osd as usize].life == life {
                     self.flushing[osd as usize] = false;
                     self.with_osd(osd, |osd, out| osd.on_flushed(now, count, out));
                     self.check_contents(osd);
                 }
             }
-            Happening::Turn(osd, life, shard) => {
+            WorldEvent::Turn(osd, life, shard) => {
                 let turn = &mut self.turns[osd as usize][shard];
                 // It may have been replaced by an earlier turn.
                 if self.osds[osd as usize].life == life && turn.at.is_some_and(|at| at <= now) {
@@ -369,54 +369,54 @@ impl World {
                     self.with_osd(osd, |osd, out| osd.on_turn(now, shard, out));
                 }
             }
-            Happening::OsdTick(osd, life) => {
+            WorldEvent::OsdTick(osd, life) => {
                 let wake = &mut self.wakes[osd as usize];
                 if self.osds[osd as usize].life == life && wake.take_if(|at| *at <= now).is_some() {
                     self.with_osd(osd, |osd, out| osd.on_tick(now, out));
                 }
             }
-            Happening::OsdStart(osd) => self.start_osd(osd),
-            Happening::SessionTime(osd, life) => {
+            WorldEvent::OsdStart(osd) => self.start_osd(osd),
+            WorldEvent::SessionTime(osd, life) => {
                 let wake = &mut self.session_wakes[osd as usize];
                 if self.osds[osd as usize].life == life && wake.take_if(|at| *at <= now).is_some() {
                     self.with_osd(osd, |osd, out| osd.on_session_time(now, out));
                 }
             }
-            Happening::Committed(life) => {
+            WorldEvent::Committed(life) => {
                 if self.monitor.life == life {
                     self.with_monitor(|monitor, out| monitor.committed(now, out));
                 }
             }
-            Happening::MonTick(life) => {
+            WorldEvent::MonTick(life) => {
                 if self.monitor.life == life {
-                    self.schedule.after(Monitor::TICK, Happening::MonTick(life));
+                    self.schedule.after(Monitor::TICK, WorldEvent::MonTick(life));
                     self.with_monitor(|monitor, out| monitor.on_tick(now, out));
                 }
             }
-            Happening::MonStart => self.start_monitor(),
-            Happening::Ask(client) => self.ask(client),
-            Happening::Attend(client) => self.attend(client),
-            Happening::Chore(client) => self.do_chore(client),
-            Happening::ClientTime(client) => {
+            WorldEvent::MonStart => self.start_monitor(),
+            WorldEvent::Ask(client) => self.ask(client),
+            WorldEvent::Attend(client) => self.attend(client),
+            WorldEvent::Chore(client) => self.do_chore(client),
+            WorldEvent::ClientTime(client) => {
                 self.with_client(client, |client, history, out| client.on_time(now, history, out));
             }
-            Happening::NewSession(client) => {
+            WorldEvent::NewSession(client) => {
                 let session = ClientId(self.next_session);
                 self.next_session += 1;
                 self.with_client(client, |client, history, out| {
                     client.new_session(now, history, session, out);
                 });
             }
-            Happening::Copied(copy, copied) => self.copied(copy, *copied),
-            Happening::Other(number, result) => self.other_answered(number, *result),
-            Happening::Tasks => self.run_tasks(),
-            Happening::Errands => self.run_errands(),
-            Happening::ProcessStart(place) => self.start_process(place),
-            Happening::ProcessEnd(place, process) => self.end_process(place, process),
-            Happening::ProcessFault(place) => self.strike_process(place),
-            Happening::FaultEvent(fault_event) => self.strike(fault_event),
-            Happening::Calm => self.calm(),
-            Happening::Look => self.look(),
+            WorldEvent::Copied(copy, copied) => self.copied(copy, *copied),
+            WorldEvent::Other(number, result) => self.other_answered(number, *result),
+            WorldEvent::Tasks => self.run_tasks(),
+            WorldEvent::Errands => self.run_errands(),
+            WorldEvent::ProcessStart(place) => self.start_process(place),
+            WorldEvent::ProcessEnd(place, process) => self.end_process(place, process),
+            WorldEvent::ProcessFault(place) => self.strike_process(place),
+            WorldEvent::FaultEvent(fault_event) => self.apply_fault(fault_event),
+            WorldEvent::Calm => self.end_faults(),
+            WorldEvent::Look => self.look(),
         }
     }
 
@@ -424,7 +424,7 @@ impl World {
 
     fn due(&mut self, due: Due) {
         if let Some((at, link)) = due {
-            self.schedule.at(at, Happening::Deliver(link));
+            self.schedule.at(at, WorldEvent::Deliver(link));
         }
     }
 
@@ -468,7 +468,7 @@ impl World {
     pub(crate) fn with_client(
         &mut self,
         number: u32,
-        act: impl FnOnce(&mut Client, &mut History, &mut Vec<ClientOut>),
+        act: impl FnOnce(&mut Client, &mut History, &mut Vec<ClientOutput>),
     ) {
         if self.nemesis.is_stopped(number) {
             return;
@@ -481,48 +481,52 @@ impl World {
         client.settle(now, &mut self.history, &mut out);
         for wanted in out {
             match wanted {
-                ClientOut::Session(wanted) => self.session_out(node, wanted),
-                ClientOut::Reached(bound) => self.reached.add(bound, 1),
-                ClientOut::Expired if expired => {}
-                ClientOut::Expired => {
+                ClientOutput::Session(wanted) => self.session_out(node, wanted),
+                ClientOutput::Reached(bound) => self.reached.add(bound, 1),
+                ClientOutput::Expired if expired => {}
+                ClientOutput::Expired => {
                     expired = true;
                     self.reached.add(Bound::NewSession, 1);
-                    self.schedule.after(0, Happening::NewSession(number));
+                    self.schedule.after(0, WorldEvent::NewSession(number));
                 }
-                ClientOut::Stale(asked) => self.judge_stale(number, asked),
-                ClientOut::NoSpace(object, asked) => self.judge_no_space(&object, asked),
-                ClientOut::Copied(copy, copied) => self.schedule.after(0, Happening::Copied(copy, copied)),
-                ClientOut::Other(number, result) => self.schedule.after(0, Happening::Other(number, result)),
-                ClientOut::Answered(request, result) => self.answer_process(number, request, *result),
-                ClientOut::Broken(broken) => return self.fail(broken.rule, broken.detail),
+                ClientOutput::Stale(asked) => self.judge_stale(number, asked),
+                ClientOutput::NoSpace(object, asked) => self.judge_no_space(&object, asked),
+                ClientOutput::Copied(copy, copied) => {
+                    self.schedule.after(0, WorldEvent::Copied(copy, copied))
+                }
+                ClientOutput::Other(number, result) => {
+                    self.schedule.after(0, WorldEvent::Other(number, result))
+                }
+                ClientOutput::Answered(request, result) => self.answer_process(number, request, *result),
+                ClientOutput::Broken(broken) => return self.fail(broken.rule, broken.detail),
             }
         }
         self.after_client(number);
         if let Some(at) = self.clients[number as usize].sooner_wake(now) {
-            self.schedule.at(at, Happening::ClientTime(number));
+            self.schedule.at(at, WorldEvent::ClientTime(number));
         }
     }
 
     // Machines.
 
     /// Runs an action of an OSD, executes its results, and checks the invariants.
-    pub(crate) fn with_osd(&mut self, id: u32, act: impl FnOnce(&mut Osd, &mut Vec<Out>)) {
+    pub(crate) fn with_osd(&mut self, id: u32, act: impl FnOnce(&mut Osd, &mut Vec<OsdOutput>)) {
         let mut out = std::mem::take(&mut self.out);
         act(&mut self.osds[id as usize], &mut out);
         for wanted in out.drain(..) {
             match wanted {
-                Out::Proposed(pg, membership) => self.invariants.propose(pg, &membership),
-                Out::Ordered { pg, interval } => {
+                OsdOutput::Proposed(pg, membership) => self.invariants.propose(pg, &membership),
+                OsdOutput::Ordered { pg, interval } => {
                     let checked = self.invariants.ordered(&self.osds[id as usize], pg, interval);
                     self.check(checked);
                 }
-                Out::Answered { pg, interval, wrote, judged } => {
+                OsdOutput::Answered { pg, interval, wrote, judged } => {
                     self.say(format_args!("osd.{id} answers {pg} interval {interval} wrote {wrote:?}"));
                     let (view, what) = (self.monitor.view(), (wrote, judged));
                     let checked = self.invariants.answered(&self.osds, view, id, pg, interval, what);
                     self.check(checked);
                 }
-                Out::Unreadable { pg, object, interval, has_own } => {
+                OsdOutput::Unreadable { pg, object, interval, has_own } => {
                     self.say(format_args!("osd.{id} can't read {object} of {pg} in interval {interval}"));
                     if has_own || !self.scenario.faults.contains(&Fault::Damage) {
                         self.fail("EIO without damage", format!("{object} of {pg} on osd.{id}"));
@@ -531,14 +535,14 @@ impl World {
                     let checked = self.invariants.unreadable(&self.osds, id, pg, &object, interval);
                     self.check(checked);
                 }
-                Out::Fetch { shard, arrival } => self.fetch(id, shard, arrival),
-                Out::AskOther { shard, ticket, request, reads } => {
+                OsdOutput::Fetch { shard, arrival } => self.fetch(id, shard, arrival),
+                OsdOutput::AskOther { shard, ticket, request, reads } => {
                     self.ask_other(id, (shard, ticket), *request, reads);
                 }
-                Out::Stalled(order) => self.stalls(id, order),
-                Out::Reached(bound) => self.reached.add(bound, 1),
-                Out::Broken(rule, detail) => self.fail(rule, detail),
-                Out::Session(wanted) => self.session_out(Node::Osd(id), wanted),
+                OsdOutput::Stalled(order) => self.stalls(id, order),
+                OsdOutput::Reached(bound) => self.reached.add(bound, 1),
+                OsdOutput::Broken(rule, detail) => self.fail(rule, detail),
+                OsdOutput::Session(wanted) => self.session_out(Node::Osd(id), wanted),
             }
         }
         self.out = out;
@@ -563,7 +567,7 @@ impl World {
             let slow = self.nemesis.flush_factor(id);
             let wait = (100 * MICRO + self.disk_random.range(0, self.scenario.flush)) * slow;
             let wait = wait.max(self.nemesis.stuck_until(id).saturating_sub(now));
-            self.schedule.after(wait, Happening::Flushed(id, osd.life, unflushed));
+            self.schedule.after(wait, WorldEvent::Flushed(id, osd.life, unflushed));
         }
         for (shard, (turn, has_messages)) in osd.pending().enumerate() {
             let next = &mut self.turns[id as usize][shard];
@@ -581,7 +585,7 @@ impl World {
             };
             if next.at.is_none_or(|known| at < known) {
                 next.at = Some(at);
-                self.schedule.at(at, Happening::Turn(id, osd.life, shard));
+                self.schedule.at(at, WorldEvent::Turn(id, osd.life, shard));
             }
         }
         let held = osd.waiting_requests();
@@ -589,14 +593,14 @@ impl World {
             let at = at.max(now + 1);
             if self.wakes[id as usize].is_none_or(|known| at < known) {
                 self.wakes[id as usize] = Some(at);
-                self.schedule.at(at, Happening::OsdTick(id, osd.life));
+                self.schedule.at(at, WorldEvent::OsdTick(id, osd.life));
             }
         }
         if let Some(at) = osd.next_session_time() {
             let at = at.max(now + 1);
             if self.session_wakes[id as usize].is_none_or(|known| at < known) {
                 self.session_wakes[id as usize] = Some(at);
-                self.schedule.at(at, Happening::SessionTime(id, osd.life));
+                self.schedule.at(at, WorldEvent::SessionTime(id, osd.life));
             }
         }
         if held > MAX_HELD {
@@ -613,20 +617,20 @@ impl World {
     }
 
     /// Runs an action of the map authority and executes its results.
-    pub(crate) fn with_monitor(&mut self, act: impl FnOnce(&mut Monitor, &mut Vec<MonOut>)) {
+    pub(crate) fn with_monitor(&mut self, act: impl FnOnce(&mut Monitor, &mut Vec<MonOutput>)) {
         let mut out = std::mem::take(&mut self.mon_out);
         act(&mut self.monitor, &mut out);
         self.monitor.settle(self.schedule.now(), &mut out);
         for wanted in out.drain(..) {
             match wanted {
-                MonOut::Session(wanted) => self.session_out(Node::Mon, wanted),
-                MonOut::Broken(rule, detail) => self.fail(rule, detail),
-                MonOut::Commit => {
+                MonOutput::Session(wanted) => self.session_out(Node::Mon, wanted),
+                MonOutput::Broken(rule, detail) => self.fail(rule, detail),
+                MonOutput::Commit => {
                     let extra = self.nemesis.commit_delay();
                     let wait = 100 * MICRO + self.monitor_random.range(0, self.scenario.commit) + extra;
-                    self.schedule.after(wait, Happening::Committed(self.monitor.life));
+                    self.schedule.after(wait, WorldEvent::Committed(self.monitor.life));
                 }
-                MonOut::Published(view) => {
+                MonOutput::Published(view) => {
                     if self.trace {
                         self.say(format_args!("published {}", describe_map(&view)));
                     }
@@ -634,7 +638,7 @@ impl World {
                     let checked = self.invariants.published(&self.osds, &view);
                     self.check(checked);
                 }
-                MonOut::Reached(bound, times) => self.reached.add(bound, times),
+                MonOutput::Reached(bound, times) => self.reached.add(bound, times),
             }
         }
         self.mon_out = out;
@@ -650,7 +654,7 @@ impl World {
         self.session_wakes[id as usize] = None;
         self.sockets.switched_off.remove(&Node::Osd(id));
         self.turns[id as usize] = [NextTurn::default(); SHARDS];
-        self.handle(Happening::NewSession(self.scenario.clients + id));
+        self.handle(WorldEvent::NewSession(self.scenario.clients + id));
         self.with_osd(id, |osd, out| osd.start(now, out));
     }
 
@@ -661,7 +665,7 @@ impl World {
         }
         self.sockets.switched_off.remove(&Node::Mon);
         self.monitor.start(now);
-        self.schedule.after(0, Happening::MonTick(self.monitor.life));
+        self.schedule.after(0, WorldEvent::MonTick(self.monitor.life));
     }
 
     /// Cuts a direction off, as in a partition.

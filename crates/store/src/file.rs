@@ -36,7 +36,7 @@ pub use fsck::{FileFinding, FileFsckReport};
 use crate::blue::keys;
 use crate::error::{Result, StoreError};
 use crate::{
-    Completion, MountReport, ObjectStat, ObjectStore, Page, ReadStore, Reservation, Statfs, StoreEvents,
+    Completion, MountReport, ObjectStat, ObjectStore, Page, ReadStore, SpaceReservation, Statfs, StoreEvents,
 };
 use apply::Applier;
 use bytes::Bytes;
@@ -406,7 +406,7 @@ impl ObjectStore for FileStore {
         })
     }
 
-    fn reserve(&self, bytes: u64) -> Result<Reservation> {
+    fn reserve(&self, bytes: u64) -> Result<SpaceReservation> {
         let inner = self.inner()?;
         inner.check()?;
         let (total, available) = (inner.total_bytes(), inner.available_bytes());
@@ -416,7 +416,7 @@ impl ObjectStore for FileStore {
         if bytes > available {
             return Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes: available });
         }
-        Ok(Reservation::new(&inner.reserved, bytes))
+        Ok(SpaceReservation::new(&inner.reserved, bytes))
     }
 
     fn super_get(&self, key: &str) -> Result<Option<Bytes>> {

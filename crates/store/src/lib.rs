@@ -24,7 +24,7 @@ pub use file::{FileFinding, FileFsckReport, FileStore, FileStoreConfig, FileStor
 pub use kv::{KvCopyStats, KvKind, KvSize, KvStore, KvUsage};
 pub use nacre_common::options::{ChecksumType, CompressionAlgorithm, CompressionMode};
 pub use nacre_objectstore::{
-    AllocationSource, CommitSink, Completion, DataOptions, FreeSpace, IgnoreEvents, MAX_OBJECT_BYTES,
-    MemStore, MemStoreConfig, MountReport, ObjectStat, ObjectStore, Page, PoolUsage, ReadStore, Reservation,
-    Result, ScanProgress, Statfs, StoreError, StoreEvents, Wait, available_memory,
+    AllocationSource, CommitSink, CommitWaiter, Completion, DataOptions, FreeSpace, IgnoreEvents,
+    MAX_OBJECT_BYTES, MemStore, MemStoreConfig, MountReport, ObjectStat, ObjectStore, Page, PoolUsage,
+    ReadStore, Result, ScanProgress, SpaceReservation, Statfs, StoreError, StoreEvents, available_memory,
 };

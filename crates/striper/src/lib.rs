@@ -78,22 +78,22 @@ pub use clock::Clock;
 pub use layout::{Layout, MIN_STRIPE_UNIT, PieceExtent};
 
 use bytes::Bytes;
-use meta::{Meta, is_hidden, of_first_piece, piece_name};
+use meta::{Meta, is_hidden, piece_name, striped_name};
 use nacre_engine::{Error, IoCtx, Lister, Pending, Result, WriteOp};
 use nacre_types::ObjectId;
 use nacre_types::errno::Errno;
 use object::Object;
 use parking_lot::Mutex;
-use parts::Verdict;
+use parts::GuardOutcome;
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// Attempts before EBUSY if the object changes during each attempt. Each failed attempt means that another client succeeded.
-const ATTEMPTS: usize = 1000;
+const MAX_ATTEMPTS: usize = 1000;
 /// Number of objects that a handle remembers besides those in use.
-const REMEMBERED: usize = 256;
+const MAX_CACHED_OBJECTS: usize = 256;
 
 /// A handle on a pool's striped objects. Cheap to clone.
 #[derive(Clone)]
@@ -110,7 +110,7 @@ struct Inner {
 
 /// The contents of a first piece's attributes.
 #[derive(Debug)]
-struct Loaded {
+struct LoadedMeta {
     meta: Meta,
     mtime_ns: u64,
     attrs: BTreeMap<Bytes, Bytes>,
@@ -167,7 +167,7 @@ impl Striper {
 
     /// Reads at most `len` bytes from `offset`. The result is short at the object's end. Holes read as zeros.
     pub fn read(&self, name: &str, offset: u64, len: u64) -> Pending<Bytes> {
-        self.read_runs(name, offset, len).then(|runs| runs.map(read::joined))
+        self.read_runs(name, offset, len).then(|runs| runs.map(read::join_buffers))
     }
 
     /// Like [`Striper::read`], but returns the consecutive buffers as received.
@@ -190,7 +190,7 @@ impl Striper {
     pub fn stat(&self, name: &str) -> Pending<StripedStat> {
         let (inner, name) = (self.inner.clone(), name.to_owned());
         self.start(async move {
-            let Loaded { meta, mtime_ns, .. } = inner.look(&name).await?;
+            let LoadedMeta { meta, mtime_ns, .. } = inner.load_existing(&name).await?;
             Ok(StripedStat { size: meta.size, mtime_ns, layout: meta.layout })
         })
     }
@@ -199,7 +199,7 @@ impl Striper {
     pub fn get_xattr(&self, name: &str, attr: &str) -> Pending<Bytes> {
         let (inner, name, attr) = (self.inner.clone(), name.to_owned(), attr.to_owned());
         self.start(async move {
-            let mut loaded = inner.look(&name).await?;
+            let mut loaded = inner.load_existing(&name).await?;
             Ok(loaded.attrs.remove(attr.as_bytes()).ok_or(Errno::ENODATA)?)
         })
     }
@@ -208,7 +208,7 @@ impl Striper {
     pub fn get_xattrs(&self, name: &str) -> Pending<BTreeMap<Bytes, Bytes>> {
         let (inner, name) = (self.inner.clone(), name.to_owned());
         self.start(async move {
-            let mut attrs = inner.look(&name).await?.attrs;
+            let mut attrs = inner.load_existing(&name).await?.attrs;
             attrs.retain(|attr, _| !is_hidden(attr));
             Ok(attrs)
         })
@@ -241,11 +241,11 @@ impl Striper {
         }
         let (inner, name, attr) = (self.inner.clone(), name.to_owned(), attr.to_owned());
         self.start(async move {
-            for _ in 0..ATTEMPTS {
-                let mut op = parts::in_epoch(inner.look(&name).await?.meta.epoch);
+            for _ in 0..MAX_ATTEMPTS {
+                let mut op = parts::in_epoch(inner.load_existing(&name).await?.meta.epoch);
                 change(&mut op, &attr);
                 let answer = inner.pool.operate(&piece_name(&name, 0), op).await;
-                if let Verdict::Done = parts::verdict(answer)? {
+                if let GuardOutcome::Done = parts::verdict(answer)? {
                     return Ok(());
                 }
             }
@@ -312,7 +312,7 @@ impl StripedLister {
     /// The name of the next object and its first piece, or `None` at the end.
     pub async fn next_object(&mut self) -> Result<Option<(String, ObjectId)>> {
         while let Some(object) = self.objects.next().await? {
-            if let Some(name) = of_first_piece(object.name()) {
+            if let Some(name) = striped_name(object.name()) {
                 return Ok(Some((name.to_owned(), object)));
             }
         }
@@ -332,7 +332,7 @@ impl Inner {
         if let Some(object) = objects.get(name) {
             return Ok(object.clone());
         }
-        if objects.len() >= REMEMBERED {
+        if objects.len() >= MAX_CACHED_OBJECTS {
             // Drops every entry that is not in use. Its state is loaded again when it is needed.
             objects.retain(|_, object| Arc::strong_count(object) > 1);
         }

@@ -56,7 +56,7 @@ pub(super) enum Unfinished {
 
 /// The identity that a piece carries, or will carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct PieceIdentity {
     pub(super) born: u64,
     pub(super) epoch: u64,
     /// The earliest epoch that the piece may carry.
@@ -65,7 +65,7 @@ pub(super) struct Stamp {
 
 /// The result of the last truncation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct LastTruncation {
     /// Number of pieces that it left.
     pub(super) pieces: u64,
     /// The epoch after it. Pieces from number `pieces` on were created in this epoch or later.
@@ -80,7 +80,7 @@ pub(super) struct Meta {
     pub(super) epoch: u64,
     /// Distinguishes the object from earlier and later objects of its name. 0 if libradosstriper created it.
     pub(super) born: u64,
-    pub(super) cut: Option<Cut>,
+    pub(super) cut: Option<LastTruncation>,
     /// All pieces have numbers below this one.
     pub(super) pieces: u64,
     pub(super) unfinished: Option<Unfinished>,
@@ -97,18 +97,18 @@ fn number(attrs: &BTreeMap<Bytes, Bytes>, name: &str) -> Result<Option<u64>> {
     text.parse().map(Some).map_err(|_| corrupt(name, value))
 }
 
-impl Cut {
+impl LastTruncation {
     /// The attribute's value.
     pub(super) fn text(&self) -> String {
         format!("{} {}", self.pieces, self.epoch)
     }
 
-    fn parse(value: &[u8]) -> Result<Cut> {
+    fn parse(value: &[u8]) -> Result<LastTruncation> {
         let text = std::str::from_utf8(value).map_err(|_| corrupt(CUT, value))?;
         let parts = text
             .split_once(' ')
             .and_then(|(pieces, epoch)| Some((pieces.parse().ok()?, epoch.parse().ok()?)));
-        parts.map(|(pieces, epoch)| Cut { pieces, epoch }).ok_or_else(|| corrupt(CUT, value))
+        parts.map(|(pieces, epoch)| LastTruncation { pieces, epoch }).ok_or_else(|| corrupt(CUT, value))
     }
 }
 
@@ -125,8 +125,8 @@ impl Meta {
     }
 
     /// The identity that a piece of the object must carry.
-    pub(super) fn stamp(&self, piece: u64) -> Stamp {
-        Stamp { born: self.born, epoch: self.epoch, floor: self.floor(piece) }
+    pub(super) fn stamp(&self, piece: u64) -> PieceIdentity {
+        PieceIdentity { born: self.born, epoch: self.epoch, floor: self.floor(piece) }
     }
 
     /// Parses the attributes of a first piece. `None` if they are not those of a striped object.
@@ -153,7 +153,7 @@ impl Meta {
         // Libradosstriper sets the size before it writes and does not maintain the number of pieces.
         let pieces = number(attrs, PIECES)?.unwrap_or(0).max(layout.pieces(size));
         let (epoch, born) = (number(attrs, EPOCH)?.unwrap_or(0), number(attrs, BORN)?.unwrap_or(0));
-        let cut = attrs.get(CUT.as_bytes()).map(|value| Cut::parse(value)).transpose()?;
+        let cut = attrs.get(CUT.as_bytes()).map(|value| LastTruncation::parse(value)).transpose()?;
         Ok(Some(Meta { layout, size, epoch, born, cut, pieces, unfinished }))
     }
 }
@@ -169,7 +169,7 @@ pub(super) fn piece_name(object: &str, piece: u64) -> String {
 }
 
 /// The striped object whose first piece has this name.
-pub(super) fn of_first_piece(name: &str) -> Option<&str> {
+pub(super) fn striped_name(name: &str) -> Option<&str> {
     name.strip_suffix(".0000000000000000").filter(|object| !object.is_empty())
 }
 
@@ -236,7 +236,7 @@ mod tests {
     fn fuzz_attributes_of_first_pieces() {
         let meta = Meta::parse(&attrs(THEIRS)).unwrap().unwrap();
         let seeds = [None, Some(Unfinished::Removal), Some(Unfinished::Truncation(77))].map(|unfinished| {
-            let cut = unfinished.map(|_| Cut { pieces: 2, epoch: 1_650_000_000_000_000 });
+            let cut = unfinished.map(|_| LastTruncation { pieces: 2, epoch: 1_650_000_000_000_000 });
             written(&Meta {
                 unfinished,
                 cut,
@@ -269,8 +269,8 @@ mod tests {
     fn pieces_are_numbered_in_hexadecimal() {
         assert_eq!(piece_name("Full-5409", 0), "Full-5409.0000000000000000");
         assert_eq!(piece_name("a", 0x1f), "a.000000000000001f");
-        assert_eq!(of_first_piece("Full-5409.0000000000000000"), Some("Full-5409"));
-        assert_eq!(of_first_piece("Full-5409.0000000000000001"), None);
-        assert_eq!(of_first_piece(".0000000000000000"), None);
+        assert_eq!(striped_name("Full-5409.0000000000000000"), Some("Full-5409"));
+        assert_eq!(striped_name("Full-5409.0000000000000001"), None);
+        assert_eq!(striped_name(".0000000000000000"), None);
     }
 }

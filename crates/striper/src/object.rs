@@ -16,18 +16,18 @@ use tokio::sync::oneshot;
 
 /// A write reads the object's state again if it was last confirmed longer ago than this. A write that relies on
 /// outdated state may leave a piece that has to be removed.
-const TRUST: Duration = Duration::from_secs(1);
+const STATE_TTL: Duration = Duration::from_secs(1);
 /// Number of pieces remembered as marked with the epoch. Forgotten pieces are marked again.
-const MARKED_PIECES: usize = 4096;
+const MAX_MARKED_PIECES: usize = 4096;
 /// Number of pieces remembered as having unanswered requests. A forgotten piece may be left behind if the object is removed
 /// before its request is executed.
-const UNANSWERED_PIECES: usize = 4096;
+const MAX_UNANSWERED_PIECES: usize = 4096;
 
 /// A striped object in use by one handle.
 pub(super) struct Object {
     pub(super) name: String,
     clock: Arc<dyn Clock>,
-    users: Mutex<Users>,
+    users: Mutex<UseCounts>,
     /// Orders the starts of writes. A write does not wait for the completion of earlier ones.
     pub(super) order: tokio::sync::Mutex<()>,
     /// Held from the decision what to send to a piece until the request has been sent.
@@ -36,14 +36,14 @@ pub(super) struct Object {
 }
 
 #[derive(Debug, Default)]
-struct Users {
+struct UseCounts {
     writing: u32,
     exclusive: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) known: Option<Known>,
+    pub(super) known: Option<CachedState>,
     /// Confirmations of size and epoch in flight, and the writes that wait for the next one.
     pub(super) confirming: u32,
     pub(super) next: Option<Batch>,
@@ -75,7 +75,7 @@ pub(super) struct Batch {
 
 /// The known state of an object in one epoch.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct CachedState {
     /// Size and number of pieces are lower bounds: within an epoch they only grow.
     pub(super) meta: Meta,
     /// The largest size that was requested, possibly still in flight.
@@ -100,11 +100,11 @@ impl Object {
         }
     }
 
-    /// The known state, if it was confirmed within [`TRUST`] and no removal or truncation is unfinished.
-    pub(super) fn trusted(&self) -> Option<Known> {
+    /// The known state, if it was confirmed within [`STATE_TTL`] and no removal or truncation is unfinished.
+    pub(super) fn fresh_state(&self) -> Option<CachedState> {
         let now = self.clock.now();
-        let is_recent = |known: &Known| now.saturating_sub(known.confirmed) < TRUST;
-        let writable = |known: &&Known| known.meta.unfinished.is_none() && is_recent(known);
+        let is_recent = |known: &CachedState| now.saturating_sub(known.confirmed) < STATE_TTL;
+        let writable = |known: &&CachedState| known.meta.unfinished.is_none() && is_recent(known);
         self.state.lock().known.as_ref().filter(writable).cloned()
     }
 
@@ -114,7 +114,7 @@ impl Object {
     }
 
     /// Merges the object's state as read by a request that was sent at `asked_at`.
-    pub(super) fn learn(&self, meta: Meta, asked_at: Duration) {
+    pub(super) fn merge_state(&self, meta: Meta, asked_at: Duration) {
         let mut state = self.state.lock();
         match &mut state.known {
             Some(known) if known.meta.epoch == meta.epoch && known.meta.layout == meta.layout => {
@@ -126,7 +126,7 @@ impl Object {
             // A newer answer has been merged already.
             Some(known) if known.meta.epoch != meta.epoch && known.confirmed > asked_at => {}
             known => {
-                *known = Some(Known {
+                *known = Some(CachedState {
                     meta,
                     asked: meta.size,
                     tail: None,
@@ -147,7 +147,7 @@ impl Object {
     }
 
     /// Changes the known state if it is of `epoch`.
-    pub(super) fn update(&self, epoch: u64, change: impl FnOnce(&mut Known)) {
+    pub(super) fn update(&self, epoch: u64, change: impl FnOnce(&mut CachedState)) {
         if let Some(known) = &mut self.state.lock().known
             && known.meta.epoch == epoch
         {
@@ -156,7 +156,7 @@ impl Object {
     }
 
     /// Records that `pieces` were created as part of `meta`, whose epoch held before.
-    pub(super) fn made(&self, meta: Meta, pieces: &[u64]) {
+    pub(super) fn record_created(&self, meta: Meta, pieces: &[u64]) {
         let written = self.clock.now();
         let made = pieces.iter().map(|piece| UnconfirmedPiece { meta, piece: *piece, written });
         let mut state = self.state.lock();
@@ -166,18 +166,18 @@ impl Object {
     }
 
     /// Records that a request that may create `piece` in `epoch` ended without an answer.
-    pub(super) fn unanswered(&self, epoch: u64, piece: u64) {
+    pub(super) fn record_unanswered(&self, epoch: u64, piece: u64) {
         let now = self.clock.now();
         let mut state = self.state.lock();
         state.unanswered.insert((epoch, piece), now);
-        if state.unanswered.len() > UNANSWERED_PIECES {
+        if state.unanswered.len() > MAX_UNANSWERED_PIECES {
             state.unanswered.pop_first();
         }
     }
 
     /// Records the answer to a request that was sent to `piece` at `sent_at` in `epoch`. Requests sent before it can't be
     /// executed any more.
-    pub(super) fn answered(&self, epoch: u64, piece: u64, sent_at: Duration) {
+    pub(super) fn record_answered(&self, epoch: u64, piece: u64, sent_at: Duration) {
         let mut state = self.state.lock();
         if state.unanswered.get(&(epoch, piece)).is_some_and(|ended| *ended <= sent_at) {
             state.unanswered.remove(&(epoch, piece));
@@ -186,7 +186,7 @@ impl Object {
 
     /// Records that `epoch` still held when it was checked by a request sent at `asked_at`. A client that ends the epoch
     /// therefore finds the pieces created before that. Pieces of unanswered requests may still be created later.
-    pub(super) fn held(&self, epoch: u64, asked_at: Duration) {
+    pub(super) fn record_epoch_held(&self, epoch: u64, asked_at: Duration) {
         let State { unconfirmed, unanswered, .. } = &mut *self.state.lock();
         unconfirmed.retain(|made| {
             made.meta.epoch != epoch
@@ -197,7 +197,7 @@ impl Object {
 
     /// Takes the pieces that were created in epochs that have passed, each with the object that it was part of. `epoch` is the
     /// current epoch.
-    pub(super) fn take_unsure(&self, epoch: u64) -> Vec<(Meta, u64)> {
+    pub(super) fn take_unconfirmed(&self, epoch: u64) -> Vec<(Meta, u64)> {
         let mut state = self.state.lock();
         state.unanswered.retain(|(of, _), _| *of == epoch);
         let passed = state.unconfirmed.extract_if(.., |unconfirmed| unconfirmed.meta.epoch != epoch);
@@ -211,27 +211,27 @@ impl Object {
     }
 
     /// Registers a write. Fails with EBUSY while the object is removed or truncated through the same handle.
-    pub(super) fn write(self: &Arc<Self>) -> Result<Writing> {
+    pub(super) fn write(self: &Arc<Self>) -> Result<WriteUse> {
         let mut users = self.users.lock();
         if users.exclusive {
             return Err(Errno::EBUSY.into());
         }
         users.writing += 1;
-        Ok(Writing(self.clone()))
+        Ok(WriteUse(self.clone()))
     }
 
     /// Registers an exclusive use. Fails with EBUSY while the object is written, removed or truncated through the same handle.
-    pub(super) fn exclude(self: &Arc<Self>) -> Result<Excluding> {
+    pub(super) fn exclude(self: &Arc<Self>) -> Result<ExclusiveUse> {
         let mut users = self.users.lock();
         if users.exclusive || users.writing > 0 {
             return Err(Error::from(Errno::EBUSY));
         }
         users.exclusive = true;
-        Ok(Excluding(self.clone()))
+        Ok(ExclusiveUse(self.clone()))
     }
 }
 
-impl Known {
+impl CachedState {
     /// Records that size and epoch held when they were checked by a request sent at `asked_at`.
     pub(super) fn confirm(&mut self, size: u64, asked_at: Duration) {
         self.meta.size = self.meta.size.max(size);
@@ -246,25 +246,25 @@ impl Known {
     /// Records that `piece` carries the epoch.
     pub(super) fn mark(&mut self, piece: u64) {
         self.marked.insert(piece);
-        if self.marked.len() > MARKED_PIECES {
+        if self.marked.len() > MAX_MARKED_PIECES {
             self.marked.pop_first();
         }
     }
 }
 
 /// A write that uses an object.
-pub(super) struct Writing(pub(super) Arc<Object>);
+pub(super) struct WriteUse(pub(super) Arc<Object>);
 
-impl Drop for Writing {
+impl Drop for WriteUse {
     fn drop(&mut self) {
         self.0.users.lock().writing -= 1;
     }
 }
 
 /// A removal or truncation that uses an object exclusively.
-pub(super) struct Excluding(pub(super) Arc<Object>);
+pub(super) struct ExclusiveUse(pub(super) Arc<Object>);
 
-impl Drop for Excluding {
+impl Drop for ExclusiveUse {
     fn drop(&mut self) {
         self.0.users.lock().exclusive = false;
     }
@@ -284,24 +284,24 @@ mod tests {
         let unconfirmed =
             || object.state.lock().unconfirmed.iter().map(|made| made.piece).collect::<Vec<_>>();
         let before = object.clock.now();
-        object.unanswered(2, 3);
-        object.made(meta, &[3, 4]);
-        object.held(2, object.clock.now());
+        object.record_unanswered(2, 3);
+        object.record_created(meta, &[3, 4]);
+        object.record_epoch_held(2, object.clock.now());
         assert_eq!(unconfirmed(), [3]);
-        object.answered(2, 3, before);
-        object.held(2, object.clock.now());
+        object.record_answered(2, 3, before);
+        object.record_epoch_held(2, object.clock.now());
         assert_eq!(unconfirmed(), [3], "that was sent before");
-        object.answered(2, 3, object.clock.now());
-        object.held(2, object.clock.now());
+        object.record_answered(2, 3, object.clock.now());
+        object.record_epoch_held(2, object.clock.now());
         assert!(unconfirmed().is_empty());
     }
 
     #[test]
     fn requests_without_an_answer_are_bounded() {
         let object = Object::new("o", Arc::new(Looks::default()));
-        (0..2 * UNANSWERED_PIECES as u64).for_each(|piece| object.unanswered(2, piece));
-        assert_eq!(object.state.lock().unanswered.len(), UNANSWERED_PIECES);
-        assert!(object.take_unsure(4).is_empty());
+        (0..2 * MAX_UNANSWERED_PIECES as u64).for_each(|piece| object.record_unanswered(2, piece));
+        assert_eq!(object.state.lock().unanswered.len(), MAX_UNANSWERED_PIECES);
+        assert!(object.take_unconfirmed(4).is_empty());
         assert!(object.state.lock().unanswered.is_empty());
     }
 }

@@ -1,6 +1,8 @@
 //! The guarded requests of the striper, and the meaning of their answers.
 
-use super::meta::{AGE, BORN, BORN_INVERSE, CUT, Cut, EPOCH, PIECES, SIZE, Stamp, UNFINISHED};
+use super::meta::{
+    AGE, BORN, BORN_INVERSE, CUT, EPOCH, LastTruncation, PIECES, PieceIdentity, SIZE, UNFINISHED,
+};
 use bytes::Bytes;
 use nacre_engine::{OpReply, ReadOp, Result, WriteOp};
 use nacre_types::errno::Errno;
@@ -8,21 +10,21 @@ use nacre_types::op::CmpOp;
 
 /// The outcome of a guarded request.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum GuardOutcome {
     /// It took effect.
     Done,
     /// The part with this number, a guard, did not hold, or the object does not exist. Nothing was changed. Like a read, the
     /// answer waited until earlier writes to the object were durable.
-    Held(usize),
+    GuardFailed(usize),
 }
 
 /// Interprets an answer. Errors other than a failed guard are returned.
-pub(super) fn verdict(answer: Result<OpReply>) -> Result<Verdict> {
+pub(super) fn verdict(answer: Result<OpReply>) -> Result<GuardOutcome> {
     let reply = answer?;
     match Errno::from_result(reply.result) {
-        Ok(_) => Ok(Verdict::Done),
+        Ok(_) => Ok(GuardOutcome::Done),
         Err(Errno::ECANCELED | Errno::ENOENT) => {
-            Ok(Verdict::Held(reply.ops.iter().position(|part| part.code < 0).unwrap_or(0)))
+            Ok(GuardOutcome::GuardFailed(reply.ops.iter().position(|part| part.code < 0).unwrap_or(0)))
         }
         Err(errno) => Err(errno.into()),
     }
@@ -73,7 +75,7 @@ pub(super) fn announce(epoch: u64, pieces: u64) -> WriteOp {
 /// Writes data to a piece other than the first. If the piece is not known to carry the epoch (`marked`), the request also
 /// creates it and sets its epoch. It does not hold if a later epoch has marked the piece, or if the piece is a stray
 /// ([`is_stray`]).
-pub(super) fn piece(stamp: Stamp, marked: bool, offset: u64, data: Bytes) -> WriteOp {
+pub(super) fn piece(stamp: PieceIdentity, marked: bool, offset: u64, data: Bytes) -> WriteOp {
     let mut op = WriteOp::new();
     if marked {
         op.cmp_xattr_u64(EPOCH, CmpOp::Eq, stamp.epoch);
@@ -85,7 +87,7 @@ pub(super) fn piece(stamp: Stamp, marked: bool, offset: u64, data: Bytes) -> Wri
 }
 
 /// Creates a piece and sets its epoch.
-fn take(op: &mut WriteOp, stamp: Stamp) {
+fn take(op: &mut WriteOp, stamp: PieceIdentity) {
     op.create(false);
     of_object(op, stamp);
     op.cmp_xattr_u64(AGE, CmpOp::Gte, u64::MAX - stamp.floor);
@@ -99,7 +101,7 @@ fn take(op: &mut WriteOp, stamp: Stamp) {
 }
 
 /// Parts 1 to 3: the piece is of this object or names no object, and its epoch is not later.
-fn of_object(op: &mut WriteOp, stamp: Stamp) {
+fn of_object(op: &mut WriteOp, stamp: PieceIdentity) {
     op.cmp_xattr_u64(BORN, CmpOp::Gte, stamp.born);
     op.cmp_xattr_u64(BORN_INVERSE, CmpOp::Gte, u64::MAX - stamp.born);
     op.cmp_xattr_u64(EPOCH, CmpOp::Gte, stamp.epoch);
@@ -128,7 +130,7 @@ pub(super) fn renew_age(born: u64, epoch: u64) -> WriteOp {
 }
 
 /// Removes a piece, unless a later epoch than the stamp's has marked it or it is of another object ([`is_stray`]).
-pub(super) fn remove_piece(stamp: Stamp) -> WriteOp {
+pub(super) fn remove_piece(stamp: PieceIdentity) -> WriteOp {
     let mut op = WriteOp::new();
     op.assert_exists();
     of_object(&mut op, stamp);
@@ -138,7 +140,7 @@ pub(super) fn remove_piece(stamp: Stamp) -> WriteOp {
 
 /// Cuts a piece, unless a later epoch than the stamp's has marked it, and sets its epoch. Delayed writes of earlier epochs then
 /// can't write behind the cut. For this purpose an absent piece is created.
-pub(super) fn cut_piece(stamp: Stamp, len: u64) -> WriteOp {
+pub(super) fn cut_piece(stamp: PieceIdentity, len: u64) -> WriteOp {
     let mut op = WriteOp::new();
     take(&mut op, stamp);
     op.truncate(len).full_force();
@@ -164,7 +166,7 @@ pub(super) fn end_removal(epoch: u64) -> WriteOp {
 pub(super) fn end_truncation(epoch: u64, size: u64, pieces: u64) -> WriteOp {
     let mut op = in_epoch(epoch);
     op.cmp_xattr(UNFINISHED, CmpOp::Eq, text(size));
-    let cut = Cut { pieces, epoch: epoch + 1 };
+    let cut = LastTruncation { pieces, epoch: epoch + 1 };
     op.rm_xattr(UNFINISHED).set_xattr(EPOCH, text(epoch + 1)).set_xattr(CUT, cut.text());
     op.set_xattr(PIECES, text(pieces)).full_force();
     op

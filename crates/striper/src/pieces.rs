@@ -7,9 +7,9 @@
 
 use super::Inner;
 use super::layout::{Layout, PieceExtent};
-use super::meta::{Meta, Stamp, piece_name, piece_origin};
+use super::meta::{Meta, PieceIdentity, piece_name, piece_origin};
 use super::object::Object;
-use super::parts::{self, Verdict, verdict};
+use super::parts::{self, GuardOutcome, verdict};
 use bytes::{Bytes, BytesMut};
 use futures::future::join;
 use nacre_engine::{Error, OpReply, Pending, Result};
@@ -21,23 +21,23 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Requests in flight for one lane. Further writes share the next request.
-const REQUESTS: u32 = 2;
+const MAX_INFLIGHT_REQUESTS: u32 = 2;
 /// Maximum size of a shared request in bytes.
-const SHARED_BYTES: u64 = 2 << 20;
+const MAX_SHARED_BYTES: u64 = 2 << 20;
 /// Writes of at least this many bytes get their own request. Also the size of the parts of a larger write that has the lane to
 /// itself.
-const OWN_BYTES: u64 = 1 << 20;
+const MIN_OWN_REQUEST_BYTES: u64 = 1 << 20;
 
 /// Attempts on a piece that is a stray. More than one is needed only if further strays are created meanwhile.
-pub(super) const STRAYS: usize = 8;
+pub(super) const MAX_STRAY_ATTEMPTS: usize = 8;
 
 /// Tells whether a write held.
 type Outcome = Pin<Box<dyn Future<Output = Result<bool>> + Send>>;
 
 /// The target of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) stamp: Stamp,
+pub(super) struct PieceTarget {
+    pub(super) stamp: PieceIdentity,
     pub(super) piece: u64,
     pub(super) offset: u64,
 }
@@ -53,13 +53,13 @@ pub(super) struct Lane {
     /// The largest number of bytes that were outstanding recently.
     window: u64,
     /// The waiting writes in order of arrival. Each run continues the one before.
-    runs: VecDeque<Run>,
+    runs: VecDeque<PieceRun>,
 }
 
 /// Consecutive writes in one piece.
 #[derive(Debug)]
-struct Run {
-    at: Place,
+struct PieceRun {
+    at: PieceTarget,
     len: u64,
     writes: VecDeque<Waiting>,
 }
@@ -73,9 +73,9 @@ struct Waiting {
     waiter: oneshot::Sender<Result<bool>>,
 }
 
-impl Run {
+impl PieceRun {
     /// Whether `at` is the lane's next byte after this run.
-    fn ends_at(&self, layout: &Layout, at: Place) -> bool {
+    fn ends_at(&self, layout: &Layout, at: PieceTarget) -> bool {
         let end = self.at.offset + self.len;
         let (piece, offset) = if end < layout.object_size() {
             (self.at.piece, end)
@@ -89,22 +89,30 @@ impl Run {
 impl Lane {
     /// Whether a request of `len` bytes may be sent now, although others may be in flight.
     fn admits(&self, len: u64) -> bool {
-        self.in_flight == 0 || len >= SHARED_BYTES || (self.in_flight < REQUESTS && len >= self.window / 2)
+        self.in_flight == 0
+            || len >= MAX_SHARED_BYTES
+            || (self.in_flight < MAX_INFLIGHT_REQUESTS && len >= self.window / 2)
     }
 
     /// Accepts a write. Returns how it is sent, and the runs to send before it.
-    fn take(&mut self, layout: &Layout, at: Place, data: &Bytes, reach: u64) -> (Turn, VecDeque<Run>) {
+    fn take(
+        &mut self,
+        layout: &Layout,
+        at: PieceTarget,
+        data: &Bytes,
+        reach: u64,
+    ) -> (SendMode, VecDeque<PieceRun>) {
         let len = data.len() as u64;
         self.window = self.window.max(self.waiting + self.flying + len);
         let follows = self.runs.back().is_none_or(|run| run.ends_at(layout, at));
-        if !follows || len >= OWN_BYTES || (self.runs.is_empty() && self.admits(len)) {
+        if !follows || len >= MIN_OWN_REQUEST_BYTES || (self.runs.is_empty() && self.admits(len)) {
             let before = self.drain();
             self.sent(len);
-            return (Turn::Now, before);
+            return (SendMode::Now, before);
         }
         let (waiter, outcome) = oneshot::channel();
         self.push(at, Waiting { data: data.clone(), reach, waiter });
-        (Turn::Shared(outcome), self.all_due())
+        (SendMode::Shared(outcome), self.all_due())
     }
 
     fn sent(&mut self, len: u64) {
@@ -122,7 +130,7 @@ impl Lane {
     }
 
     /// Adds a write that continues the waiting ones.
-    fn push(&mut self, at: Place, write: Waiting) {
+    fn push(&mut self, at: PieceTarget, write: Waiting) {
         let len = write.data.len() as u64;
         self.waiting += len;
         match self.runs.back_mut() {
@@ -130,23 +138,23 @@ impl Lane {
                 run.len += len;
                 run.writes.push_back(write);
             }
-            _ => self.runs.push_back(Run { at, len, writes: VecDeque::from([write]) }),
+            _ => self.runs.push_back(PieceRun { at, len, writes: VecDeque::from([write]) }),
         }
     }
 
     /// The runs that are due. The caller sends them.
-    fn all_due(&mut self) -> VecDeque<Run> {
+    fn all_due(&mut self) -> VecDeque<PieceRun> {
         std::iter::from_fn(|| self.due()).collect()
     }
 
     /// The next run that is due, if any: at most half of the outstanding bytes, from one piece.
-    fn due(&mut self) -> Option<Run> {
+    fn due(&mut self) -> Option<PieceRun> {
         if !self.admits(self.waiting) {
             return None;
         }
-        let most = (self.window / 2).min(SHARED_BYTES);
+        let most = (self.window / 2).min(MAX_SHARED_BYTES);
         let run = self.runs.front_mut()?;
-        let mut due = Run { at: run.at, len: 0, writes: VecDeque::new() };
+        let mut due = PieceRun { at: run.at, len: 0, writes: VecDeque::new() };
         while let Some(write) = run.writes.front()
             && (due.len == 0 || due.len + write.data.len() as u64 <= most)
         {
@@ -164,7 +172,7 @@ impl Lane {
     }
 
     /// Takes all waiting runs, to be sent now.
-    fn drain(&mut self) -> VecDeque<Run> {
+    fn drain(&mut self) -> VecDeque<PieceRun> {
         let runs = std::mem::take(&mut self.runs);
         self.waiting = 0;
         runs.iter().for_each(|run| self.sent(run.len));
@@ -184,7 +192,7 @@ struct Sent {
 }
 
 /// How a write is sent: in its own request, or in a shared one.
-enum Turn {
+enum SendMode {
     Now,
     Shared(oneshot::Receiver<Result<bool>>),
 }
@@ -204,7 +212,7 @@ impl Inner {
         reach: u64,
     ) -> Outcome {
         let (len, layout) = (data.len() as u64, meta.layout);
-        let at = Place { stamp: meta.stamp(piece), piece, offset };
+        let at = PieceTarget { stamp: meta.stamp(piece), piece, offset };
         let number = piece % layout.stripe_count();
         let _sending = object.sending.lock();
         let (turn, due) = {
@@ -215,8 +223,10 @@ impl Inner {
             self.spawn_run(object, number, run);
         }
         match turn {
-            Turn::Shared(outcome) => Box::pin(async move { outcome.await.unwrap_or(Err(Error::ShutDown)) }),
-            Turn::Now => {
+            SendMode::Shared(outcome) => {
+                Box::pin(async move { outcome.await.unwrap_or(Err(Error::ShutDown)) })
+            }
+            SendMode::Now => {
                 let sent = self.request(object, at, data);
                 let (inner, object) = (self.clone(), object.clone());
                 Box::pin(async move {
@@ -228,7 +238,7 @@ impl Inner {
         }
     }
 
-    fn request(&self, object: &Object, at: Place, data: Bytes) -> Sent {
+    fn request(&self, object: &Object, at: PieceTarget, data: Bytes) -> Sent {
         let marked = object.is_marked(at.stamp.epoch, at.piece);
         let op = parts::piece(at.stamp, marked, at.offset, data.clone());
         let sent_at = self.clock.now();
@@ -241,8 +251,8 @@ impl Inner {
     }
 
     /// Sends a run that is already counted as in flight, then what waits behind it. The caller holds `sending`.
-    fn spawn_run(self: &Arc<Self>, object: &Arc<Object>, lane: u64, run: Run) {
-        let Run { at, len, mut writes } = run;
+    fn spawn_run(self: &Arc<Self>, object: &Arc<Object>, lane: u64, run: PieceRun) {
+        let PieceRun { at, len, mut writes } = run;
         let reach = writes.iter().map(|write| write.reach).max().unwrap_or(0);
         let data = match &mut writes.make_contiguous()[..] {
             [only] => std::mem::take(&mut only.data),
@@ -266,7 +276,7 @@ impl Inner {
     }
 
     /// Waits for a request and for the request that ensures the size. Returns whether both held.
-    async fn settle(&self, object: &Object, at: Place, sent: Sent, reach: u64) -> Result<bool> {
+    async fn settle(&self, object: &Object, at: PieceTarget, sent: Sent, reach: u64) -> Result<bool> {
         let reached = async {
             match reach {
                 0 => Ok(true),
@@ -274,27 +284,27 @@ impl Inner {
             }
         };
         let (written, reached) = join(self.written(object, at, sent), reached).await;
-        both(written, reached)
+        both_held(written, reached)
     }
 
     /// Waits until a request has been answered and returns whether it held; its piece then carries the epoch. A stray is
     /// removed first.
-    async fn written(&self, object: &Object, at: Place, mut sent: Sent) -> Result<bool> {
-        for _ in 0..STRAYS {
+    async fn written(&self, object: &Object, at: PieceTarget, mut sent: Sent) -> Result<bool> {
+        for _ in 0..MAX_STRAY_ATTEMPTS {
             let answer = sent.pending.await;
             match &answer {
-                Ok(_) => object.answered(at.stamp.epoch, at.piece, sent.at),
+                Ok(_) => object.record_answered(at.stamp.epoch, at.piece, sent.at),
                 // A request to a piece that is known to carry the epoch never creates the piece.
-                Err(_) if !sent.marked => object.unanswered(at.stamp.epoch, at.piece),
+                Err(_) if !sent.marked => object.record_unanswered(at.stamp.epoch, at.piece),
                 Err(_) => {}
             }
             match verdict(answer)? {
-                Verdict::Done => {
+                GuardOutcome::Done => {
                     object.update(at.stamp.epoch, |known| known.mark(at.piece));
                     return Ok(true);
                 }
-                Verdict::Held(part) if !sent.marked && parts::is_stray(part) => {}
-                Verdict::Held(_) => return Ok(false),
+                GuardOutcome::GuardFailed(part) if !sent.marked && parts::is_stray(part) => {}
+                GuardOutcome::GuardFailed(_) => return Ok(false),
             }
             if !self.clear_stray(&object.name, at.piece, at.stamp).await? {
                 return Ok(false);
@@ -305,7 +315,7 @@ impl Inner {
     }
 
     /// Removes a piece that is a stray for the stamp's object. Returns whether that object and epoch are still the current ones.
-    pub(super) async fn clear_stray(&self, object: &str, piece: u64, stamp: Stamp) -> Result<bool> {
+    pub(super) async fn clear_stray(&self, object: &str, piece: u64, stamp: PieceIdentity) -> Result<bool> {
         let name = piece_name(object, piece);
         let origin = match self.pool.get_xattrs(&name).await {
             Ok(attrs) => Some(piece_origin(&attrs)?),
@@ -349,24 +359,24 @@ impl Inner {
 
 /// Splits large extents into parts if nothing else is in flight, so that one part is sent while the previous one is stored.
 /// If other writes are in flight, they have the same effect.
-pub(super) fn in_parts(object: &Object, extents: Vec<PieceExtent>) -> Vec<PieceExtent> {
+pub(super) fn split_extents(object: &Object, extents: Vec<PieceExtent>) -> Vec<PieceExtent> {
     if !object.state.lock().lanes.is_empty() {
         return extents;
     }
     let cut = |extent: PieceExtent| {
         let [(at, len)] = extent.parts[..] else { return vec![extent] };
         let part = |from: usize| {
-            let len = (len - from).min(OWN_BYTES as usize);
+            let len = (len - from).min(MIN_OWN_REQUEST_BYTES as usize);
             let (offset, parts) = (extent.offset + from as u64, vec![(at + from, len)]);
             PieceExtent { piece: extent.piece, offset, len: len as u64, parts }
         };
-        (0..len).step_by(OWN_BYTES as usize).map(part).collect()
+        (0..len).step_by(MIN_OWN_REQUEST_BYTES as usize).map(part).collect()
     };
     extents.into_iter().flat_map(cut).collect()
 }
 
 /// Whether data and size both held. If the epoch of the size has passed, the outcome of the data does not matter.
-pub(super) fn both(data: Result<bool>, size: Result<bool>) -> Result<bool> {
+pub(super) fn both_held(data: Result<bool>, size: Result<bool>) -> Result<bool> {
     match (data, size) {
         (Ok(data), Ok(true)) => Ok(data),
         (_, Ok(false)) => Ok(false),
@@ -405,11 +415,11 @@ mod tests {
         fn write(&mut self, at: u64, len: u64) {
             let (piece, offset) = (at / self.layout.object_size() + 1, at % self.layout.object_size());
             let data = Bytes::from(vec![0; len as usize]);
-            let stamp = Stamp { born: 1, epoch: 1, floor: 0 };
-            let at = Place { stamp, piece, offset };
+            let stamp = PieceIdentity { born: 1, epoch: 1, floor: 0 };
+            let at = PieceTarget { stamp, piece, offset };
             let (turn, due) = self.lane.take(&self.layout, at, &data, 0);
             self.send(due.iter().map(|run| run.len));
-            if matches!(turn, Turn::Now) {
+            if matches!(turn, SendMode::Now) {
                 self.send(std::iter::once(len));
             }
         }
@@ -435,7 +445,7 @@ mod tests {
         let mut program = Program::new(Layout::default());
         for _ in 0..400 {
             program.fill(16, UNIT);
-            assert!(program.lane.in_flight <= REQUESTS);
+            assert!(program.lane.in_flight <= MAX_INFLIGHT_REQUESTS);
             program.answer();
         }
         let requests = program.sent.len() as u64;
@@ -482,7 +492,7 @@ mod tests {
         // Requests reach their maximum size before they hold half of the outstanding bytes.
         let mut program = Program::new(Layout::default());
         program.fill(512, 128 << 10);
-        assert!(program.lane.waiting <= SHARED_BYTES, "{} bytes wait", program.lane.waiting);
-        assert!(program.sent.iter().all(|len| *len <= SHARED_BYTES));
+        assert!(program.lane.waiting <= MAX_SHARED_BYTES, "{} bytes wait", program.lane.waiting);
+        assert!(program.sent.iter().all(|len| *len <= MAX_SHARED_BYTES));
     }
 }

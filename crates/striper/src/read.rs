@@ -3,7 +3,7 @@
 use super::Inner;
 use super::layout::{Layout, PieceExtent};
 use super::meta::{Meta, Unfinished, piece_name};
-use super::{ATTEMPTS, Loaded};
+use super::{LoadedMeta, MAX_ATTEMPTS};
 use bytes::Bytes;
 use futures::future::{join, join_all};
 use nacre_engine::{Error, ReadOp, Result};
@@ -15,7 +15,7 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The result of a read, in the order of the object.
 #[derive(Default)]
-struct Runs {
+struct ReadBuffers {
     runs: Vec<Bytes>,
     /// Whether some of the range was in no piece.
     holes: bool,
@@ -27,11 +27,11 @@ impl Inner {
         let object = self.object(&name)?;
         let end = offset.saturating_add(len);
         let mut known = object.known();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let Some(before) = known else {
                 let asked_at = self.clock.now();
                 let meta = self.load(&name).await?.and_then(readable).ok_or(Errno::ENOENT)?;
-                object.learn(meta, asked_at);
+                object.merge_state(meta, asked_at);
                 known = Some(meta);
                 continue;
             };
@@ -49,7 +49,7 @@ impl Inner {
                     object.forget(before.epoch);
                     return Err(Errno::ENOENT.into());
                 };
-                object.learn(meta, asked_at);
+                object.merge_state(meta, asked_at);
                 if meta.epoch != before.epoch || meta.layout != before.layout {
                     break Some(meta);
                 }
@@ -74,7 +74,7 @@ impl Inner {
         layout: &Layout,
         from: u64,
         upto: u64,
-    ) -> Result<(Runs, Option<Meta>)> {
+    ) -> Result<(ReadBuffers, Option<Meta>)> {
         let mut extents = layout.extents(from, upto - from);
         let first = extents.first().is_some_and(|extent| extent.piece == 0).then(|| extents.remove(0));
         let mut op = ReadOp::new();
@@ -90,7 +90,7 @@ impl Inner {
         let (state, pieces) = join(state, join_all(pieces)).await;
         let mut state = match state.and_then(|reply| reply.success()) {
             Ok(state) => state,
-            Err(error) if error.is_not_found() => return Ok((Runs::default(), None)),
+            Err(error) if error.is_not_found() => return Ok((ReadBuffers::default(), None)),
             Err(error) => return Err(error),
         };
         let meta = Meta::parse(&state.pairs(0)?)?.filter(|meta| meta.unfinished != Some(Unfinished::Removal));
@@ -107,12 +107,12 @@ impl Inner {
             }
         }
         let holes = found.iter().map(|(_, data)| data.len()).sum::<usize>() < len;
-        Ok((Runs { runs: assemble(len, found), holes }, meta))
+        Ok((ReadBuffers { runs: assemble(len, found), holes }, meta))
     }
 
     /// Loads the first piece's attributes; `None` if there is no such object. Fails with ENOENT if the object of that name is
     /// not a first piece.
-    pub(super) async fn load(&self, name: &str) -> Result<Option<Loaded>> {
+    pub(super) async fn load(&self, name: &str) -> Result<Option<LoadedMeta>> {
         let mut op = ReadOp::new();
         op.get_xattrs().stat();
         let reply = self.pool.operate_read(&piece_name(name, 0), op).await;
@@ -127,18 +127,18 @@ impl Inner {
             let detail = format!("'{}' is not the first piece of a striped object", piece_name(name, 0));
             return Err(Error::Invalid { errno: Errno::ENOENT, detail });
         };
-        Ok(Some(Loaded { meta, mtime_ns, attrs }))
+        Ok(Some(LoadedMeta { meta, mtime_ns, attrs }))
     }
 
     /// Like [`Inner::load`] for operations that only look: ENOENT if there is no striped object, or a removed one.
-    pub(super) async fn look(&self, name: &str) -> Result<Loaded> {
+    pub(super) async fn load_existing(&self, name: &str) -> Result<LoadedMeta> {
         let loaded = self.load(name).await?;
         let found = loaded.filter(|loaded| loaded.meta.unfinished != Some(Unfinished::Removal));
         Ok(found.ok_or(Errno::ENOENT)?)
     }
 }
 
-fn readable(loaded: Loaded) -> Option<Meta> {
+fn readable(loaded: LoadedMeta) -> Option<Meta> {
     (loaded.meta.unfinished != Some(Unfinished::Removal)).then_some(loaded.meta)
 }
 
@@ -176,7 +176,7 @@ fn zeros(runs: &mut Vec<Bytes>, len: usize) {
 }
 
 /// Joins the result of a read into one buffer, without a copy if it is a single one.
-pub(super) fn joined(mut runs: Vec<Bytes>) -> Bytes {
+pub(super) fn join_buffers(mut runs: Vec<Bytes>) -> Bytes {
     match runs.len() {
         0 => Bytes::new(),
         1 => runs.remove(0),

@@ -2,9 +2,9 @@
 
 use super::meta::{Meta, REMOVAL, SIZE, Unfinished, piece_name};
 use super::object::Object;
-use super::parts::{self, Verdict, verdict};
-use super::pieces::STRAYS;
-use super::{ATTEMPTS, Inner, check_range};
+use super::parts::{self, GuardOutcome, verdict};
+use super::pieces::MAX_STRAY_ATTEMPTS;
+use super::{Inner, MAX_ATTEMPTS, check_range};
 use futures::future::join_all;
 use nacre_engine::{Result, WriteOp};
 use nacre_types::errno::Errno;
@@ -12,13 +12,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Number of pieces that are cut or removed concurrently.
-const WINDOW: u64 = 64;
+const MAX_CONCURRENT_PIECES: u64 = 64;
 
 impl Inner {
     /// Removes the object and all its pieces. Fails with ENOENT if it does not exist.
     pub(super) async fn remove(self: Arc<Self>, name: String) -> Result<()> {
         let excluding = self.object(&name)?.exclude()?;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let loaded = self.load(&name).await?.ok_or(Errno::ENOENT)?;
             if loaded.meta.unfinished == Some(Unfinished::Removal) {
                 return self.finish(&excluding.0, loaded.meta).await;
@@ -50,7 +50,7 @@ impl Inner {
     }
 
     async fn truncate_alone(&self, object: &Arc<Object>, size: u64) -> Result<()> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let meta = self.load(&object.name).await?.ok_or(Errno::ENOENT)?.meta;
             match meta.unfinished {
                 Some(Unfinished::Removal) => return Err(Errno::ENOENT.into()),
@@ -67,7 +67,7 @@ impl Inner {
             let pieces = meta.pieces.max(meta.layout.pieces(size));
             let mut announce = parts::announce(meta.epoch, pieces);
             announce.full_force();
-            if let Verdict::Held(0) =
+            if let GuardOutcome::GuardFailed(0) =
                 verdict(self.pool.operate(&piece_name(&object.name, 0), announce).await)?
             {
                 continue;
@@ -76,7 +76,7 @@ impl Inner {
                 let mut op = parts::in_epoch(meta.epoch);
                 parts::grow(&mut op, size);
                 let answer = self.pool.operate(&piece_name(&object.name, 0), op).await;
-                matches!(verdict(answer)?, Verdict::Done)
+                matches!(verdict(answer)?, GuardOutcome::Done)
             } else {
                 let mut op = parts::begin(meta.epoch, &size.to_string());
                 op.set_xattr(SIZE, size.to_string()).truncate(meta.layout.piece_len(0, size));
@@ -93,7 +93,7 @@ impl Inner {
     async fn begin(&self, object: &Object, meta: Meta, op: WriteOp) -> Result<bool> {
         let answer = self.pool.operate(&piece_name(&object.name, 0), op).await;
         object.forget(meta.epoch);
-        if let Verdict::Held(_) = verdict(answer)? {
+        if let GuardOutcome::GuardFailed(_) = verdict(answer)? {
             return Ok(false);
         }
         // Pieces may have been announced until the epoch ended, but not after it.
@@ -130,11 +130,11 @@ impl Inner {
                 // After an error, other clients may complete the truncation, and the delayed requests of this one may create
                 // pieces after that.
                 let made: Vec<u64> = last_set.clone().collect();
-                let ended = cut.await.inspect_err(|_| object.made(meta, &made))?;
-                if let Verdict::Held(_) = ended {
+                let ended = cut.await.inspect_err(|_| object.record_created(meta, &made))?;
+                if let GuardOutcome::GuardFailed(_) = ended {
                     // Another client has completed it. The object may have been truncated again or removed since, so this
                     // truncation may have created pieces that belong to no object.
-                    self.take_back(object, meta, made).await?;
+                    self.undo_stale_write(object, meta, made).await?;
                 }
                 Ok(())
             }
@@ -147,7 +147,7 @@ impl Inner {
         self.for_pieces(name, meta, from..meta.pieces, |piece| parts::remove_piece(meta.stamp(piece))).await
     }
 
-    /// Sends a request to each of `pieces`, at most `WINDOW` at a time. Strays are removed first.
+    /// Sends a request to each of `pieces`, at most `MAX_CONCURRENT_PIECES` at a time. Strays are removed first.
     async fn for_pieces(
         &self,
         name: &str,
@@ -157,11 +157,11 @@ impl Inner {
     ) -> Result<()> {
         let request = &request;
         let one = |piece| async move {
-            for _ in 0..STRAYS {
+            for _ in 0..MAX_STRAY_ATTEMPTS {
                 let answer = self.pool.operate(&piece_name(name, piece), request(piece)).await;
                 match verdict(answer)? {
-                    Verdict::Held(part) if parts::is_stray(part) => {}
-                    Verdict::Done | Verdict::Held(_) => return Ok(()),
+                    GuardOutcome::GuardFailed(part) if parts::is_stray(part) => {}
+                    GuardOutcome::Done | GuardOutcome::GuardFailed(_) => return Ok(()),
                 }
                 if !self.clear_stray(name, piece, meta.stamp(piece)).await? {
                     return Ok(());
@@ -170,7 +170,7 @@ impl Inner {
             Err(Errno::EAGAIN.into())
         };
         while !pieces.is_empty() {
-            let window = pieces.by_ref().take(WINDOW as usize).map(one);
+            let window = pieces.by_ref().take(MAX_CONCURRENT_PIECES as usize).map(one);
             join_all(window).await.into_iter().collect::<Result<()>>()?;
         }
         Ok(())

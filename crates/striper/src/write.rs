@@ -5,10 +5,10 @@ use super::layout::PieceExtent;
 use super::meta::{
     BORN, EPOCH, Meta, OBJECT_SIZE, PIECES, SIZE, STRIPE_COUNT, STRIPE_UNIT, Unfinished, piece_name,
 };
-use super::object::{Batch, Known, Object};
-use super::parts::{self, Verdict, verdict};
-use super::pieces::{both, in_parts};
-use super::{ATTEMPTS, check_range};
+use super::object::{Batch, CachedState, Object};
+use super::parts::{self, GuardOutcome, verdict};
+use super::pieces::{both_held, split_extents};
+use super::{MAX_ATTEMPTS, check_range};
 use bytes::{Bytes, BytesMut};
 use futures::future::{join, join_all};
 use nacre_engine::{Error, OpReply, Pending, Result, WriteOp};
@@ -19,14 +19,14 @@ use tokio::sync::oneshot;
 
 /// Maximum number of pieces announced ahead of those written. At most as many are announced ahead as are needed, so that small
 /// objects stay small.
-const AHEAD: u64 = 64;
+const MAX_ANNOUNCED_AHEAD: u64 = 64;
 /// Confirmations of size and epoch in flight for one object. Further writes share the next one.
-const CONFIRMATIONS: u32 = 2;
+const MAX_CONFIRMATIONS: u32 = 2;
 /// Attempts of a confirmation in its two forms. More than one is needed only if writes failed.
-const CONFIRM_ATTEMPTS: usize = 8;
+const MAX_CONFIRM_ATTEMPTS: usize = 8;
 
 /// The outcome of an attempt.
-enum Attempt {
+enum WriteAttempt {
     Done,
     /// The epoch has passed; these pieces may have been created in it.
     Stale {
@@ -38,8 +38,8 @@ enum Attempt {
 }
 
 /// An object that is ready to be written.
-enum Opened {
-    Known(Known),
+enum WritableObject {
+    Known(CachedState),
     /// The object was created with the data.
     Written,
 }
@@ -49,11 +49,13 @@ impl Inner {
     pub(super) async fn write(self: Arc<Self>, name: String, offset: u64, data: Bytes) -> Result<()> {
         check_range(offset, data.len())?;
         let writing = self.object(&name)?.write()?;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             match self.attempt(&writing.0, offset, &data).await? {
-                Attempt::Done => return Ok(()),
-                Attempt::Stale { meta, made } => drop(self.take_back(&writing.0, meta, made).await?),
-                Attempt::Lost => {}
+                WriteAttempt::Done => return Ok(()),
+                WriteAttempt::Stale { meta, made } => {
+                    drop(self.undo_stale_write(&writing.0, meta, made).await?)
+                }
+                WriteAttempt::Lost => {}
             }
         }
         Err(Errno::EBUSY.into())
@@ -62,30 +64,37 @@ impl Inner {
     /// Writes `data` at the end. Returns when data and size are durable.
     pub(super) async fn append(self: Arc<Self>, name: String, data: Bytes) -> Result<()> {
         let writing = self.object(&name)?.write()?;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             match self.attempt_append(&writing.0, &data).await? {
-                Attempt::Done => return Ok(()),
-                Attempt::Stale { meta, made } => drop(self.take_back(&writing.0, meta, made).await?),
-                Attempt::Lost => {}
+                WriteAttempt::Done => return Ok(()),
+                WriteAttempt::Stale { meta, made } => {
+                    drop(self.undo_stale_write(&writing.0, meta, made).await?)
+                }
+                WriteAttempt::Lost => {}
             }
         }
         Err(Errno::EBUSY.into())
     }
 
-    async fn attempt(self: &Arc<Self>, object: &Arc<Object>, offset: u64, data: &Bytes) -> Result<Attempt> {
+    async fn attempt(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        offset: u64,
+        data: &Bytes,
+    ) -> Result<WriteAttempt> {
         let order = object.order.lock().await;
         let known = match self.open(object, offset, data).await? {
-            Opened::Written => return Ok(Attempt::Done),
-            Opened::Known(known) => known,
+            WritableObject::Written => return Ok(WriteAttempt::Done),
+            WritableObject::Known(known) => known,
         };
         let (epoch, end) = (known.meta.epoch, offset + data.len() as u64);
         let mut extents = known.meta.layout.extents(offset, data.len() as u64);
         if !self.announced(object, &known, &extents).await? {
-            return Ok(Attempt::Stale { meta: known.meta, made: Vec::new() });
+            return Ok(WriteAttempt::Stale { meta: known.meta, made: Vec::new() });
         }
         let first = extents.first().is_some_and(|extent| extent.piece == 0).then(|| extents.remove(0));
         let (made, sent) = (unmarked(&known, &extents), self.clock.now());
-        let extents = in_parts(object, extents);
+        let extents = split_extents(object, extents);
         // A single request for data also takes care of the size.
         let reach = if first.is_none() && extents.len() == 1 { end } else { 0 };
         let pieces = self.send_pieces(object, &known, extents, data, reach);
@@ -105,18 +114,18 @@ impl Inner {
             Poll::Pending => all.await,
         };
         // After an error, too, some pieces may have been created, and the epoch may have passed.
-        if !both(pieces, confirmed).inspect_err(|_| object.made(known.meta, &made))? {
+        if !both_held(pieces, confirmed).inspect_err(|_| object.record_created(known.meta, &made))? {
             // Whatever the outcome for the pieces: some may exist that no removal would find.
-            return Ok(Attempt::Stale { meta: known.meta, made });
+            return Ok(WriteAttempt::Stale { meta: known.meta, made });
         }
-        object.held(epoch, sent);
-        object.made(known.meta, &made);
-        Ok(Attempt::Done)
+        object.record_epoch_held(epoch, sent);
+        object.record_created(known.meta, &made);
+        Ok(WriteAttempt::Done)
     }
 
-    async fn attempt_append(self: &Arc<Self>, object: &Arc<Object>, data: &Bytes) -> Result<Attempt> {
+    async fn attempt_append(self: &Arc<Self>, object: &Arc<Object>, data: &Bytes) -> Result<WriteAttempt> {
         let order = object.order.lock().await;
-        let Opened::Known(known) = self.open(object, 0, &Bytes::new()).await? else {
+        let WritableObject::Known(known) = self.open(object, 0, &Bytes::new()).await? else {
             unreachable!("an object is made with data only where there is some")
         };
         let (epoch, from) = (known.meta.epoch, known.tail.unwrap_or(known.meta.size));
@@ -124,7 +133,7 @@ impl Inner {
         let end = from + data.len() as u64;
         let mut extents = known.meta.layout.extents(from, data.len() as u64);
         if !self.announced(object, &known, &extents).await? {
-            return Ok(Attempt::Stale { meta: known.meta, made: Vec::new() });
+            return Ok(WriteAttempt::Stale { meta: known.meta, made: Vec::new() });
         }
         let mut claim = parts::claim(epoch, from, end);
         if extents.first().is_some_and(|extent| extent.piece == 0) {
@@ -143,54 +152,62 @@ impl Inner {
             Poll::Pending => claimed.await,
         };
         match verdict(answer).inspect_err(|_| object.update(epoch, |known| known.tail = None))? {
-            Verdict::Done => {}
-            Verdict::Held(0) => return Ok(Attempt::Stale { meta: known.meta, made: Vec::new() }),
-            Verdict::Held(_) => {
+            GuardOutcome::Done => {}
+            GuardOutcome::GuardFailed(0) => {
+                return Ok(WriteAttempt::Stale { meta: known.meta, made: Vec::new() });
+            }
+            GuardOutcome::GuardFailed(_) => {
                 // The claims that followed this one are lost too. Each loads the state again, in turn.
                 let _order = object.order.lock().await;
                 object.update(epoch, |known| known.tail = None);
                 self.refresh(object).await?;
-                return Ok(Attempt::Lost);
+                return Ok(WriteAttempt::Lost);
             }
         }
         object.update(epoch, |known| {
             known.asked = known.asked.max(end);
             known.confirm(end, sent);
         });
-        object.held(epoch, sent);
+        object.record_epoch_held(epoch, sent);
         // The claimed range is final: if the epoch passes now, the append took effect before that.
         let made = unmarked(&known, &extents);
         let sent = async {
             let held = self.send_pieces(object, &known, extents, data, 0).await?;
             Ok((held, held && (made.is_empty() || self.confirm(object, epoch, end).await?)))
         };
-        let (held, confirmed) = sent.await.inspect_err(|_: &Error| object.made(known.meta, &made))?;
+        let (held, confirmed) =
+            sent.await.inspect_err(|_: &Error| object.record_created(known.meta, &made))?;
         if confirmed {
-            return Ok(Attempt::Done);
+            return Ok(WriteAttempt::Done);
         }
-        let now = self.take_back(object, known.meta, made).await?;
+        let now = self.undo_stale_write(object, known.meta, made).await?;
         if !held && now.is_some_and(|now| now.continues(&known.meta) && now.size > from) {
             // A truncation came before the data and left a part of the range, which is zeros or was written by others since.
             return Err(Errno::ECANCELED.into());
         }
-        Ok(Attempt::Done)
+        Ok(WriteAttempt::Done)
     }
 
     /// Loads the object's state again.
     async fn refresh(&self, object: &Object) -> Result<()> {
         let asked_at = self.clock.now();
         if let Some(loaded) = self.load(&object.name).await? {
-            object.learn(loaded.meta, asked_at);
+            object.merge_state(loaded.meta, asked_at);
         }
         Ok(())
     }
 
     /// Returns the object's state, and creates the object if it does not exist: with the data if that fits into the first piece.
-    async fn open(self: &Arc<Self>, object: &Arc<Object>, offset: u64, data: &Bytes) -> Result<Opened> {
+    async fn open(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        offset: u64,
+        data: &Bytes,
+    ) -> Result<WritableObject> {
         let mut epoch = 0;
-        for _ in 0..ATTEMPTS {
-            if let Some(known) = object.trusted() {
-                return Ok(Opened::Known(known));
+        for _ in 0..MAX_ATTEMPTS {
+            if let Some(known) = object.fresh_state() {
+                return Ok(WritableObject::Known(known));
             }
             let asked_at = self.clock.now();
             match self.load(&object.name).await? {
@@ -199,7 +216,7 @@ impl Inner {
                     self.finish(object, loaded.meta).await?;
                 }
                 Some(loaded) => {
-                    object.learn(loaded.meta, asked_at);
+                    object.merge_state(loaded.meta, asked_at);
                     self.take_back_unsure(object, Some(loaded.meta)).await?;
                 }
                 None => {
@@ -207,7 +224,7 @@ impl Inner {
                     // Microseconds since 1970: later than the epochs of earlier objects of this name, if clocks are right.
                     epoch = epoch.max(self.clock.wall_ns() / 1000);
                     if self.create(object, epoch, offset, data).await? {
-                        return Ok(Opened::Written);
+                        return Ok(WritableObject::Written);
                     }
                 }
             }
@@ -247,7 +264,10 @@ impl Inner {
         let answer = self.pool.operate(&piece_name(&object.name, 0), op).await;
         match answer.and_then(|reply| reply.success()) {
             Ok(_) => {
-                object.learn(Meta { layout, size, epoch, born, cut: None, pieces, unfinished: None }, sent);
+                object.merge_state(
+                    Meta { layout, size, epoch, born, cut: None, pieces, unfinished: None },
+                    sent,
+                );
                 Ok(inside.is_some())
             }
             Err(error) if error.errno() == Errno::EEXIST => Ok(false),
@@ -259,12 +279,12 @@ impl Inner {
     async fn announced(
         self: &Arc<Self>,
         object: &Arc<Object>,
-        known: &Known,
+        known: &CachedState,
         extents: &[PieceExtent],
     ) -> Result<bool> {
         let (epoch, Some(last)) = (known.meta.epoch, extents.last()) else { return Ok(true) };
         let needed = last.piece + 1;
-        let ahead = needed.min(AHEAD);
+        let ahead = needed.min(MAX_ANNOUNCED_AHEAD);
         if needed > known.meta.pieces {
             return self.announce(object, epoch, needed + ahead).await;
         }
@@ -286,9 +306,9 @@ impl Inner {
     async fn announce(&self, object: &Object, epoch: u64, pieces: u64) -> Result<bool> {
         let op = parts::announce(epoch, pieces);
         match verdict(self.pool.operate(&piece_name(&object.name, 0), op).await)? {
-            Verdict::Held(0) => Ok(false),
+            GuardOutcome::GuardFailed(0) => Ok(false),
             // At least as many pieces are announced already.
-            Verdict::Done | Verdict::Held(_) => {
+            GuardOutcome::Done | GuardOutcome::GuardFailed(_) => {
                 object.update(epoch, |known| known.meta.pieces = known.meta.pieces.max(pieces));
                 Ok(true)
             }
@@ -300,7 +320,7 @@ impl Inner {
     fn send_pieces(
         self: &Arc<Self>,
         object: &Arc<Object>,
-        known: &Known,
+        known: &CachedState,
         extents: Vec<PieceExtent>,
         data: &Bytes,
         reach: u64,
@@ -374,15 +394,15 @@ impl Inner {
     ) -> Result<bool> {
         let mut grows = true;
         object.update(epoch, |known| grows = end > known.asked);
-        for _ in 0..CONFIRM_ATTEMPTS {
+        for _ in 0..MAX_CONFIRM_ATTEMPTS {
             let sent = self.clock.now();
             object.update(epoch, |known| known.asked = known.asked.max(end));
             let (pending, carries_data) = request(grows);
             match verdict(pending.await)? {
-                Verdict::Held(0) => return Ok(false),
+                GuardOutcome::GuardFailed(0) => return Ok(false),
                 // The size is larger already, or the earlier request for a larger size failed.
-                Verdict::Held(_) if !grows || carries_data => grows = !grows,
-                Verdict::Done | Verdict::Held(_) => {
+                GuardOutcome::GuardFailed(_) if !grows || carries_data => grows = !grows,
+                GuardOutcome::Done | GuardOutcome::GuardFailed(_) => {
                     object.update(epoch, |known| known.confirm(end, sent));
                     return Ok(true);
                 }
@@ -395,7 +415,7 @@ impl Inner {
     async fn confirm_shared(self: &Arc<Self>, object: &Arc<Object>, epoch: u64, end: u64) -> Result<bool> {
         let joined = {
             let mut state = object.state.lock();
-            if state.confirming < CONFIRMATIONS {
+            if state.confirming < MAX_CONFIRMATIONS {
                 state.confirming += 1;
                 None
             } else {
@@ -439,14 +459,14 @@ impl Inner {
 
     /// Handles an epoch that passed during a write: drops the known state and removes pieces that were created in passed
     /// epochs, now or before, and are not part of the current object. Returns the current object, if it exists.
-    pub(super) async fn take_back(
+    pub(super) async fn undo_stale_write(
         &self,
         object: &Object,
         before: Meta,
         made: Vec<u64>,
     ) -> Result<Option<Meta>> {
         object.forget(before.epoch);
-        object.made(before, &made);
+        object.record_created(before, &made);
         let now = self.load(&object.name).await?.map(|loaded| loaded.meta);
         self.take_back_unsure(object, now).await?;
         Ok(now)
@@ -454,7 +474,7 @@ impl Inner {
 
     /// Removes pieces that were created in passed epochs and are not part of the current object.
     async fn take_back_unsure(&self, object: &Object, now: Option<Meta>) -> Result<()> {
-        let lost = object.take_unsure(now.map_or(u64::MAX, |now| now.epoch)).into_iter().filter(
+        let lost = object.take_unconfirmed(now.map_or(u64::MAX, |now| now.epoch)).into_iter().filter(
             |(before, piece)| match now {
                 // A client that cuts the object may have passed the piece already.
                 Some(now) if now.continues(before) && before.epoch >= now.floor(*piece) => {
@@ -473,7 +493,7 @@ impl Inner {
                 .operate(&piece_name(&object.name, piece), parts::remove_of(before.born, before.epoch))
                 .await;
             // A piece that may still exist is left to the next write.
-            verdict(answer).inspect_err(|_| object.made(before, &[piece])).map(drop)
+            verdict(answer).inspect_err(|_| object.record_created(before, &[piece])).map(drop)
         });
         join_all(back).await.into_iter().collect()
     }
@@ -490,7 +510,7 @@ fn next_batch(object: &Object) -> Option<Batch> {
 }
 
 /// The pieces that a write may create.
-fn unmarked(known: &Known, extents: &[PieceExtent]) -> Vec<u64> {
+fn unmarked(known: &CachedState, extents: &[PieceExtent]) -> Vec<u64> {
     extents.iter().map(|extent| extent.piece).filter(|piece| *piece > 0 && !known.is_marked(*piece)).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Advice on sizes: the hit rate that a cache of another size, or with other parameters, would have.
 //!
 //! [`Sampler`] is SHARDS of fixed size (Waldspurger, Park, Garthwaite and Ahmad, FAST 2015): it samples the accesses of objects whose key
-//! is below a threshold. Any other access costs one comparison. It keeps the last accesses of a bounded number of objects, as a [`Trace`].
+//! is below a threshold. Any other access costs one comparison. It keeps the last accesses of a bounded number of objects, as a [`AccessTrace`].
 //!
 //! [`simulation`] runs the cache's own policies on traces, in caches scaled down by the share of sampled objects (miniature simulation:
 //! Waldspurger, Saemundsson, Ahmad and Park, USENIX ATC 2017). Several sizes give the miss-ratio curve of this cache, with any parameters.
@@ -25,7 +25,7 @@
 mod sampler;
 pub mod simulation;
 
-pub use sampler::{Access, BYTES_PER_OBJECT, Sampler, Trace};
+pub use sampler::{Access, AccessTrace, BYTES_PER_OBJECT, Sampler};
 
 #[cfg(test)]
 mod tests;

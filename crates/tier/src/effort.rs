@@ -1,6 +1,6 @@
 //! The effort of a PG's agent: its flush mode, its evict mode and its evict effort.
 //!
-//! [`choose`] follows `PrimaryLogPG::agent_choose_mode` of Ceph's Reef release. A PG's share of the pool's targets is the target divided by
+//! [`choose_agent_mode`] follows `PrimaryLogPG::agent_choose_mode` of Ceph's Reef release. A PG's share of the pool's targets is the target divided by
 //! [`pg_divisor`]. The level *full* is the greater ratio of the PG's bytes and objects to that share. The level *dirty* is the same for its
 //! dirty objects, whose size is assumed to be the average.
 //!
@@ -226,7 +226,7 @@ impl CacheLevel {
 
 /// Chooses the agent's next mode from its previous one. `restarts` is set if the agent paused because a round over all objects found
 /// nothing to do: modes then begin as if it had been idle.
-pub fn choose(
+pub fn choose_agent_mode(
     before: &AgentMode,
     sums: &CacheSums,
     targets: &CacheTargets,

@@ -1,6 +1,6 @@
 //! Fuzz targets with damaged inputs for data from the store or from peers: see `nacre_fuzz`.
 
-use crate::hit_set::history::{Archive, HitSetIndex};
+use crate::hit_set::history::{HitSetArchive, HitSetIndex};
 use crate::hit_set::{HitSet, SealedHitSet};
 use nacre_fuzz::{CountingAllocator, Target};
 use nacre_types::encoding;
@@ -29,7 +29,7 @@ fn fuzz_hit_sets() {
 
 #[test]
 fn fuzz_indexes_of_hit_sets() {
-    let archive = |n: u64| Archive { begin_ns: n * 1_000_000_000, end_ns: (n + 60) * 1_000_000_000 };
+    let archive = |n: u64| HitSetArchive { begin_ns: n * 1_000_000_000, end_ns: (n + 60) * 1_000_000_000 };
     let index = HitSetIndex {
         covered: Eversion::new(Interval(3), 77),
         archives: [archive(1_800_000_000), archive(1_800_000_060)].into(),

@@ -10,7 +10,7 @@
 //! | proxy, forward | proxied | proxied |
 //! | readonly | promoted | redirected to the base pool |
 //!
-//! A request that can't be proxied ([`Request::must_promote`]) is promoted instead. While the cache is full, reads are proxied, and
+//! A request that can't be proxied ([`RequestTraits::must_promote`]) is promoted instead. While the cache is full, reads are proxied, and
 //! requests that need room wait.
 //!
 //! # Recency
@@ -23,13 +23,13 @@
 //! - n: so must the n-1 sealed sets before it. If fewer than n-1 sealed sets exist, nothing is promoted.
 //!
 //! Without hit sets every access promotes at once, bypassing the throttle, unless the request asks not to promote
-//! ([`Request::skip_promote`]).
+//! ([`RequestTraits::skip_promote`]).
 //!
 //! # Differences from Ceph
 //!
 //! - The promotion for a write happens after the base has acknowledged the write, never at the same time.
 //! - In readonly mode reads are proxied while the cache is full. Ceph promotes them.
-//! - [`Admission::Frequency`] can replace recency (see [`sketch`]). Writes are then executed in the cache while it has room.
+//! - [`AdmissionPolicy::Frequency`] can replace recency (see [`sketch`]). Writes are then executed in the cache while it has room.
 
 pub mod sketch;
 pub mod throttle;
@@ -42,7 +42,7 @@ use sketch::FrequencyFilter;
 
 /// The traits of a request that determine the decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct RequestTraits {
     /// An operation changes the object.
     pub writes: bool,
     /// An operation manages the cache: flushes, evicts or pins.
@@ -57,14 +57,14 @@ pub struct Request {
     pub skip_cache: bool,
 }
 
-impl Request {
+impl RequestTraits {
     /// Returns the traits that follow from the ops themselves. `write_ordered` is the request's flag. For calls of object classes the
     /// caller adds `writes` and `must_promote`, since it knows the methods.
     ///
     /// As in Ceph, `FADVISE_DONTNEED` and `FADVISE_NOCACHE` count on a request that consists of one whole-object write, read or checksum; a
     /// single removal does not promote; a removal that may fail (`FAILOK`) does not need the object.
-    pub fn of(ops: &[OsdOp], write_ordered: bool) -> Request {
-        let mut request = Request { write_ordered, ..Request::default() };
+    pub fn of(ops: &[OsdOp], write_ordered: bool) -> RequestTraits {
+        let mut request = RequestTraits { write_ordered, ..RequestTraits::default() };
         for (at, OsdOp { op, flags }) in ops.iter().enumerate() {
             request.writes |= op.is_write();
             match op {
@@ -95,7 +95,7 @@ impl Request {
 
 /// The rule that admits objects to the cache in writeback mode.
 #[derive(Clone, Copy, Debug)]
-pub enum Admission<'a> {
+pub enum AdmissionPolicy<'a> {
     /// Everything: the pool has no hit sets.
     Always,
     /// Recency: the pool's default.
@@ -120,14 +120,14 @@ pub enum Admission<'a> {
     },
 }
 
-impl Admission<'_> {
+impl AdmissionPolicy<'_> {
     fn admits(&self, object: &ObjectId, writes: bool) -> bool {
         match *self {
-            Admission::Always => true,
-            Admission::Recency { history, was_in_current, min_read, min_write } => {
+            AdmissionPolicy::Always => true,
+            AdmissionPolicy::Recency { history, was_in_current, min_read, min_write } => {
                 is_recent(history, was_in_current, object, if writes { min_write } else { min_read })
             }
-            Admission::Frequency { filter, has_room } => has_room || filter.admits(object),
+            AdmissionPolicy::Frequency { filter, has_room } => has_room || filter.admits(object),
         }
     }
 }
@@ -144,7 +144,7 @@ fn is_recent(history: &HitSetHistory, was_in_current: bool, object: &ObjectId, w
 
 /// What to do with a request on an object that is not in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum MissDecision {
     /// Execute it in the cache pool, where the object is absent.
     Execute,
     /// Park it, copy the object from the base pool, then execute it in the cache.
@@ -171,58 +171,58 @@ pub enum Decision {
 pub fn decide(
     mode: CacheMode,
     object: &ObjectId,
-    request: &Request,
+    request: &RequestTraits,
     is_full: bool,
-    admission: Admission<'_>,
+    admission: AdmissionPolicy<'_>,
     throttle: impl FnOnce() -> bool,
-) -> Decision {
+) -> MissDecision {
     if mode == CacheMode::None || request.skip_cache {
-        return Decision::Execute;
+        return MissDecision::Execute;
     }
-    let needs_room = if is_full { Decision::WaitForRoom } else { Decision::Promote };
+    let needs_room = if is_full { MissDecision::WaitForRoom } else { MissDecision::Promote };
     let changes = request.writes || request.manages_cache;
     match mode {
-        CacheMode::None => Decision::Execute,
+        CacheMode::None => MissDecision::Execute,
         CacheMode::Writeback if is_full => {
             if request.is_plain_read() && !request.must_promote {
-                Decision::ProxyRead { promote: false }
+                MissDecision::ProxyRead { promote: false }
             } else {
-                Decision::WaitForRoom
+                MissDecision::WaitForRoom
             }
         }
         CacheMode::Writeback => {
             let is_free = match admission {
-                Admission::Always => true,
-                Admission::Recency { .. } => false,
-                Admission::Frequency { has_room, .. } => has_room && changes,
+                AdmissionPolicy::Always => true,
+                AdmissionPolicy::Recency { .. } => false,
+                AdmissionPolicy::Frequency { has_room, .. } => has_room && changes,
             };
             if request.must_promote || is_free && !request.skip_promote {
-                return Decision::Promote;
+                return MissDecision::Promote;
             }
             let promote = !request.skip_promote && admission.admits(object, changes) && throttle();
-            if changes { Decision::ProxyWrite { promote } } else { Decision::ProxyRead { promote } }
+            if changes { MissDecision::ProxyWrite { promote } } else { MissDecision::ProxyRead { promote } }
         }
         CacheMode::Readproxy | CacheMode::Readforward => {
             if request.writes || request.write_ordered || request.must_promote {
                 needs_room
             } else {
-                Decision::ProxyRead { promote: false }
+                MissDecision::ProxyRead { promote: false }
             }
         }
         CacheMode::Proxy | CacheMode::Forward => {
             if request.must_promote {
                 needs_room
             } else if request.is_plain_read() {
-                Decision::ProxyRead { promote: false }
+                MissDecision::ProxyRead { promote: false }
             } else {
-                Decision::ProxyWrite { promote: false }
+                MissDecision::ProxyWrite { promote: false }
             }
         }
         CacheMode::Readonly => {
             if request.writes {
-                Decision::Redirect
+                MissDecision::Redirect
             } else if is_full && !request.must_promote {
-                Decision::ProxyRead { promote: false }
+                MissDecision::ProxyRead { promote: false }
             } else {
                 needs_room
             }

@@ -109,7 +109,7 @@ pub struct Candidate {
 
 /// Why the agent skips an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Skip {
+pub enum SkipReason {
     /// It is an archived hit set.
     Internal,
     /// It is clean: there is nothing to flush.
@@ -130,27 +130,27 @@ pub enum Skip {
 
 impl Candidate {
     /// Whether the agent may flush it. In a full cache `min_age_s` (`cache_min_flush_age`) does not apply.
-    pub fn may_flush(&self, now_ns: u64, min_age_s: u32, is_full: bool) -> Result<(), Skip> {
+    pub fn may_flush(&self, now_ns: u64, min_age_s: u32, is_full: bool) -> Result<(), SkipReason> {
         let obstacles = [
-            (self.is_internal, Skip::Internal),
-            (!self.is_dirty, Skip::Clean),
-            (self.is_pinned, Skip::Pinned),
-            (self.is_blocked, Skip::Blocked),
-            (!is_full && self.is_younger(now_ns, min_age_s), Skip::TooYoung),
+            (self.is_internal, SkipReason::Internal),
+            (!self.is_dirty, SkipReason::Clean),
+            (self.is_pinned, SkipReason::Pinned),
+            (self.is_blocked, SkipReason::Blocked),
+            (!is_full && self.is_younger(now_ns, min_age_s), SkipReason::TooYoung),
         ];
         first(obstacles)
     }
 
     /// Whether the object's state permits its eviction. In a full cache `min_age_s` (`cache_min_evict_age`) does not apply; otherwise
     /// [`TemperatureHistogram::is_cold`] must hold too.
-    pub fn may_evict(&self, now_ns: u64, min_age_s: u32, is_full: bool) -> Result<(), Skip> {
+    pub fn may_evict(&self, now_ns: u64, min_age_s: u32, is_full: bool) -> Result<(), SkipReason> {
         let obstacles = [
-            (self.is_internal, Skip::Internal),
-            (self.is_dirty, Skip::Dirty),
-            (self.has_watchers, Skip::Watched),
-            (self.is_blocked, Skip::Blocked),
-            (self.is_pinned, Skip::Pinned),
-            (!is_full && self.is_younger(now_ns, min_age_s), Skip::TooYoung),
+            (self.is_internal, SkipReason::Internal),
+            (self.is_dirty, SkipReason::Dirty),
+            (self.has_watchers, SkipReason::Watched),
+            (self.is_blocked, SkipReason::Blocked),
+            (self.is_pinned, SkipReason::Pinned),
+            (!is_full && self.is_younger(now_ns, min_age_s), SkipReason::TooYoung),
         ];
         first(obstacles)
     }
@@ -160,7 +160,7 @@ impl Candidate {
     }
 }
 
-fn first<const N: usize>(obstacles: [(bool, Skip); N]) -> Result<(), Skip> {
+fn first<const N: usize>(obstacles: [(bool, SkipReason); N]) -> Result<(), SkipReason> {
     obstacles.into_iter().find(|(holds, _)| *holds).map_or(Ok(()), |(_, skip)| Err(skip))
 }
 
@@ -269,12 +269,12 @@ mod tests {
     #[test]
     fn ages_hold_until_the_cache_is_full() {
         let dirty = Candidate { local_mtime_ns: 100 * S, is_dirty: true, ..Candidate::default() };
-        assert_eq!(dirty.may_flush(159 * S, 60, false), Err(Skip::TooYoung));
+        assert_eq!(dirty.may_flush(159 * S, 60, false), Err(SkipReason::TooYoung));
         assert_eq!(dirty.may_flush(160 * S, 60, false), Ok(()));
         assert_eq!(dirty.may_flush(100 * S, 60, true), Ok(()));
         assert_eq!(dirty.may_flush(100 * S, 0, false), Ok(()));
         let clean = Candidate { is_dirty: false, ..dirty };
-        assert_eq!(clean.may_evict(159 * S, 60, false), Err(Skip::TooYoung));
+        assert_eq!(clean.may_evict(159 * S, 60, false), Err(SkipReason::TooYoung));
         assert_eq!(clean.may_evict(160 * S, 60, false), Ok(()));
         assert_eq!(clean.may_evict(100 * S, 60, true), Ok(()));
     }
@@ -283,20 +283,20 @@ mod tests {
     fn what_must_stay_stays_in_a_full_cache_too() {
         let clean = Candidate::default();
         for (candidate, skip) in [
-            (Candidate { is_dirty: true, ..clean }, Skip::Dirty),
-            (Candidate { is_pinned: true, ..clean }, Skip::Pinned),
-            (Candidate { has_watchers: true, ..clean }, Skip::Watched),
-            (Candidate { is_blocked: true, ..clean }, Skip::Blocked),
-            (Candidate { is_internal: true, ..clean }, Skip::Internal),
+            (Candidate { is_dirty: true, ..clean }, SkipReason::Dirty),
+            (Candidate { is_pinned: true, ..clean }, SkipReason::Pinned),
+            (Candidate { has_watchers: true, ..clean }, SkipReason::Watched),
+            (Candidate { is_blocked: true, ..clean }, SkipReason::Blocked),
+            (Candidate { is_internal: true, ..clean }, SkipReason::Internal),
         ] {
             assert_eq!(candidate.may_evict(S, 0, true), Err(skip));
         }
         let dirty = Candidate { is_dirty: true, ..clean };
         for (candidate, skip) in [
-            (clean, Skip::Clean),
-            (Candidate { is_pinned: true, ..dirty }, Skip::Pinned),
-            (Candidate { is_blocked: true, ..dirty }, Skip::Blocked),
-            (Candidate { is_internal: true, ..dirty }, Skip::Internal),
+            (clean, SkipReason::Clean),
+            (Candidate { is_pinned: true, ..dirty }, SkipReason::Pinned),
+            (Candidate { is_blocked: true, ..dirty }, SkipReason::Blocked),
+            (Candidate { is_internal: true, ..dirty }, SkipReason::Internal),
         ] {
             assert_eq!(candidate.may_flush(S, 0, true), Err(skip));
         }

@@ -109,7 +109,7 @@ pub const MAX_OPS: usize = 65_535;
 
 /// Bytes that a store may need for an attribute or omap entry in addition to its key and value (in a MemStore: two buffers and
 /// a tree node).
-pub const ENTRY_BYTES: usize = 256;
+pub const ENTRY_OVERHEAD_BYTES: usize = 256;
 
 fn limited_ops<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsdOp>, D::Error> {
     struct Ops;
@@ -143,26 +143,26 @@ impl OsdRequest {
     }
 
     /// The minimum epoch of the map with which it may be executed.
-    pub fn least_epoch(&self) -> Epoch {
+    pub fn min_epoch(&self) -> Epoch {
         self.tier.as_ref().map_or(self.epoch, |sender| sender.epoch.max(self.epoch))
     }
 
     /// Whether it is a request of the sender itself between the pools of a cache tier.
-    pub fn is_of_tier(&self) -> bool {
+    pub fn is_tier_request(&self) -> bool {
         self.tier.as_ref().is_some_and(|sender| sender.client.is_none())
     }
 
     /// The request id under which it is executed: that of the client that issued it.
-    pub fn executed_as(&self) -> ReqId {
+    pub fn effective_reqid(&self) -> ReqId {
         let client = self.tier.as_ref().and_then(|sender| sender.client.as_ref());
         client.map_or(self.reqid, |client| client.reqid)
     }
 
     /// Maximum number of bytes that it writes, for throttles and checks of space: data, attributes, omap and inputs of class
-    /// methods. An attribute or omap entry counts [`ENTRY_BYTES`] more.
+    /// methods. An attribute or omap entry counts [`ENTRY_OVERHEAD_BYTES`] more.
     pub fn payload_bytes(&self) -> usize {
         use crate::op::Op::{Append, Call, OmapSet, OmapSetHeader, SetXattr, Write, WriteFull, WriteSame};
-        let entry = |key: usize, value: usize| ENTRY_BYTES + key + value;
+        let entry = |key: usize, value: usize| ENTRY_OVERHEAD_BYTES + key + value;
         self.ops
             .iter()
             .map(|op| match &op.op {

@@ -22,7 +22,7 @@ use uuid::Uuid;
 pub const WEIGHT_ONE: u32 = 0x1_0000;
 
 /// The prefix of blocklist entries for ranges of addresses: `cidr:10.1.0.0:0/16`, as in Ceph.
-pub const BLOCKLISTED_RANGE: &str = "cidr:";
+pub const BLOCKLIST_RANGE_PREFIX: &str = "cidr:";
 
 /// Bits of [`OsdMap::flags`] (`osd set`), numbered as in Ceph.
 pub mod flag {
@@ -425,8 +425,9 @@ impl OsdMap {
 
     /// Whether a blocklisted range of addresses contains `addr`.
     pub fn is_range_blocklisted(&self, addr: IpAddr) -> bool {
-        let from = self.blocklist.range::<str, _>((Bound::Included(BLOCKLISTED_RANGE), Bound::Unbounded));
-        let mut ranges = from.map_while(|(who, _)| who.strip_prefix(BLOCKLISTED_RANGE));
+        let from =
+            self.blocklist.range::<str, _>((Bound::Included(BLOCKLIST_RANGE_PREFIX), Bound::Unbounded));
+        let mut ranges = from.map_while(|(who, _)| who.strip_prefix(BLOCKLIST_RANGE_PREFIX));
         ranges.any(|range| network_of(range).is_some_and(|net| net.contains(addr)))
     }
 

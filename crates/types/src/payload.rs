@@ -43,7 +43,7 @@ enum Sums {
 
 impl Payload {
     /// Computes the checksums of `bytes`.
-    pub fn summed(bytes: Bytes) -> Payload {
+    pub fn with_checksums(bytes: Bytes) -> Payload {
         let sums = match bytes.len() {
             0 => Sums::Unknown,
             1..=BLOCK_BYTES => Sums::One([crc32c::crc32c(&bytes)]),
@@ -260,7 +260,7 @@ mod tests {
     fn checksums_travel_with_blocks() {
         let bytes: Bytes = (0..5 * BLOCK_BYTES + 100).map(|at| (at * 31 / 7) as u8).collect();
         let of = |payload: &Payload| payload.sums().map(<[u32]>::to_vec);
-        let whole = Payload::summed(bytes.clone());
+        let whole = Payload::with_checksums(bytes.clone());
         assert_eq!(of(&whole), Some(crc32c::blocks(&bytes)));
         assert_eq!(whole.append_to(7), crc32c::append(7, &bytes));
         for (from, to, known) in [(0, 2, true), (2, 5, true), (1, 1, false), (4, 5, true)] {
@@ -277,13 +277,14 @@ mod tests {
             of(&whole.slice(BLOCK_BYTES..bytes.len()).slice(BLOCK_BYTES..2 * BLOCK_BYTES)),
             Some(crc32c::blocks(&bytes[2 * BLOCK_BYTES..3 * BLOCK_BYTES]))
         );
-        let one = Payload::summed(bytes.slice(..300));
+        let one = Payload::with_checksums(bytes.slice(..300));
         assert_eq!((of(&one), of(&one.slice(0..299))), (Some(vec![crc32c::crc32c(&bytes[..300])]), None));
         // After decoding, each has its own checksums.
         let pair = [whole.slice(0..BLOCK_BYTES), Payload::from(bytes.slice(..2 * BLOCK_BYTES))];
         let split = encode(&pair);
-        let data =
-            Payload::summed(split.data.iter().flat_map(|part| part.to_vec()).collect::<Vec<u8>>().into());
+        let data = Payload::with_checksums(
+            split.data.iter().flat_map(|part| part.to_vec()).collect::<Vec<u8>>().into(),
+        );
         let decoded: [Payload; 2] = decode("pair", &split.meta, data).unwrap();
         assert_eq!(decoded, pair);
         decoded.iter().for_each(|part| assert_eq!(of(part), Some(crc32c::blocks(part))));

@@ -5,7 +5,7 @@
 //! OSD, and keeps a change only if it lowers the sum of squared deviations. Without [`Balance::shuffle`] the result is
 //! identical to Ceph's. Pure: the map itself does not change.
 
-use crate::crush::remap::Imbalance;
+use crate::crush::remap::PgImbalance;
 use crate::crush::{ITEM_NONE, RuleType};
 use crate::ids::{OsdId, PgId, PoolId};
 use crate::osdmap::{OsdMap, WEIGHT_ONE};
@@ -45,7 +45,7 @@ impl<'a> Balance<'a> {
 
 /// The result of [`OsdMap::balance`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Balanced {
+pub struct BalanceResult {
     /// New entries, and entries to remove.
     pub items: ItemChanges,
     /// Number of changes; several may concern one PG.
@@ -102,12 +102,12 @@ struct Trial {
 
 impl OsdMap {
     /// Finds `pg-upmap-items` that bring the OSDs' numbers of PGs closer to their shares.
-    pub fn balance<'a>(&'a self, balance: Balance<'a>) -> Balanced {
+    pub fn balance<'a>(&'a self, balance: Balance<'a>) -> BalanceResult {
         Balancer::new(self, balance).map_or_else(
-            || Balanced { no_weight: true, ..Balanced::default() },
+            || BalanceResult { no_weight: true, ..BalanceResult::default() },
             |mut balancer| {
                 balancer.run();
-                Balanced { items: balancer.changed, changes: balancer.changes, no_weight: false }
+                BalanceResult { items: balancer.changed, changes: balancer.changes, no_weight: false }
             },
         )
     }
@@ -387,7 +387,7 @@ impl<'a> Balancer<'a> {
         if !mapping.iter().any(|osd| fullness.overfull.contains(osd)) {
             return None;
         }
-        let imbalance = Imbalance {
+        let imbalance = PgImbalance {
             overfull: &fullness.overfull,
             underfull: &fullness.underfull,
             more_underfull: &fullness.more_underfull,

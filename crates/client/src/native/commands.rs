@@ -5,7 +5,7 @@
 //! ended.
 
 use super::Shared;
-use super::state::Command;
+use super::state::PendingCommand;
 use bytes::Bytes;
 use nacre_engine::engine::{CommandReply, CommandTarget};
 use nacre_engine::{Error, Pending, Result};
@@ -47,7 +47,7 @@ pub(super) fn start(
             }
         }
         let deadline_ms = shared.mon_op_timeout.map(|timeout| shared.now_ms() + timeout.as_millis() as u64);
-        state.mon_commands.insert(tid, Command { message, to_daemon, done, deadline_ms });
+        state.mon_commands.insert(tid, PendingCommand { message, to_daemon, done, deadline_ms });
         return pending;
     };
     let sent = osd.and_then(|osd| {
@@ -59,7 +59,7 @@ pub(super) fn start(
     match sent {
         Ok(osd) => {
             let deadline_ms = shared.op_timeout.map(|timeout| shared.now_ms() + timeout.as_millis() as u64);
-            let command = Command { message, to_daemon: true, done, deadline_ms };
+            let command = PendingCommand { message, to_daemon: true, done, deadline_ms };
             state.osd_commands.insert(tid, (osd, command));
             pending
         }
@@ -95,7 +95,7 @@ pub(super) fn expire(shared: &Shared, now_ms: u64) {
     let mut expired = Vec::new();
     {
         let mut state = shared.state.lock();
-        let due = |command: &Command| command.deadline_ms.is_some_and(|deadline| deadline <= now_ms);
+        let due = |command: &PendingCommand| command.deadline_ms.is_some_and(|deadline| deadline <= now_ms);
         let mon: Vec<u64> = state.mon_commands.iter().filter(|(_, c)| due(c)).map(|(tid, _)| *tid).collect();
         let mon = mon.iter().filter_map(|tid| state.mon_commands.remove(tid));
         expired.extend(mon.map(|command| (command, "rados_mon_op_timeout")));
@@ -103,12 +103,12 @@ pub(super) fn expire(shared: &Shared, now_ms: u64) {
         expired.extend(osds.map(|(_, (_, command))| (command, "rados_osd_op_timeout")));
     }
     for (command, option) in expired {
-        command.done.complete(Err(too_late("answer", option)));
+        command.done.complete(Err(timeout_error("answer", option)));
     }
 }
 
 /// The error for something that did not arrive within the time set by `option`.
-pub(super) fn too_late(what: &str, option: &str) -> Error {
+pub(super) fn timeout_error(what: &str, option: &str) -> Error {
     Error::TimedOut(format!("{}: no {what} within {option}", Errno::ETIMEDOUT.text()))
 }
 

@@ -1,6 +1,6 @@
 //! Handles the messages on the session's connections.
 
-use super::state::Batch;
+use super::state::CompletionBatch;
 use super::{Shared, mon};
 use nacre_common::auth::AuthTicketReply;
 use nacre_engine::command_result;
@@ -56,7 +56,7 @@ impl Dispatcher for Dispatch {
 
     fn on_reset(&self, conn: &Conn, reset: Reset) {
         let Some(shared) = self.shared.upgrade() else { return };
-        let mut batch = Batch::default();
+        let mut batch = CompletionBatch::default();
         let now_ms = shared.now_ms();
         let osd = shared.state.lock().on_reset(conn, now_ms, &mut batch);
         if let Reset::Failed(nacre_common::Error::Expired(why)) = &reset {
@@ -184,7 +184,7 @@ impl Shared {
     }
 
     fn on_ticket(self: &Arc<Self>, conn: &Conn, reply: AuthTicketReply) {
-        mon::take_ticket(self, conn, reply);
+        mon::install_ticket(self, conn, reply);
         self.session_progress();
     }
 }

@@ -3,10 +3,10 @@
 //! All arrivals, including maps and resets, are handled on the session's thread, so that a reply and what follows it are seen in order.
 
 use super::Shared;
-use super::state::{Batch, Done, State, Token};
-use crate::throttle::Share;
+use super::state::{CompletionBatch, ReplyTarget, RequestToken, State};
+use crate::throttle::ThrottleShare;
 use nacre_engine::{Error, Notification, OnDone, Result, WatchHandler};
-use nacre_objecter::{Answer, Attempt, Effect, Step, Submission};
+use nacre_objecter::{Answer, Submission, WatchAttempt, WatchEffect, WatchStep};
 use nacre_runtime::msgr::Conn;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{WatchLost, WatchNotify};
@@ -45,7 +45,8 @@ impl Shared {
         let removed = self.state.lock().watches.remove(cookie);
         let Some((object, flags)) = removed else { return done(Err(Errno::ENOTCONN.into())) };
         let answered = move |answer: Result<Answer>| done(outcome(&answer));
-        let token = Token { share: Share::default(), done: Done::Answer(Box::new(answered)) };
+        let token =
+            RequestToken { share: ThrottleShare::default(), done: ReplyTarget::Answer(Box::new(answered)) };
         let submission = self.submission(object, flags, Op::Unwatch { cookie });
         self.with_state(|state, batch| self.submit(state, batch, submission, token));
     }
@@ -75,31 +76,34 @@ impl Shared {
     fn carry_out(
         self: &Arc<Self>,
         state: &mut State,
-        batch: &mut Batch,
-        effects: Vec<Effect<Watcher>>,
+        batch: &mut CompletionBatch,
+        effects: Vec<WatchEffect<Watcher>>,
         registered: &mut Option<OnDone>,
     ) {
         for effect in effects {
             match effect {
-                Effect::Send { attempt, object, flags, op } => {
-                    let done = registered.take_if(|_| attempt.step == Step::Register);
+                WatchEffect::Send { attempt, object, flags, op } => {
+                    let done = registered.take_if(|_| attempt.step == WatchStep::Register);
                     let shared = Arc::downgrade(self);
                     let answered = move |answer: Result<Answer>| match (shared.upgrade(), done) {
                         (Some(shared), done) => shared.on_step(attempt, answer, done),
                         (None, Some(done)) => done(Err(Error::ShutDown)),
                         (None, None) => {}
                     };
-                    let token = Token { share: Share::default(), done: Done::Answer(Box::new(answered)) };
+                    let token = RequestToken {
+                        share: ThrottleShare::default(),
+                        done: ReplyTarget::Answer(Box::new(answered)),
+                    };
                     let submission = self.submission(object, flags, op);
                     self.submit(state, batch, submission, token);
                 }
-                Effect::Lost { cookie, watcher, error } => batch.lose_watch(cookie, watcher, error),
+                WatchEffect::Lost { cookie, watcher, error } => batch.lose_watch(cookie, watcher, error),
             }
         }
     }
 
     /// Runs a step of the machine and executes its effects.
-    fn with_watches(self: &Arc<Self>, step: impl FnOnce(&mut State, u64) -> Vec<Effect<Watcher>>) {
+    fn with_watches(self: &Arc<Self>, step: impl FnOnce(&mut State, u64) -> Vec<WatchEffect<Watcher>>) {
         let now_ms = self.now_ms();
         self.with_state(|state, batch| {
             let effects = step(state, now_ms);
@@ -107,7 +111,7 @@ impl Shared {
         });
     }
 
-    fn on_step(self: &Arc<Self>, attempt: Attempt, answer: Result<Answer>, done: Option<OnDone>) {
+    fn on_step(self: &Arc<Self>, attempt: WatchAttempt, answer: Result<Answer>, done: Option<OnDone>) {
         self.with_watches(|state, now_ms| {
             let map = state.objecter.map().cloned();
             state.watches.on_step(attempt, &answer, map.as_deref(), now_ms)
@@ -174,7 +178,7 @@ fn outcome(answer: &Result<Answer>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::{Network, start};
+    use crate::native::{NetworkThread, start};
     use nacre_common::auth::Key;
     use nacre_common::config::ConfigBuilder;
     use nacre_types::ids::EntityName;
@@ -194,7 +198,7 @@ mod tests {
             .set("key", Key::generate().unwrap().to_base64().as_str())
             .build()
             .unwrap();
-        let native = start(&config, Network::start().unwrap()).unwrap();
+        let native = start(&config, NetworkThread::start().unwrap()).unwrap();
         let (sender, receiver) = mpsc::channel();
         let done = Box::new(move |outcome| sender.send(outcome).unwrap());
         native.shared.shut_down();

@@ -3,7 +3,7 @@
 
 use super::{Shared, ticket};
 use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, Credentials, Ticket};
-use nacre_engine::engine::LogFollow;
+use nacre_engine::engine::LogSubscription;
 use nacre_engine::{Error, Result};
 use nacre_runtime::log::NOTICE_TARGET;
 use nacre_runtime::msgr::{Conn, ConnectTarget, Messenger, Policy};
@@ -21,14 +21,14 @@ const FIRST_DELAY: Duration = Duration::from_millis(50);
 /// The longest such delay.
 const LONGEST_DELAY: Duration = Duration::from_secs(2);
 /// A monitor that has not finished the handshake after this time is skipped.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// For this time after the start a refusal of the key is not final: another cluster's monitor may be about to leave the address. A monitor
 /// reads its keys before it listens.
 const REFUSALS_COUNT_AFTER: Duration = Duration::from_secs(1);
 /// How long a monitor may take to grant a ticket before the request is repeated.
-const GRANT: Duration = Duration::from_secs(2);
+const TICKET_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay before more is put into a queue that was full.
-const FULL_QUEUE: Duration = Duration::from_millis(20);
+const FULL_QUEUE_DELAY: Duration = Duration::from_millis(20);
 /// The shortest time between two requests for a ticket.
 const LEAST_RENEWAL: Duration = Duration::from_millis(200);
 
@@ -44,7 +44,7 @@ pub(super) enum Session {
 }
 
 /// Why a connection to a monitor ended.
-enum Ended {
+enum ConnectionEnd {
     /// Try the next one.
     Again(nacre_common::Error),
     /// The monitor refuses the key.
@@ -74,7 +74,7 @@ pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, key: Arc<dyn 
         if let Some(addr) = addrs.get(at % addrs.len().max(1)).copied() {
             let mut up = false;
             match serve(&shared, &messenger, &key, addr, &mut up, give_up).await {
-                Ended::Refused(detail) => {
+                ConnectionEnd::Refused(detail) => {
                     if !established && !up && Instant::now() >= refusals_count_at {
                         let detail =
                             format!("the monitor at {addr} refuses {}: {detail}", messenger.entity());
@@ -87,7 +87,7 @@ pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, key: Arc<dyn 
                     }
                     last = Some((addr, detail));
                 }
-                Ended::Again(error) => last = Some((addr, error.to_string())),
+                ConnectionEnd::Again(error) => last = Some((addr, error.to_string())),
             }
             if up {
                 established |= matches!(*shared.session.borrow(), Session::Established);
@@ -120,22 +120,22 @@ async fn serve(
     addr: SocketAddr,
     up: &mut bool,
     give_up: Instant,
-) -> Ended {
+) -> ConnectionEnd {
     let target =
         ConnectTarget { addr, entity: None, policy: Policy::Lossy, lane: 0, credentials: Arc::clone(key) };
     let conn = match messenger.connect(target) {
         Ok(conn) => conn,
-        Err(error) => return Ended::Again(error),
+        Err(error) => return ConnectionEnd::Again(error),
     };
     shared.mon_conn.store(conn.id(), Ordering::Relaxed);
     let mut lost = shared.mon_lost.subscribe();
-    match timeout(HANDSHAKE, conn.ready()).await {
+    match timeout(HANDSHAKE_TIMEOUT, conn.ready()).await {
         Ok(Ok(())) => *up = true,
-        Ok(Err(nacre_common::Error::Denied(detail))) => return Ended::Refused(detail),
-        Ok(Err(error)) => return Ended::Again(error),
+        Ok(Err(nacre_common::Error::Denied(detail))) => return ConnectionEnd::Refused(detail),
+        Ok(Err(error)) => return ConnectionEnd::Again(error),
         Err(_) => {
             conn.abort();
-            return Ended::Again(nacre_common::Error::TimedOut("the handshake".into()));
+            return ConnectionEnd::Again(nacre_common::Error::TimedOut("the handshake".into()));
         }
     }
     let unsent = {
@@ -164,7 +164,7 @@ async fn serve(
     };
     // Late messages must not mix with those of the next connection.
     conn.abort();
-    Ended::Again(error)
+    ConnectionEnd::Again(error)
 }
 
 /// Ends a session that has received no map by `give_up`, if the client never had one.
@@ -180,7 +180,7 @@ async fn first_map(shared: &Shared, give_up: Instant) -> nacre_common::Error {
 /// Sends the commands that did not fit into the connection's queue, as it drains.
 async fn send_rest(shared: &Shared, conn: &Conn, mut unsent: Vec<u64>) -> nacre_common::Error {
     while !unsent.is_empty() {
-        sleep(FULL_QUEUE).await;
+        sleep(FULL_QUEUE_DELAY).await;
         unsent = super::commands::send_again(&shared.state.lock(), conn, unsent);
     }
     std::future::pending().await
@@ -191,7 +191,7 @@ async fn keep_ticket(shared: &Shared, conn: &Conn) -> nacre_common::Error {
     loop {
         let due = *shared.renew_at.lock();
         let forced = tokio::select! {
-            () = sleep_until(due.unwrap_or_else(|| Instant::now() + GRANT)) => false,
+            () = sleep_until(due.unwrap_or_else(|| Instant::now() + TICKET_TIMEOUT)) => false,
             () = shared.renew.notified() => true,
         };
         if !forced && due != *shared.renew_at.lock() {
@@ -206,7 +206,7 @@ async fn keep_ticket(shared: &Shared, conn: &Conn) -> nacre_common::Error {
             return nacre_common::Error::Closed;
         }
         // A slow answer is requested again; one that arrived has set a later time.
-        let _ = timeout(GRANT, shared.granted.notified()).await;
+        let _ = timeout(TICKET_TIMEOUT, shared.granted.notified()).await;
         sleep(LEAST_RENEWAL).await;
     }
 }
@@ -230,8 +230,8 @@ pub(super) fn subscribe(conn: &Conn, next_epoch: Epoch) {
 }
 
 /// Subscribes to the cluster log after the line `seen`, or from now on.
-pub(super) fn follow_log(conn: &Conn, follow: &LogFollow, seen: Option<u64>) {
-    let LogFollow { level, channel, .. } = follow;
+pub(super) fn follow_log(conn: &Conn, follow: &LogSubscription, seen: Option<u64>) {
+    let LogSubscription { level, channel, .. } = follow;
     let wanted = LogSubscribe { level: level.clone(), channel: channel.clone(), after: seen };
     if let Err(error) = conn.send(&wanted) {
         // The end of the connection is reported separately, and the next one subscribes again.
@@ -240,7 +240,7 @@ pub(super) fn follow_log(conn: &Conn, follow: &LogFollow, seen: Option<u64>) {
 }
 
 /// Uses a granted ticket from now on.
-pub(super) fn take_ticket(shared: &Arc<Shared>, conn: &Conn, reply: AuthTicketReply) {
+pub(super) fn install_ticket(shared: &Arc<Shared>, conn: &Conn, reply: AuthTicketReply) {
     if let Err(error) = granted(shared, reply) {
         tracing::error!(monitor = %conn.peer_addr(), %error, "the monitor grants no ticket");
         shared.session.send_if_modified(|session| {
@@ -269,7 +269,7 @@ fn granted(shared: &Arc<Shared>, reply: AuthTicketReply) -> Result<()> {
     };
     // At half of its life: the service keys outlive several tickets, so a slow monitor does no harm.
     let ttl = shared.config.snapshot().global.auth_service_ticket_ttl;
-    let (life, expired_secs) = ticket::life(ticket.expires_unix, now_unix(), ttl);
+    let (life, expired_secs) = ticket::ticket_lifetime(ticket.expires_unix, now_unix(), ttl);
     if let Some(notice) = shared.clock_notices.lock().on_grant(std::time::Instant::now(), expired_secs) {
         tracing::warn!(target: NOTICE_TARGET, "{notice}");
     }

@@ -1,8 +1,8 @@
 //! The thread that runs the connections and timers of sessions. Sessions may share one.
 //!
-//! It ends when its [`Network`] is dropped and every session on it has closed its connections.
+//! It ends when its [`NetworkThread`] is dropped and every session on it has closed its connections.
 
-use nacre_engine::{Error, Result, mark_engine_thread, on_engine_thread};
+use nacre_engine::{Error, Result, is_engine_thread, mark_engine_thread};
 use nacre_types::errno::Errno;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -13,16 +13,16 @@ use tokio::sync::mpsc;
 ///
 /// Callbacks run on it: one that blocks delays all sessions on the thread.
 #[derive(Debug)]
-pub struct Network {
+pub struct NetworkThread {
     handle: Handle,
     /// Keeps the thread running; each session's task holds a copy. `None` while this is dropped, and if the thread is the caller's.
     alive: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Network {
+impl NetworkThread {
     /// Starts a thread. Fails with [`Error::Configuration`] if the system has no threads or descriptors left.
-    pub fn start() -> Result<Arc<Network>> {
+    pub fn start() -> Result<Arc<NetworkThread>> {
         let system = |error: std::io::Error| Error::Configuration {
             errno: Errno(error.raw_os_error().unwrap_or(Errno::EAGAIN.0)),
             detail: format!("the client's thread can't be started: {error}"),
@@ -36,15 +36,15 @@ impl Network {
             runtime.block_on(ended.recv());
         };
         let thread = std::thread::Builder::new().name("nacre-client".into()).spawn(run).map_err(system)?;
-        Ok(Arc::new(Network { handle, alive: Some(alive), thread: Some(thread) }))
+        Ok(Arc::new(NetworkThread { handle, alive: Some(alive), thread: Some(thread) }))
     }
 
     /// The calling thread, which must be inside a single-threaded Tokio runtime. Operations that it starts complete without a thread
-    /// switch. It becomes an engine thread ([`on_engine_thread`]), which never blocks on an operation. When the runtime is dropped, its
+    /// switch. It becomes an engine thread ([`is_engine_thread`]), which never blocks on an operation. When the runtime is dropped, its
     /// sessions end.
-    pub fn of_this_thread() -> Arc<Network> {
+    pub fn of_this_thread() -> Arc<NetworkThread> {
         mark_engine_thread();
-        Arc::new(Network { handle: Handle::current(), alive: None, thread: None })
+        Arc::new(NetworkThread { handle: Handle::current(), alive: None, thread: None })
     }
 
     /// The thread's runtime.
@@ -62,10 +62,10 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for NetworkThread {
     fn drop(&mut self) {
         self.alive = None;
-        if let Some(thread) = self.thread.take().filter(|_| !on_engine_thread())
+        if let Some(thread) = self.thread.take().filter(|_| !is_engine_thread())
             && thread.join().is_err()
         {
             tracing::error!("the client's thread panicked");

@@ -4,7 +4,7 @@
 //! and an object that did not change is in one of the two. So an object that did not change is listed once, and a deleted one is not
 //! listed.
 
-use super::state::Done;
+use super::state::ReplyTarget;
 use super::{Shared, listing};
 use nacre_engine::engine::{Cursor, ListPage};
 use nacre_engine::{Error, Result};
@@ -90,7 +90,7 @@ async fn list_dirty(
     for _ in 0..TRIES {
         let op = Op::ListDirty { cursor: cursor.clone(), max, namespace: namespace.clone() };
         let request = listing(ObjectId::min_at_hash(pg.pool, pg.seed), op);
-        let reply = shared.operate_with(request, Done::Channel).await?;
+        let reply = shared.operate_with(request, ReplyTarget::Channel).await?;
         match reply.success() {
             Ok(mut reply) => return Ok(encoding::decode(&reply.output(0)?)?),
             Err(error) if error.errno() == Errno::EAGAIN => tokio::time::sleep(WAIT).await,

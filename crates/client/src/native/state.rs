@@ -1,11 +1,11 @@
 //! The state that the session's lock guards, and the delivery of completions outside the lock.
 
 use super::linger::Watcher;
-use crate::throttle::Share;
+use crate::throttle::ThrottleShare;
 use nacre_common::auth::{Credential, Ticket};
-use nacre_engine::engine::{CommandReply, LogFollow, OnReply};
+use nacre_engine::engine::{CommandReply, LogSubscription, OnReply};
 use nacre_engine::{Completer, Error, OpReply, Result};
-use nacre_objecter::{Answer, Objecter, Sent, Sink, Watches};
+use nacre_objecter::{Answer, Objecter, SendOutcome, Sink, Watches};
 use nacre_runtime::msgr::{Conn, ConnectTarget, Messenger, Policy};
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
@@ -17,26 +17,26 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// The state of a request for its completion.
-pub(super) struct Token {
+pub(super) struct RequestToken {
     /// Released before the caller receives the outcome, so that it can start the next request.
-    pub(super) share: Share,
-    pub(super) done: Done,
+    pub(super) share: ThrottleShare,
+    pub(super) done: ReplyTarget,
 }
 
 /// Receives the outcome of a request.
-pub(super) enum Done {
+pub(super) enum ReplyTarget {
     Channel(Completer<OpReply>),
     Callback(OnReply),
     Answer(Box<dyn FnOnce(Result<Answer>) + Send>),
 }
 
-impl Token {
+impl RequestToken {
     fn deliver(self, result: Result<Answer>) {
         drop(self.share);
         match self.done {
-            Done::Channel(completer) => completer.complete(result.map(op_reply)),
-            Done::Callback(callback) => callback(result.map(op_reply)),
-            Done::Answer(callback) => callback(result),
+            ReplyTarget::Channel(completer) => completer.complete(result.map(op_reply)),
+            ReplyTarget::Callback(callback) => callback(result.map(op_reply)),
+            ReplyTarget::Answer(callback) => callback(result),
         }
     }
 }
@@ -48,16 +48,16 @@ fn op_reply(answer: Answer) -> OpReply {
 
 /// Completions gathered under the lock. Most steps complete one request at most.
 #[derive(Default)]
-pub(super) struct Batch {
-    first: Option<(Token, Result<Answer>)>,
-    rest: Vec<(Token, Result<Answer>)>,
+pub(super) struct CompletionBatch {
+    first: Option<(RequestToken, Result<Answer>)>,
+    rest: Vec<(RequestToken, Result<Answer>)>,
     /// Commands whose connection was lost.
-    lost_commands: Vec<(OsdId, Command)>,
+    lost_commands: Vec<(OsdId, PendingCommand)>,
     lost_watches: Vec<(u64, Watcher, Error)>,
 }
 
-impl Batch {
-    fn push(&mut self, token: Token, result: Result<Answer>) {
+impl CompletionBatch {
+    fn push(&mut self, token: RequestToken, result: Result<Answer>) {
         match self.first {
             None => self.first = Some((token, result)),
             Some(_) => self.rest.push((token, result)),
@@ -84,7 +84,7 @@ impl Batch {
 }
 
 /// A command that waits for its answer.
-pub(super) struct Command {
+pub(super) struct PendingCommand {
     pub(super) message: MonCommand,
     /// Whether it is for the daemon itself instead of the cluster.
     pub(super) to_daemon: bool,
@@ -95,7 +95,7 @@ pub(super) struct Command {
 
 /// The state that more than one thread changes.
 pub(super) struct State {
-    pub(super) objecter: Objecter<Token>,
+    pub(super) objecter: Objecter<RequestToken>,
     pub(super) watches: Watches<Watcher>,
     messenger: Option<Messenger>,
     osds: HashMap<OsdId, Conn>,
@@ -103,23 +103,23 @@ pub(super) struct State {
     pub(super) ticket: Arc<Mutex<Option<Ticket>>>,
     next_command: u64,
     /// Sent to the monitors, and sent again on each new session.
-    pub(super) mon_commands: BTreeMap<u64, Command>,
+    pub(super) mon_commands: BTreeMap<u64, PendingCommand>,
     /// Sent once on a connection to an OSD.
-    pub(super) osd_commands: HashMap<u64, (OsdId, Command)>,
+    pub(super) osd_commands: HashMap<u64, (OsdId, PendingCommand)>,
     pub(super) mon: Option<Conn>,
     /// The local address from which a monitor was last reached.
     pub(super) ip: Option<IpAddr>,
     /// The follower of the cluster log, and the number of the last line received.
-    pub(super) log: Option<(LogFollow, Option<u64>)>,
+    pub(super) log: Option<(LogSubscription, Option<u64>)>,
 }
 
 /// The objecter's environment: connections to send on, and the batch of completions.
-pub(super) struct Outside<'a> {
+pub(super) struct ObjecterSink<'a> {
     messenger: Option<&'a Messenger>,
     osds: &'a mut HashMap<OsdId, Conn>,
-    osd_commands: &'a mut HashMap<u64, (OsdId, Command)>,
+    osd_commands: &'a mut HashMap<u64, (OsdId, PendingCommand)>,
     ticket: &'a Arc<Mutex<Option<Ticket>>>,
-    batch: &'a mut Batch,
+    batch: &'a mut CompletionBatch,
 }
 
 impl State {
@@ -139,12 +139,15 @@ impl State {
         }
     }
 
-    pub(super) fn attach(&mut self, messenger: Messenger) {
+    pub(super) fn set_messenger(&mut self, messenger: Messenger) {
         self.messenger = Some(messenger);
     }
 
-    pub(super) fn split<'a>(&'a mut self, batch: &'a mut Batch) -> (&'a mut Objecter<Token>, Outside<'a>) {
-        let outside = Outside {
+    pub(super) fn split<'a>(
+        &'a mut self,
+        batch: &'a mut CompletionBatch,
+    ) -> (&'a mut Objecter<RequestToken>, ObjecterSink<'a>) {
+        let outside = ObjecterSink {
             messenger: self.messenger.as_ref(),
             osds: &mut self.osds,
             osd_commands: &mut self.osd_commands,
@@ -168,7 +171,12 @@ impl State {
     /// Handles the end of a connection. If it was the one in use to an OSD, the OSD's requests wait to be resent and its
     /// commands fail; returns the OSD. This is one step: a request that another thread starts in between would open the
     /// next connection and overtake earlier requests.
-    pub(super) fn on_reset(&mut self, conn: &Conn, now_ms: u64, batch: &mut Batch) -> Option<OsdId> {
+    pub(super) fn on_reset(
+        &mut self,
+        conn: &Conn,
+        now_ms: u64,
+        batch: &mut CompletionBatch,
+    ) -> Option<OsdId> {
         let osd = self.osd_at(conn)?;
         self.osds.remove(&osd);
         self.objecter.on_reset(osd, now_ms);
@@ -181,7 +189,7 @@ impl State {
         self.next_command
     }
 
-    pub(super) fn take_commands(&mut self) -> (Vec<Command>, Vec<Command>) {
+    pub(super) fn take_commands(&mut self) -> (Vec<PendingCommand>, Vec<PendingCommand>) {
         let mon = std::mem::take(&mut self.mon_commands).into_values().collect();
         let osds = std::mem::take(&mut self.osd_commands).into_values().map(|(_, command)| command).collect();
         (mon, osds)
@@ -189,7 +197,11 @@ impl State {
 }
 
 /// Removes the commands whose answers were lost with a connection to an OSD.
-fn lose_commands(commands: &mut HashMap<u64, (OsdId, Command)>, osd: OsdId, batch: &mut Batch) {
+fn lose_commands(
+    commands: &mut HashMap<u64, (OsdId, PendingCommand)>,
+    osd: OsdId,
+    batch: &mut CompletionBatch,
+) {
     batch.lost_commands.extend(commands.extract_if(|_, (to, _)| *to == osd).map(|(_, lost)| lost));
 }
 
@@ -220,17 +232,19 @@ fn connection(
     Ok(conn)
 }
 
-impl Sink<Token> for Outside<'_> {
-    fn send(&mut self, osd: OsdId, addr: SocketAddr, request: &OsdRequest) -> Sent {
+impl Sink<RequestToken> for ObjecterSink<'_> {
+    fn send(&mut self, osd: OsdId, addr: SocketAddr, request: &OsdRequest) -> SendOutcome {
         let conn = match connection(self.messenger, self.osds, self.ticket, osd, addr) {
             Ok(conn) => conn,
-            Err(error) => return Sent::Refused(error),
+            Err(error) => return SendOutcome::Refused(error),
         };
         match conn.send(request) {
             // If the connection is closed, either its reset is reported or the session has ended. Both complete the request.
-            Ok(()) | Err(nacre_common::Error::Closed) => Sent::Queued,
-            Err(nacre_common::Error::Full) => Sent::Full,
-            Err(error) => Sent::Refused(Error::Invalid { errno: Errno::E2BIG, detail: error.to_string() }),
+            Ok(()) | Err(nacre_common::Error::Closed) => SendOutcome::Queued,
+            Err(nacre_common::Error::Full) => SendOutcome::Full,
+            Err(error) => {
+                SendOutcome::Refused(Error::Invalid { errno: Errno::E2BIG, detail: error.to_string() })
+            }
         }
     }
 
@@ -242,7 +256,7 @@ impl Sink<Token> for Outside<'_> {
         lose_commands(self.osd_commands, osd, self.batch);
     }
 
-    fn complete(&mut self, token: Token, result: Result<Answer>) {
+    fn complete(&mut self, token: RequestToken, result: Result<Answer>) {
         self.batch.push(token, result);
     }
 }
@@ -250,7 +264,7 @@ impl Sink<Token> for Outside<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::Network;
+    use crate::native::NetworkThread;
     use bytes::Bytes;
     use nacre_common::config::ConfigBuilder;
     use nacre_engine::Pending;
@@ -276,8 +290,8 @@ mod tests {
     struct World {
         state: State,
         map: OsdMap,
-        batch: Batch,
-        _network: Arc<Network>,
+        batch: CompletionBatch,
+        _network: Arc<NetworkThread>,
     }
 
     /// Three OSDs; the first is the primary of a pool's one PG.
@@ -305,14 +319,14 @@ mod tests {
     impl World {
         /// A session with a map of OSDs that do not answer.
         fn new() -> World {
-            let network = Network::start().unwrap();
+            let network = NetworkThread::start().unwrap();
             let config = ConfigBuilder::new(EntityName::client("admin")).build().unwrap();
             let messenger =
                 Messenger::builder(&config).lane(network.handle().clone(), Arc::new(Deaf)).build().unwrap();
             let mut state = State::new(ClientId(7));
-            state.attach(messenger);
+            state.set_messenger(messenger);
             let map = map();
-            let mut world = World { state, map, batch: Batch::default(), _network: network };
+            let mut world = World { state, map, batch: CompletionBatch::default(), _network: network };
             world.publish(|_| {});
             world
         }
@@ -335,7 +349,8 @@ mod tests {
                 deadline_ms: None,
                 tier: None,
             };
-            let token = Token { share: Share::default(), done: Done::Answer(Box::new(|_| {})) };
+            let token =
+                RequestToken { share: ThrottleShare::default(), done: ReplyTarget::Answer(Box::new(|_| {})) };
             let (objecter, mut outside) = self.state.split(&mut self.batch);
             objecter.submit(submission, token, 0, &mut outside);
         }
@@ -345,7 +360,7 @@ mod tests {
             let (done, pending) = Pending::channel();
             let tid = self.state.next_command();
             let message = MonCommand { tid, cmd: String::new(), input: Bytes::new() };
-            let command = Command { message, to_daemon: true, done, deadline_ms: None };
+            let command = PendingCommand { message, to_daemon: true, done, deadline_ms: None };
             self.state.osd_commands.insert(tid, (osd, command));
             pending
         }

@@ -4,13 +4,13 @@ use nacre_types::OsdId;
 use std::time::{Duration, Instant};
 
 /// A ticket that is refused within this time after its grant has not expired by the monitor's clock.
-const FRESH: Duration = Duration::from_secs(3);
+const FRESH_TICKET_AGE: Duration = Duration::from_secs(3);
 /// The minimum time between two notices.
 const BETWEEN_NOTICES: Duration = Duration::from_secs(60);
 
 /// Returns the remaining life of a ticket that was just granted, and, if it has expired by this machine's clock, by how many seconds. An
 /// expired ticket lives for `ttl`, the configured lifetime: the clock is wrong, and an immediate renewal does not help.
-pub(super) fn life(expires_unix: u64, now_unix: u64, ttl: Duration) -> (Duration, Option<u64>) {
+pub(super) fn ticket_lifetime(expires_unix: u64, now_unix: u64, ttl: Duration) -> (Duration, Option<u64>) {
     match expires_unix.checked_sub(now_unix) {
         Some(secs) => (Duration::from_secs(secs), None),
         None => (ttl, Some(now_unix - expires_unix)),
@@ -39,7 +39,7 @@ impl ClockNotices {
     /// expired.
     pub(super) fn on_refusal(&mut self, now: Instant, osd: OsdId, why: &str) -> Option<String> {
         let age = now.saturating_duration_since(self.granted?);
-        let fresh = age < FRESH && self.may_tell(now);
+        let fresh = age < FRESH_TICKET_AGE && self.may_tell(now);
         fresh.then(|| {
             let age = age.as_secs_f64();
             format!("{osd} refuses the ticket that the monitor granted {age:.1} s ago, trying again: {why}")
@@ -63,9 +63,9 @@ mod tests {
 
     #[test]
     fn a_wrong_clock_does_not_shorten_a_tickets_life_to_nothing() {
-        assert_eq!(life(1000, 400, TTL), (Duration::from_secs(600), None));
-        assert_eq!(life(1000, 1000, TTL), (Duration::ZERO, None));
-        assert_eq!(life(1000, 8200, TTL), (TTL, Some(7200)));
+        assert_eq!(ticket_lifetime(1000, 400, TTL), (Duration::from_secs(600), None));
+        assert_eq!(ticket_lifetime(1000, 1000, TTL), (Duration::ZERO, None));
+        assert_eq!(ticket_lifetime(1000, 8200, TTL), (TTL, Some(7200)));
     }
 
     #[test]
@@ -74,7 +74,11 @@ mod tests {
         let start = Instant::now();
         assert_eq!(notices.on_refusal(start, OsdId(3), "no ticket"), None, "nothing was granted yet");
         assert_eq!(notices.on_grant(start, None), None);
-        assert_eq!(notices.on_refusal(start + FRESH, OsdId(3), "expired"), None, "it may have run out");
+        assert_eq!(
+            notices.on_refusal(start + FRESH_TICKET_AGE, OsdId(3), "expired"),
+            None,
+            "it may have run out"
+        );
         let told = notices.on_refusal(start + Duration::from_millis(200), OsdId(3), "expired 7200 s ago");
         let expected =
             "osd.3 refuses the ticket that the monitor granted 0.2 s ago, trying again: expired 7200 s ago";

@@ -67,7 +67,7 @@ pub fn check_banner(banner: &[u8; BANNER_BYTES]) -> Result<u16, String> {
 
 /// The identity that a connecting side claims. The handshake proves it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Claim {
+pub enum ClaimedIdentity {
     /// The entity, by its key.
     Key(EntityName),
     /// The entity that the ticket names.
@@ -76,7 +76,7 @@ pub enum Claim {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Hello {
-    claim: Claim,
+    claim: ClaimedIdentity,
     /// Connection modes by preference: 1 crc, 2 secure.
     modes: Vec<u8>,
     /// The entity that the connecting side expects to reach.
@@ -92,20 +92,20 @@ struct Welcome {
 
 /// A refusal on the wire.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct AuthRefusal {
     /// Whether a new ticket would help.
     pub expired: bool,
     /// The reason.
     pub text: String,
 }
 
-impl Refusal {
+impl AuthRefusal {
     /// Returns the refusal that the other side receives for `error`.
-    pub fn of(error: &Error) -> Refusal {
+    pub fn of(error: &Error) -> AuthRefusal {
         match error {
-            Error::Expired(text) => Refusal { expired: true, text: text.clone() },
-            Error::Denied(text) => Refusal { expired: false, text: text.clone() },
-            other => Refusal { expired: false, text: other.to_string() },
+            Error::Expired(text) => AuthRefusal { expired: true, text: text.clone() },
+            Error::Denied(text) => AuthRefusal { expired: false, text: text.clone() },
+            other => AuthRefusal { expired: false, text: other.to_string() },
         }
     }
 
@@ -159,13 +159,13 @@ fn builder(prologue: &[u8]) -> Result<snow::Builder<'_>> {
 }
 
 /// The keys after the handshake.
-pub struct Transport {
+pub struct TransportKeys {
     state: StatelessTransportState,
     /// The protection of the messages.
     pub mode: ConnMode,
 }
 
-impl Transport {
+impl TransportKeys {
     /// Seals `plain` as record number `nonce` of this direction, appending to `out`.
     pub fn seal(&self, nonce: u64, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
@@ -209,10 +209,10 @@ impl Initiator {
     ) -> Result<(Initiator, Vec<u8>, Vec<u8>)> {
         let (claim, claimed, psk, modes) = match credential {
             Credential::Key { entity, key } => {
-                (Claim::Key(entity.clone()), entity, key.session_key(), vec![ConnMode::Secure])
+                (ClaimedIdentity::Key(entity.clone()), entity, key.session_key(), vec![ConnMode::Secure])
             }
             Credential::Ticket(ticket) => (
-                Claim::Ticket(ticket.blob.clone()),
+                ClaimedIdentity::Ticket(ticket.blob.clone()),
                 &ticket.entity,
                 ticket.session_key.clone(),
                 modes.to_vec(),
@@ -238,7 +238,7 @@ impl Initiator {
     }
 
     /// Handles Noise 2, which proves that the other side knows the secret.
-    pub fn finish(mut self, second: &[u8]) -> Result<(Transport, Peer)> {
+    pub fn finish(mut self, second: &[u8]) -> Result<(TransportKeys, Peer)> {
         let mut plain = vec![0; second.len()];
         let length = self
             .noise
@@ -257,24 +257,24 @@ impl Initiator {
             key_fingerprint: 0,
             expires_unix: None,
         };
-        Ok((Transport { state, mode }, peer))
+        Ok((TransportKeys { state, mode }, peer))
     }
 }
 
 /// The identity that a Hello claims, for logs. It is unproven; control characters are removed.
 pub fn claimed_name(hello: &[u8]) -> String {
     match decode::<Hello>("handshake", hello) {
-        Ok(Hello { claim: Claim::Key(entity), .. }) => {
+        Ok(Hello { claim: ClaimedIdentity::Key(entity), .. }) => {
             entity.to_string().chars().filter(|c| !c.is_control()).take(64).collect()
         }
-        Ok(Hello { claim: Claim::Ticket(_), .. }) => "(ticket)".to_owned(),
+        Ok(Hello { claim: ClaimedIdentity::Ticket(_), .. }) => "(ticket)".to_owned(),
         Err(_) => "(unreadable)".to_owned(),
     }
 }
 
 /// The identity of the accepting side.
 #[derive(Debug, Clone)]
-pub struct Identity {
+pub struct ServerIdentity {
     /// Its entity.
     pub entity: EntityName,
     /// Identifies its process.
@@ -282,16 +282,16 @@ pub struct Identity {
 }
 
 /// The accepting side: answers Hello and Noise 1 with Noise 2. `modes` returns the modes allowed for a peer. The peer is
-/// authenticated once it has sent a record that [`Transport::open`] accepts.
+/// authenticated once it has sent a record that [`TransportKeys::open`] accepts.
 pub fn respond(
     verifier: &Verifier,
-    me: &Identity,
+    me: &ServerIdentity,
     modes: impl FnOnce(&EntityName) -> Vec<ConnMode>,
     banners: [&[u8; BANNER_BYTES]; 2],
     hello_record: &[u8],
     first: &[u8],
     now_unix: u64,
-) -> Result<(Transport, Peer, Vec<u8>)> {
+) -> Result<(TransportKeys, Peer, Vec<u8>)> {
     let hello: Hello = decode("handshake", hello_record)?;
     let (peer, psk) = verifier.verify(&hello.claim, now_unix)?;
     let prologue = [&banners[0][..], banners[1], hello_record].concat();
@@ -307,8 +307,8 @@ pub fn respond(
         return Err(Error::Denied(format!("{target} was wanted, but this is {}", me.entity)));
     }
     let allowed = match hello.claim {
-        Claim::Key(_) => vec![ConnMode::Secure],
-        Claim::Ticket(_) => modes(&peer.entity),
+        ClaimedIdentity::Key(_) => vec![ConnMode::Secure],
+        ClaimedIdentity::Ticket(_) => modes(&peer.entity),
     };
     let mode = hello
         .modes
@@ -321,5 +321,5 @@ pub fn respond(
     let length = noise.write_message(&welcome, &mut second).map_err(noise_error("noise message 2"))?;
     second.truncate(length);
     let state = noise.into_stateless_transport_mode().map_err(noise_error("noise state"))?;
-    Ok((Transport { state, mode }, peer, second))
+    Ok((TransportKeys { state, mode }, peer, second))
 }

@@ -68,7 +68,7 @@ impl Keyring {
         parsed
     }
 
-    fn from_sections(path: &Path, sections: &[(String, Vec<crate::config::Entry>)]) -> Result<Keyring> {
+    fn from_sections(path: &Path, sections: &[(String, Vec<crate::config::ConfEntry>)]) -> Result<Keyring> {
         let syntax = |line, reason: String| Error::Syntax { file: path.to_owned(), line, reason };
         let mut keyring = Keyring::new();
         for (name, lines) in sections {

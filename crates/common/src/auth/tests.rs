@@ -1,4 +1,6 @@
-use super::handshake::{Identity, Initiator, MAX_RECORD_BYTES, Transport, banner, check_banner, respond};
+use super::handshake::{
+    Initiator, MAX_RECORD_BYTES, ServerIdentity, TransportKeys, banner, check_banner, respond,
+};
 use super::*;
 use crate::config::ConfigBuilder;
 use crate::options::kinds::ConnMode;
@@ -13,8 +15,8 @@ fn admin() -> EntityName {
     EntityName::client("admin")
 }
 
-fn me() -> Identity {
-    Identity { entity: EntityName::osd(OsdId(3)), nonce: 42 }
+fn me() -> ServerIdentity {
+    ServerIdentity { entity: EntityName::osd(OsdId(3)), nonce: 42 }
 }
 
 fn body(expires_unix: u64) -> TicketBody {
@@ -36,7 +38,7 @@ fn shake(
     allowed: &[ConnMode],
     target: Option<EntityName>,
     tamper: impl Fn(&mut Vec<u8>, &mut Vec<u8>),
-) -> Result<((Transport, Peer), (Transport, Peer))> {
+) -> Result<((TransportKeys, Peer), (TransportKeys, Peer))> {
     let banners = [&banner(), &banner()];
     let (initiator, mut hello, mut first) =
         Initiator::start(credential, offered, target.as_ref(), banners).unwrap();
@@ -169,7 +171,7 @@ fn refused_tickets_say_by_how_much_the_clocks_differ() {
     // A service checks its own clock by the ticket granted to it.
     let own = ServiceKeys::new(10);
     own.update(keys.keys().to_vec());
-    let granted = own.open_granted(&keys.seal(body(NOW - 7200)).unwrap().blob).unwrap();
+    let granted = own.open_ignoring_time(&keys.seal(body(NOW - 7200)).unwrap().blob).unwrap();
     let difference = |now| own.clock_difference(&granted, now).map(|difference| difference.to_string());
     assert_eq!((difference(NOW + 10), difference(NOW - 10)), (None, None));
     assert_eq!(difference(NOW + 7200).as_deref(), Some("7200 s ahead of"));

@@ -226,7 +226,7 @@ impl ServiceKeys {
     }
 
     /// When a ticket that expires at `expires_unix` is no longer accepted, seconds since 1970.
-    pub(super) fn runs_out(&self, expires_unix: u64) -> u64 {
+    pub(super) fn accepted_until(&self, expires_unix: u64) -> u64 {
         expires_unix.saturating_add(self.skew_secs)
     }
 
@@ -234,7 +234,7 @@ impl ServiceKeys {
     pub fn unseal(&self, blob: &[u8], now_unix: u64) -> Result<TicketBody> {
         let body = unseal(&self.keys.load(), blob)?;
         let TicketBody { entity, issued_unix, expires_unix, .. } = &body;
-        if now_unix > self.runs_out(*expires_unix) {
+        if now_unix > self.accepted_until(*expires_unix) {
             // The ticket is old, or this clock is ahead; its holder knows when it was granted.
             return Err(Error::Expired(format!(
                 "by the clock of this service the ticket of {entity} was issued {0} s ago and expired {1} s ago; if the \
@@ -255,7 +255,7 @@ impl ServiceKeys {
     }
 
     /// Opens a ticket regardless of the time, for one that the monitor has just granted to this service itself.
-    pub fn open_granted(&self, blob: &[u8]) -> Result<TicketBody> {
+    pub fn open_ignoring_time(&self, blob: &[u8]) -> Result<TicketBody> {
         unseal(&self.keys.load(), blob)
     }
 

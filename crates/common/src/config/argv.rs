@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// The kind of program. It determines the default entity and the meaning of `-i`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
+pub enum ProgramKind {
     /// A daemon of this kind; `-i` sets its id.
     Daemon(EntityKind),
     /// A tool, `client.admin` by default; the tool itself handles `-i` (`ceph -i FILE`).
@@ -17,18 +17,20 @@ pub enum Program {
 
 /// Options by name, in order. Secrets print as dots.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Settings(pub Vec<(String, String)>);
+pub struct OptionSettings(pub Vec<(String, String)>);
 
-impl Settings {
+impl OptionSettings {
     /// Adds a setting. The last one of a name counts.
     pub fn push(&mut self, pair: (String, String)) {
         self.0.push(pair);
     }
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for OptionSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.0.iter().map(|(name, value)| (name, options::shown(name, value)))).finish()
+        f.debug_map()
+            .entries(self.0.iter().map(|(name, value)| (name, options::redacted(name, value))))
+            .finish()
     }
 }
 
@@ -42,9 +44,9 @@ pub struct Invocation {
     /// `-c FILE`.
     pub conf: Option<PathBuf>,
     /// Options by name. The last one of a name counts.
-    pub options: Settings,
+    pub options: OptionSettings,
     /// The same from `CEPH_ARGS`.
-    pub env: Settings,
+    pub env: OptionSettings,
     /// Arguments that are not shared by all programs: verbs, their arguments and flags, in order.
     pub rest: Vec<String>,
 }
@@ -63,12 +65,12 @@ struct Parsed {
 /// `--name`, `--id`, `--user`, `-i` (daemons), `-m`, `-k`, `--keyring`, `--cluster`, and every option of the table as
 /// `--option-name value` or `--option_name=value`; a switch may have no value, or be `--no-option`. Everything from `--` on,
 /// and all other arguments, are left in `rest`.
-pub fn parse_argv(program: Program, args: &[String], ceph_args: Option<&str>) -> Result<Invocation> {
+pub fn parse_argv(program: ProgramKind, args: &[String], ceph_args: Option<&str>) -> Result<Invocation> {
     let env = parse(program, &split_args(ceph_args.unwrap_or_default())?)?;
     let line = parse(program, args)?;
     let kind = match program {
-        Program::Daemon(kind) => kind,
-        Program::Client => EntityKind::Client,
+        ProgramKind::Daemon(kind) => kind,
+        ProgramKind::Client => EntityKind::Client,
     };
     let entity = |parsed: &Parsed| match (&parsed.name, &parsed.id) {
         (Some(name), _) => Some(name.clone()),
@@ -80,13 +82,13 @@ pub fn parse_argv(program: Program, args: &[String], ceph_args: Option<&str>) ->
         entity: entity(&line).or_else(|| entity(&env)).unwrap_or_else(|| EntityName::new(kind, default_id)),
         cluster: line.cluster.or(env.cluster).unwrap_or_else(|| "ceph".to_owned()),
         conf: line.conf.or(env.conf),
-        options: Settings(line.options),
-        env: Settings(env.options),
+        options: OptionSettings(line.options),
+        env: OptionSettings(env.options),
         rest: if env.rest.is_empty() { line.rest } else { [env.rest, line.rest].concat() },
     })
 }
 
-fn parse(program: Program, args: &[String]) -> Result<Parsed> {
+fn parse(program: ProgramKind, args: &[String]) -> Result<Parsed> {
     let mut out = Parsed::default();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -112,7 +114,7 @@ fn parse(program: Program, args: &[String]) -> Result<Parsed> {
                 out.name = Some(text.parse().map_err(|e| Error::Usage(format!("{flag}: {e}")))?);
             }
             "--id" | "--user" => out.id = Some(value()?),
-            "-i" if matches!(program, Program::Daemon(_)) => out.id = Some(value()?),
+            "-i" if matches!(program, ProgramKind::Daemon(_)) => out.id = Some(value()?),
             "--cluster" => out.cluster = Some(value()?),
             "-m" | "--mon-host" | "--mon_host" => out.options.push(("mon_host".to_owned(), value()?)),
             "-k" | "--keyring" => out.options.push(("keyring".to_owned(), value()?)),

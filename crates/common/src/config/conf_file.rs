@@ -5,7 +5,7 @@
 //! belong to `[global]`.
 
 use crate::error::{Error, Result};
-use crate::options::{normalize_name, shown};
+use crate::options::{normalize_name, redacted};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ const MAX_BYTES: u64 = 4 << 20;
 
 /// One `name = value` line. Secrets print as dots.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct ConfEntry {
     /// The name, normalised.
     pub name: String,
     /// The value, quotes and comments removed.
@@ -23,9 +23,9 @@ pub struct Entry {
     pub line: usize,
 }
 
-impl fmt::Debug for Entry {
+impl fmt::Debug for ConfEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {:?}", self.name, shown(&self.name, &self.value))
+        write!(f, "{} = {:?}", self.name, redacted(&self.name, &self.value))
     }
 }
 
@@ -33,7 +33,7 @@ impl fmt::Debug for Entry {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfFile {
     path: PathBuf,
-    sections: Vec<(String, Vec<Entry>)>,
+    sections: Vec<(String, Vec<ConfEntry>)>,
 }
 
 impl ConfFile {
@@ -98,12 +98,12 @@ impl ConfFile {
                 return Err(file.syntax(line, format!("'{}' is not an option name", short(&name))));
             }
             let value = unquote(value.trim()).map_err(|reason| file.syntax(line, reason))?;
-            file.entries(&current).push(Entry { name, value, line });
+            file.entries(&current).push(ConfEntry { name, value, line });
         }
         Ok(file)
     }
 
-    fn entries(&mut self, section: &str) -> &mut Vec<Entry> {
+    fn entries(&mut self, section: &str) -> &mut Vec<ConfEntry> {
         let at = self.sections.iter().position(|(name, _)| name == section).unwrap_or_else(|| {
             self.sections.push((section.to_owned(), Vec::new()));
             self.sections.len() - 1
@@ -117,7 +117,7 @@ impl ConfFile {
     }
 
     /// The sections with their lines.
-    pub(crate) fn into_sections(self) -> Vec<(String, Vec<Entry>)> {
+    pub(crate) fn into_sections(self) -> Vec<(String, Vec<ConfEntry>)> {
         self.sections
     }
 
@@ -127,7 +127,7 @@ impl ConfFile {
     }
 
     /// Returns a section's lines; none if it is missing. The last one of a name counts.
-    pub fn section(&self, name: &str) -> &[Entry] {
+    pub fn section(&self, name: &str) -> &[ConfEntry] {
         self.sections.iter().find(|(section, _)| section == name).map_or(&[], |(_, entries)| entries)
     }
 

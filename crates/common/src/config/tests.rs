@@ -69,7 +69,7 @@ fn layers_override_each_other_in_cephs_order() {
 
     let line = args("--osd-max-backfills 6 --id 0");
     let mut invocation =
-        parse_argv(Program::Daemon(EntityKind::Osd), &line, Some("--osd_max_backfills=5 --debug-osd=20"))
+        parse_argv(ProgramKind::Daemon(EntityKind::Osd), &line, Some("--osd_max_backfills=5 --debug-osd=20"))
             .unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c.conf");
@@ -138,7 +138,7 @@ fn startup_options_wait_for_a_restart_once_started() {
     assert_eq!(config.get().osd.osd_op_num_shards, 2);
     config.mark_started();
     let changed = config.set_mon_values([("osd_op_num_shards", "3"), ("osd_max_backfills", "4")]).unwrap();
-    assert_eq!(changed, Changed::from(["osd_max_backfills"]));
+    assert_eq!(changed, ChangedOptions::from(["osd_max_backfills"]));
     assert_eq!(config.get().osd.osd_op_num_shards, 2);
     let shown = config.show().into_iter().find(|s| s.name == "osd_op_num_shards").unwrap();
     assert_eq!((shown.value.as_str(), shown.pending.as_deref()), ("2", Some("3")));
@@ -176,7 +176,7 @@ fn unknown_options_are_refused_on_set_and_skipped_in_files() {
 fn secrets_are_never_shown() {
     let secret = "AQBSdFhcAAAAABAAEm+vBQ0tEyVmXPjNhDl9zw==";
     let line = [format!("--key={secret}")];
-    let invocation = parse_argv(Program::Client, &line, Some(&line[0])).unwrap();
+    let invocation = parse_argv(ProgramKind::Client, &line, Some(&line[0])).unwrap();
     let file = conf(&format!("[global]\nkey = {secret}\n"));
     let builder = ConfigBuilder::new(osd(0)).conf_file(file.clone()).set("key", secret);
     let config = builder.clone().build().unwrap();
@@ -194,7 +194,7 @@ fn secrets_are_never_shown() {
 fn command_lines_are_taken_apart_as_ceph_does() {
     let parsed = |program, line: &str| parse_argv(program, &args(line), None).unwrap();
     let client = parsed(
-        Program::Client,
+        ProgramKind::Client,
         "-c /x.conf --id bob -m 127.0.0.1:40300 -k ring -p pool --no-mon-allow-pool-delete put -i file -- --id no",
     );
     assert_eq!(client.entity.to_string(), "client.bob");
@@ -206,14 +206,14 @@ fn command_lines_are_taken_apart_as_ceph_does() {
         [("mon_host", "127.0.0.1:40300"), ("keyring", "ring"), ("mon_allow_pool_delete", "false")]
     );
     let daemon =
-        parsed(Program::Daemon(EntityKind::Osd), "-i 3 --ms_crc_data --osd-data=/d --cluster east -f");
+        parsed(ProgramKind::Daemon(EntityKind::Osd), "-i 3 --ms_crc_data --osd-data=/d --cluster east -f");
     assert_eq!((daemon.entity, daemon.cluster.as_str()), (osd(3), "east"));
     assert_eq!(daemon.rest, ["-f"]);
     assert_eq!(daemon.options.0[0], ("ms_crc_data".to_owned(), "true".to_owned()));
-    assert_eq!(parsed(Program::Client, "").entity.to_string(), "client.admin");
-    assert_eq!(parsed(Program::Client, "-n osd.7").entity, osd(7));
-    assert!(parse_argv(Program::Client, &args("--name"), None).is_err());
-    assert!(parse_argv(Program::Client, &args("--osd-max-backfills x"), None).is_err());
+    assert_eq!(parsed(ProgramKind::Client, "").entity.to_string(), "client.admin");
+    assert_eq!(parsed(ProgramKind::Client, "-n osd.7").entity, osd(7));
+    assert!(parse_argv(ProgramKind::Client, &args("--name"), None).is_err());
+    assert!(parse_argv(ProgramKind::Client, &args("--osd-max-backfills x"), None).is_err());
 }
 
 proptest! {

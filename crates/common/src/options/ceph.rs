@@ -45,7 +45,7 @@ pub fn ceph_option(name: &str) -> Option<CephOption> {
 }
 
 /// The names of all options of Ceph that the option table does not have, sorted.
-pub fn ceph_only_names() -> Vec<&'static str> {
+pub fn ceph_only_options() -> Vec<&'static str> {
     let names = recorded().map(|option| option.name);
     let mut names: Vec<&str> = names.filter(|name| find(name).is_none()).collect();
     names.sort_unstable();
@@ -66,6 +66,6 @@ mod tests {
         assert_eq!(default("err_to_stderr", true), Some("true"));
         assert_eq!(default("osd_pool_default_size", false), None, "in the option table");
         assert_eq!(default("nonesuch", false), None);
-        assert!(ceph_only_names().len() > 1000);
+        assert!(ceph_only_options().len() > 1000);
     }
 }

@@ -17,10 +17,10 @@ option_group! {
     debug_memstore: Debug = "1/5", "Debug level of MemStore" [runtime()];
     debug_filestore: Debug = "1/3", "Debug level of FileStore" [runtime()];
     debug_rocksdb: Debug = "4/5", "Debug level of RocksDB"
-        [runtime(), advisory("its code logs nothing")];
+        [runtime(), advisory("the component logs nothing")];
     debug_crush: Debug = "1/1", "Debug level of CRUSH"
-        [runtime(), advisory("its code logs nothing")];
+        [runtime(), advisory("the component logs nothing")];
     debug_objecter: Debug = "0/1", "Debug level of the objecter"
-        [runtime(), advisory("its code logs nothing")];
+        [runtime(), advisory("the component logs nothing")];
     debug_rados: Debug = "0/5", "Debug level of librados" [runtime()];
 }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use zeroize::Zeroizing;
 
 /// A kind of value: Ceph's type for users, a Rust type for code.
-pub trait Kind {
+pub trait OptionKind {
     /// The type that code reads.
     type Value: Clone + fmt::Debug + PartialEq + Send + Sync;
     /// The type that `config help` shows.
@@ -69,7 +69,7 @@ macro_rules! kind {
         $(#[$doc])*
         #[derive(Debug)]
         pub enum $name {}
-        impl Kind for $name {
+        impl OptionKind for $name {
             type Value = $value;
             const TYPE: OptionType = OptionType::$ty;
             fn read(text: &str) -> Result<$value, String> { ($read)(text) }
@@ -163,7 +163,7 @@ impl fmt::Debug for SecretText {
 #[derive(Debug)]
 pub enum Secret {}
 
-impl Kind for Secret {
+impl OptionKind for Secret {
     type Value = SecretText;
     const TYPE: OptionType = OptionType::Str;
     const SECRET: bool = true;
@@ -394,7 +394,7 @@ macro_rules! choice {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(self.as_str()) }
         }
 
-        impl Kind for $name {
+        impl OptionKind for $name {
             type Value = $name;
             const TYPE: OptionType = OptionType::Str;
             const CHOICES: &'static [&'static str] = &[$($text),*];
@@ -546,7 +546,7 @@ pub enum ConnMode {
 #[derive(Debug)]
 pub enum ConnModes {}
 
-impl Kind for ConnModes {
+impl OptionKind for ConnModes {
     type Value = Vec<ConnMode>;
     const TYPE: OptionType = OptionType::Str;
 

@@ -1,6 +1,6 @@
 //! One row of the option table.
 
-use super::kinds::Kind;
+use super::kinds::OptionKind;
 use crate::error::{Error, Result};
 use nacre_types::support::Support;
 
@@ -49,7 +49,7 @@ impl OptionType {
 
 /// The audience of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
+pub enum OptionLevel {
     /// All operators.
     Basic,
     /// Operators who know the consequences.
@@ -58,20 +58,20 @@ pub enum Level {
     Dev,
 }
 
-impl Level {
+impl OptionLevel {
     /// Ceph's spelling.
     pub fn as_str(self) -> &'static str {
         match self {
-            Level::Basic => "basic",
-            Level::Advanced => "advanced",
-            Level::Dev => "dev",
+            OptionLevel::Basic => "basic",
+            OptionLevel::Advanced => "advanced",
+            OptionLevel::Dev => "dev",
         }
     }
 }
 
 /// A service that reads an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Service {
+pub enum OptionService {
     /// Every program.
     Common,
     /// The map authority.
@@ -84,22 +84,22 @@ pub enum Service {
     Rgw,
 }
 
-impl Service {
+impl OptionService {
     /// Ceph's spelling.
     pub fn as_str(self) -> &'static str {
         match self {
-            Service::Common => "common",
-            Service::Mon => "mon",
-            Service::Osd => "osd",
-            Service::Rados => "rados",
-            Service::Rgw => "rgw",
+            OptionService::Common => "common",
+            OptionService::Mon => "mon",
+            OptionService::Osd => "osd",
+            OptionService::Rados => "rados",
+            OptionService::Rgw => "rgw",
         }
     }
 }
 
 /// When an option may be set, as Ceph's flags of the same names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Flags {
+pub struct OptionFlags {
     /// May change while the daemon runs, although its type suggests otherwise.
     pub runtime: bool,
     /// Takes effect only at the next start.
@@ -120,7 +120,7 @@ pub struct OptionSpec {
     /// The type.
     pub ty: OptionType,
     /// Its audience.
-    pub level: Level,
+    pub level: OptionLevel,
     /// The compiled default's text.
     pub default: &'static str,
     /// The default for daemons, if it differs.
@@ -132,9 +132,9 @@ pub struct OptionSpec {
     /// The permitted values of a choice.
     pub choices: &'static [&'static str],
     /// When it may be set.
-    pub flags: Flags,
+    pub flags: OptionFlags,
     /// The services that read it.
-    pub services: &'static [Service],
+    pub services: &'static [OptionService],
     /// A description in one line.
     pub desc: &'static str,
     /// The detailed description.
@@ -150,30 +150,34 @@ pub struct OptionSpec {
     canonical: fn(&OptionSpec, &str) -> Result<String>,
 }
 
-fn canonical_of<K: Kind>(spec: &OptionSpec, text: &str) -> Result<String> {
+fn canonical_of<K: OptionKind>(spec: &OptionSpec, text: &str) -> Result<String> {
     Ok(K::show(&spec.parse::<K>(text)?))
 }
 
 impl OptionSpec {
     /// Creates a row of level `advanced` that every program reads.
-    pub const fn new<K: Kind>(name: &'static str, default: &'static str, desc: &'static str) -> OptionSpec {
+    pub const fn new<K: OptionKind>(
+        name: &'static str,
+        default: &'static str,
+        desc: &'static str,
+    ) -> OptionSpec {
         OptionSpec {
             name,
             ty: K::TYPE,
-            level: Level::Advanced,
+            level: OptionLevel::Advanced,
             default,
             daemon_default: None,
             min: None,
             max: None,
             choices: K::CHOICES,
-            flags: Flags {
+            flags: OptionFlags {
                 runtime: false,
                 startup: false,
                 create: false,
                 cluster_create: false,
                 no_mon_update: false,
             },
-            services: &[Service::Common],
+            services: &[OptionService::Common],
             desc,
             long_desc: "",
             see_also: &[],
@@ -186,13 +190,13 @@ impl OptionSpec {
 
     /// Sets the level `basic`.
     pub const fn basic(mut self) -> Self {
-        self.level = Level::Basic;
+        self.level = OptionLevel::Basic;
         self
     }
 
     /// Sets the level `dev`.
     pub const fn dev(mut self) -> Self {
-        self.level = Level::Dev;
+        self.level = OptionLevel::Dev;
         self
     }
 
@@ -216,7 +220,7 @@ impl OptionSpec {
     }
 
     /// Sets the services that read it.
-    pub const fn services(mut self, services: &'static [Service]) -> Self {
+    pub const fn services(mut self, services: &'static [OptionService]) -> Self {
         self.services = services;
         self
     }
@@ -289,7 +293,7 @@ impl OptionSpec {
     }
 
     /// Parses a text and checks its range.
-    pub(crate) fn parse<K: Kind>(&self, text: &str) -> Result<K::Value> {
+    pub(crate) fn parse<K: OptionKind>(&self, text: &str) -> Result<K::Value> {
         let bad = |reason| Error::bad_value(self.name, reason);
         let value = K::read(text).map_err(bad)?;
         let bound = |text: &'static str| {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::options::kinds::{ConnMode, ConnModes, Kind, Size};
+use crate::options::kinds::{ConnMode, ConnModes, OptionKind, Size};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -113,9 +113,9 @@ fn help_has_cephs_fields_and_layout() {
     );
     assert_eq!((&help["default"], &help["type"]), (&serde_json::json!(6), &serde_json::json!("int")));
     let text = spec.help_text();
-    assert!(
-        text.starts_with("osd_heartbeat_interval - Seconds between pings of a peer\n  (int, advanced)\n")
-    );
+    assert!(text.starts_with(
+        "osd_heartbeat_interval - Interval of pings to a peer, in seconds\n  (int, advanced)\n"
+    ));
     assert!(text.contains("  Default: 6\n  Minimum: 1\n  Maximum: 60\n  Can update at runtime: true\n"));
     assert!(text.contains("  Services: [osd]\n"));
 }

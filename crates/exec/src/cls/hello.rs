@@ -1,7 +1,7 @@
 //! Class `hello`: Ceph's example class.
 
 use super::access::{PROMOTE, READ, WRITE};
-use super::{Class, Context, Method, done};
+use super::{Class, Method, MethodContext, done};
 use bytes::Bytes;
 use nacre_types::errno::Errno;
 use nacre_types::op::OpResult;
@@ -45,11 +45,11 @@ fn greeting(name: &[u8]) -> Result<Bytes, Errno> {
     Ok([b"Hello, ", name, b"!"].concat().into())
 }
 
-fn say_hello(_object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
+fn say_hello(_object: &mut MethodContext<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
     Ok(OpResult::output(greeting(input)?))
 }
 
-fn record_hello(object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
+fn record_hello(object: &mut MethodContext<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
     let greeting = greeting(input)?;
     if object.exists() {
         return Err(Errno::EEXIST);
@@ -60,7 +60,7 @@ fn record_hello(object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpResult,
     done()
 }
 
-fn write_return_data(object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
+fn write_return_data(object: &mut MethodContext<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
     object.set_xattr("foo", "bar")?;
     if !input.is_empty() {
         // A failure may have an output.
@@ -70,7 +70,7 @@ fn write_return_data(object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpRe
     Ok(OpResult { code: ANSWER, output: Bytes::from_static(b"you might see this") })
 }
 
-fn write_too_much_return_data(object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
+fn write_too_much_return_data(object: &mut MethodContext<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
     object.set_xattr("foo", "bar")?;
     if !input.is_empty() {
         let output = Bytes::from_static(b"too much input data!");
@@ -82,11 +82,11 @@ fn write_too_much_return_data(object: &mut Context<'_, '_>, input: &Bytes) -> Re
     })
 }
 
-fn replay(object: &mut Context<'_, '_>, _input: &Bytes) -> Result<OpResult, Errno> {
+fn replay(object: &mut MethodContext<'_, '_>, _input: &Bytes) -> Result<OpResult, Errno> {
     Ok(OpResult::output(object.read(0, MAX_GREETING_BYTES)?))
 }
 
-fn turn_it_to_11(object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
+fn turn_it_to_11(object: &mut MethodContext<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
     if !input.is_empty() {
         return Err(Errno::EINVAL);
     }
@@ -97,11 +97,11 @@ fn turn_it_to_11(object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpResult
     done()
 }
 
-fn bad_reader(object: &mut Context<'_, '_>, _input: &Bytes) -> Result<OpResult, Errno> {
+fn bad_reader(object: &mut MethodContext<'_, '_>, _input: &Bytes) -> Result<OpResult, Errno> {
     Ok(OpResult::output(object.read(0, 100)?))
 }
 
-fn bad_writer(object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
+fn bad_writer(object: &mut MethodContext<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
     object.write_full(input.clone())?;
     done()
 }

@@ -1,7 +1,7 @@
 //! Class `lock`: advisory locks. Each lock is an attribute of the object.
 
 use super::access::{PROMOTE, READ, WRITE};
-use super::{Class, Context, Method, done, input};
+use super::{Class, Method, MethodContext, done, input};
 use bytes::Bytes;
 use nacre_types::ceph::CephEncoding;
 use nacre_types::cls::lock::{
@@ -33,18 +33,18 @@ impl Class for Lock {
 }
 
 /// Reads a lock without its expired holders.
-fn read(object: &mut Context<'_, '_>, attribute: &str) -> Result<LockInfo, Errno> {
+fn read(object: &mut MethodContext<'_, '_>, attribute: &str) -> Result<LockInfo, Errno> {
     let mut info: LockInfo = object.get_decoded(attribute)?.unwrap_or_default();
     info.expire(object.now());
     Ok(info)
 }
 
-fn write(object: &mut Context<'_, '_>, attribute: &str, info: &LockInfo) -> Result<OpResult, Errno> {
+fn write(object: &mut MethodContext<'_, '_>, attribute: &str, info: &LockInfo) -> Result<OpResult, Errno> {
     object.set_xattr(attribute, info.to_bytes())?;
     done()
 }
 
-fn lock(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+fn lock(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: LockOp = input(bytes)?;
     op.validate()?;
     let attribute = attribute(&op.name)?;
@@ -57,18 +57,18 @@ fn lock(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> 
     write(object, &attribute, &info)
 }
 
-fn unlock(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+fn unlock(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: UnlockOp = input(bytes)?;
     let (name, _) = object.origin();
     remove(object, &op.name, &(name, op.cookie))
 }
 
-fn break_lock(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+fn break_lock(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: BreakOp = input(bytes)?;
     remove(object, &op.name, &(op.locker, op.cookie))
 }
 
-fn remove(object: &mut Context<'_, '_>, name: &[u8], id: &LockerId) -> Result<OpResult, Errno> {
+fn remove(object: &mut MethodContext<'_, '_>, name: &[u8], id: &LockerId) -> Result<OpResult, Errno> {
     let attribute = attribute(name)?;
     let mut info = read(object, &attribute)?;
     info.release(id)?;
@@ -79,12 +79,12 @@ fn remove(object: &mut Context<'_, '_>, name: &[u8], id: &LockerId) -> Result<Op
     write(object, &attribute, &info)
 }
 
-fn get_info(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+fn get_info(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: GetInfoOp = input(bytes)?;
     Ok(OpResult::output(read(object, &attribute(&op.name)?)?.to_bytes()))
 }
 
-fn list_locks(object: &mut Context<'_, '_>, _bytes: &Bytes) -> Result<OpResult, Errno> {
+fn list_locks(object: &mut MethodContext<'_, '_>, _bytes: &Bytes) -> Result<OpResult, Errno> {
     let attrs = object.get_xattrs()?;
     let names = attrs
         .into_iter()
@@ -94,7 +94,7 @@ fn list_locks(object: &mut Context<'_, '_>, _bytes: &Bytes) -> Result<OpResult, 
 
 /// Returns the lock and the caller's hold. Fails with EBUSY if the caller does not hold exactly this.
 fn held(
-    object: &mut Context<'_, '_>,
+    object: &mut MethodContext<'_, '_>,
     (name, kind): (&[u8], LockKind),
     tag: &Bytes,
     cookie: &Bytes,
@@ -109,13 +109,13 @@ fn held(
     Ok((attribute, info, id))
 }
 
-fn assert_locked(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+fn assert_locked(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: AssertOp = input(bytes)?;
     held(object, (&op.name, op.kind), &op.tag, &op.cookie)?;
     done()
 }
 
-fn set_cookie(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+fn set_cookie(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: SetCookieOp = input(bytes)?;
     let (attribute, mut info, id) = held(object, (&op.name, op.kind), &op.tag, &op.cookie)?;
     info.set_cookie(id, op.new_cookie)?;

@@ -1,7 +1,7 @@
 //! Class `numops`: arithmetic on omap values that contain numbers as text.
 
 use super::access::{READ, WRITE};
-use super::{Class, Context, Method, done};
+use super::{Class, Method, MethodContext, done};
 use bytes::Bytes;
 use nacre_types::ceph::Decoder;
 use nacre_types::errno::Errno;
@@ -26,17 +26,17 @@ impl Class for NumOps {
 /// Significant digits of a stored value.
 const PRECISION: usize = 10;
 
-fn add(object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
+fn add(object: &mut MethodContext<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
     change(object, input, |value, by| value + by)
 }
 
-fn multiply(object: &mut Context<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
+fn multiply(object: &mut MethodContext<'_, '_>, input: &Bytes) -> Result<OpResult, Errno> {
     change(object, input, |value, by| value * by)
 }
 
 /// Input: key and number, both as strings. An absent or empty value counts as 0.
 fn change(
-    object: &mut Context<'_, '_>,
+    object: &mut MethodContext<'_, '_>,
     input: &Bytes,
     operation: fn(f64, f64) -> f64,
 ) -> Result<OpResult, Errno> {

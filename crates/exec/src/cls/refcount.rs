@@ -1,7 +1,7 @@
 //! Class `refcount`: an object is removed when its last reference is put.
 
 use super::access::{READ, WRITE};
-use super::{Class, Context, Method, done, input};
+use super::{Class, Method, MethodContext, done, input};
 use bytes::Bytes;
 use nacre_types::ceph::CephEncoding;
 use nacre_types::cls::refcount::{ReadOp, RefOp, Refcount, RefsOp};
@@ -30,7 +30,7 @@ const ATTRIBUTE: &str = "refcount";
 /// The tag of the implicit reference of an object without references.
 const IMPLICIT: Bytes = Bytes::new();
 
-fn stored(object: &mut Context<'_, '_>, implicit: bool) -> Result<Refcount, Errno> {
+fn stored(object: &mut MethodContext<'_, '_>, implicit: bool) -> Result<Refcount, Errno> {
     let stored: Option<Refcount> = object.get_decoded(ATTRIBUTE)?;
     Ok(stored.unwrap_or_else(|| {
         let mut none = Refcount::default();
@@ -41,19 +41,19 @@ fn stored(object: &mut Context<'_, '_>, implicit: bool) -> Result<Refcount, Errn
     }))
 }
 
-fn write(object: &mut Context<'_, '_>, refcount: &Refcount) -> Result<OpResult, Errno> {
+fn write(object: &mut MethodContext<'_, '_>, refcount: &Refcount) -> Result<OpResult, Errno> {
     object.set_xattr(ATTRIBUTE, refcount.to_bytes())?;
     done()
 }
 
-fn get(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+fn get(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: RefOp = input(bytes)?;
     let mut refcount = stored(object, op.implicit)?;
     refcount.refs.insert(op.tag, true);
     write(object, &refcount)
 }
 
-fn put(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+fn put(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: RefOp = input(bytes)?;
     let mut refcount = stored(object, op.implicit)?;
     if refcount.refs.is_empty() {
@@ -71,7 +71,7 @@ fn put(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     write(object, &refcount)
 }
 
-fn set(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+fn set(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: RefsOp = input(bytes)?;
     if op.refs.is_empty() {
         object.remove()?;
@@ -81,7 +81,7 @@ fn set(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     write(object, &Refcount { refs, ..Refcount::default() })
 }
 
-fn read(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+fn read(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: ReadOp = input(bytes)?;
     let refs = stored(object, op.implicit)?.refs.into_keys().collect();
     Ok(OpResult::output(RefsOp { refs }.to_bytes()))

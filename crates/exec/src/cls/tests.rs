@@ -1,7 +1,7 @@
 //! Every method of every class, through requests on a MemStore.
 
 use super::*;
-use crate::Executed;
+use crate::ExecResult;
 use crate::tests::{Bench, NOW_NS, bytes, full, oid};
 use nacre_types::ceph::Encoder;
 use nacre_types::cls::lock::*;
@@ -14,7 +14,7 @@ fn op(class: &str, method: &str, input: impl Into<Bytes>) -> Op {
     Op::Call { class: class.into(), method: method.into(), input: input.into() }
 }
 
-fn call(b: &mut Bench, object: &str, method: (&str, &str), input: impl Into<Bytes>) -> Executed {
+fn call(b: &mut Bench, object: &str, method: (&str, &str), input: impl Into<Bytes>) -> ExecResult {
     b.run(object, vec![op(method.0, method.1, input)])
 }
 

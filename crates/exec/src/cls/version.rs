@@ -1,7 +1,7 @@
 //! Class `version`: a version that the user controls, with conditions on it.
 
 use super::access::{READ, WRITE};
-use super::{Class, Context, Method, done, input};
+use super::{Class, Method, MethodContext, done, input};
 use bytes::Bytes;
 use nacre_types::ceph::CephEncoding;
 use nacre_types::cls::version::{ConditionsOp, ObjVersion, VersionOp};
@@ -33,29 +33,29 @@ const TAG_BYTES: usize = 24;
 /// Characters of tags (`cls_gen_rand_base64`).
 const TAG_ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-fn stored(object: &mut Context<'_, '_>) -> Result<Option<ObjVersion>, Errno> {
+fn stored(object: &mut MethodContext<'_, '_>) -> Result<Option<ObjVersion>, Errno> {
     match object.get_decoded(ATTRIBUTE) {
         Err(Errno::ENOENT) => Ok(None),
         other => other,
     }
 }
 
-fn write(object: &mut Context<'_, '_>, version: &ObjVersion) -> Result<OpResult, Errno> {
+fn write(object: &mut MethodContext<'_, '_>, version: &ObjVersion) -> Result<OpResult, Errno> {
     object.set_xattr(ATTRIBUTE, version.to_bytes())?;
     done()
 }
 
-fn random_tag(object: &Context<'_, '_>) -> Bytes {
+fn random_tag(object: &MethodContext<'_, '_>) -> Bytes {
     let random = [*object.fresh_uuid().as_bytes(), *object.fresh_uuid().as_bytes()].concat();
     random[..TAG_BYTES].iter().map(|byte| TAG_ALPHABET[usize::from(byte & 63)]).collect()
 }
 
-fn set(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+fn set(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     write(object, &input::<VersionOp>(bytes)?.version)
 }
 
 /// Increments the version. A missing version starts at 1, and the conditions are checked against that.
-fn increment(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+fn increment(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: ConditionsOp = input(bytes)?;
     let mut version = match stored(object)? {
         Some(version) => version,
@@ -71,12 +71,12 @@ fn conditions_hold(op: &ConditionsOp, version: &ObjVersion) -> Result<(), Errno>
     if holds { Ok(()) } else { Err(Errno::ECANCELED) }
 }
 
-fn read(object: &mut Context<'_, '_>, _bytes: &Bytes) -> Result<OpResult, Errno> {
+fn read(object: &mut MethodContext<'_, '_>, _bytes: &Bytes) -> Result<OpResult, Errno> {
     let version = stored(object)?.unwrap_or_default();
     Ok(OpResult::output(VersionOp { version }.to_bytes()))
 }
 
-fn check(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+fn check(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: ConditionsOp = input(bytes)?;
     conditions_hold(&op, &stored(object)?.unwrap_or_default())?;
     done()

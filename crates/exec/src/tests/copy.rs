@@ -3,8 +3,8 @@
 use super::*;
 
 /// Reads a copy in pieces of at most `max_bytes`.
-fn fetch(b: &mut Bench, name: &str, max_bytes: u64) -> (Copied, usize) {
-    let (mut copied, mut cursor, mut pieces) = (Copied::default(), CopyCursor::default(), 0);
+fn fetch(b: &mut Bench, name: &str, max_bytes: u64) -> (CopiedObject, usize) {
+    let (mut copied, mut cursor, mut pieces) = (CopiedObject::default(), CopyCursor::default(), 0);
     while !cursor.complete {
         let output = b.ok(name, vec![Op::CopyGet { cursor, max_bytes }]).ops[0].output.clone();
         let piece: CopyGetReply = decode(&output).unwrap();

@@ -1,6 +1,6 @@
 //! Commands about the whole cluster: status, health, df, versions, the monitor itself, the cluster log.
 
-use super::{Answer, Context, Failure, Outcome, unhandled};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::{LogLevel, MapState, Now};
 use crate::pgview::PgSums;
 use crate::text::{Align, Table, age, bytes, count, plural, stamp, stamp_z};
@@ -10,38 +10,38 @@ use nacre_types::osdmap::flag;
 use serde_json::{Map, Value, json};
 
 impl MapState {
-    pub(super) fn cluster_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    pub(super) fn cluster_command(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
             "status" => Ok(self.status(ctx)),
             "df" => Ok(self.df(call.text("detail").is_some(), ctx)),
             "fsid" => {
                 let fsid = self.committed.fsid;
-                Ok(Answer::either(ctx, || json!({ "fsid": fsid.to_string() }), || format!("{fsid}\n")))
+                Ok(CommandAnswer::either(ctx, || json!({ "fsid": fsid.to_string() }), || format!("{fsid}\n")))
             }
-            "version" => Ok(Answer::either(
+            "version" => Ok(CommandAnswer::either(
                 ctx,
                 || json!({ "version": version_text() }),
                 || format!("{}\n", version_text()),
             )),
             "mon stat" => Ok(self.mon_stat(ctx)),
             "mon dump" => self.mon_dump(call.int("epoch"), ctx),
-            "quorum_status" => Ok(Answer::json(self.quorum_status(ctx))),
+            "quorum_status" => Ok(CommandAnswer::json(self.quorum_status(ctx))),
             "log" => {
                 let text = call.texts("logtext").join(" ");
                 self.log.append(ctx.now, &ctx.entity.to_string(), LogLevel::Info, text);
-                Ok(Answer::default())
+                Ok(CommandAnswer::default())
             }
             "log last" => Ok(self.log_last(call, ctx)),
             _ => unhandled(call),
         }
     }
 
-    fn status(&self, ctx: &Context) -> Answer {
+    fn status(&self, ctx: &Context) -> CommandAnswer {
         let views = self.pg_views();
         let health = self.health_of(ctx.now, &views);
         let sums = self.pg_sums(&views);
         if ctx.is_json() {
-            return Answer::json(self.status_json(ctx, &health, &sums));
+            return CommandAnswer::json(self.status_json(ctx, &health, &sums));
         }
         let map = &self.committed;
         let mut out = format!("  cluster:\n    id:     {}\n    health: {}\n", map.fsid, health.status());
@@ -64,7 +64,7 @@ impl MapState {
         out.push_str(&self.status_data(&sums));
         out.push_str(&self.status_io());
         out.push_str(" \n");
-        Answer::text(out)
+        CommandAnswer::text(out)
     }
 
     fn status_data(&self, sums: &PgSums) -> String {
@@ -167,7 +167,7 @@ impl MapState {
         })
     }
 
-    fn df(&self, detail: bool, ctx: &Context) -> Answer {
+    fn df(&self, detail: bool, ctx: &Context) -> CommandAnswer {
         let (raw, by_class) = self.raw_usage();
         if ctx.is_json() {
             let raw_fields = |u: &crate::usage::RawUsage| {
@@ -187,7 +187,7 @@ impl MapState {
                 by_class.iter().map(|(name, u)| (name.clone(), raw_fields(u))).collect();
             let pools: Vec<Value> =
                 self.committed.pools.keys().map(|id| self.df_pool_json(*id, detail)).collect();
-            return Answer::json(json!({ "stats": stats, "stats_by_class": classes, "pools": pools }));
+            return CommandAnswer::json(json!({ "stats": stats, "stats_by_class": classes, "pools": pools }));
         }
         use Align::{Left, Right};
         let mut table = Table::new(&[
@@ -213,7 +213,7 @@ impl MapState {
         row("TOTAL", &raw);
         let text =
             format!("--- RAW STORAGE ---\n{} \n--- POOLS ---\n{}", table.render(), self.df_pools(detail));
-        Answer::text(text)
+        CommandAnswer::text(text)
     }
 
     fn df_pool_json(&self, id: nacre_types::ids::PoolId, detail: bool) -> Value {
@@ -303,9 +303,9 @@ impl MapState {
         self.mon_addr.map_or_else(|| "-".to_owned(), |addr| addr.to_string())
     }
 
-    fn mon_stat(&self, ctx: &Context) -> Answer {
+    fn mon_stat(&self, ctx: &Context) -> CommandAnswer {
         let name = &self.mon_name;
-        Answer::either(
+        CommandAnswer::either(
             ctx,
             || {
                 json!({
@@ -360,12 +360,12 @@ impl MapState {
         })
     }
 
-    fn mon_dump(&self, epoch: Option<i64>, ctx: &Context) -> Outcome {
+    fn mon_dump(&self, epoch: Option<i64>, ctx: &Context) -> CommandOutcome {
         // There is one monmap, which never changes; epoch 0 means the newest.
         if let Some(epoch) = epoch.filter(|epoch| !matches!(epoch, 0 | 1)) {
-            return Err(Failure::not_found(format!("there is no map for epoch {epoch}")));
+            return Err(CommandFailure::not_found(format!("there is no map for epoch {epoch}")));
         }
-        let answer = Answer::either(
+        let answer = CommandAnswer::either(
             ctx,
             || {
                 let mut map = self.monmap_json();
@@ -405,7 +405,7 @@ impl MapState {
         })
     }
 
-    fn log_last(&self, call: &Call<'_>, ctx: &Context) -> Answer {
+    fn log_last(&self, call: &Call<'_>, ctx: &Context) -> CommandAnswer {
         let wanted = call.int("num").map_or(20, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let level = call.text("level").map_or(LogLevel::Info, LogLevel::parse);
         let lines = self.log.last(wanted, level, call.text("channel").unwrap_or("cluster"));
@@ -413,10 +413,10 @@ impl MapState {
             Some(_) => "mon.0".to_owned(),
             None => name.to_owned(),
         };
-        Answer::either(
+        CommandAnswer::either(
             ctx,
             || {
-                let entry = |e: &&crate::logic::LogEntry| {
+                let entry = |e: &&crate::logic::ClusterLogEntry| {
                     json!({
                         "name": e.name,
                         "rank": rank(&e.name),
@@ -431,7 +431,7 @@ impl MapState {
                 lines.iter().map(entry).collect()
             },
             || {
-                let line = |e: &&crate::logic::LogEntry| {
+                let line = |e: &&crate::logic::ClusterLogEntry| {
                     format!(
                         "{} {} ({}) {} : {} {} {}\n",
                         stamp(e.stamp_ns),

@@ -1,7 +1,7 @@
 //! `config …`.
 
-use super::{Answer, Context, Failure, Outcome, unhandled};
-use crate::config_db::{Mask, Subject, Who};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
+use crate::config_db::{ConfigMask, ConfigSubject, ConfigTarget};
 use crate::logic::MapState;
 use crate::text::{Align, Table};
 use nacre_common::options::{self, OptionSpec};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub(super) const MAX_VALUE: usize = 64 << 10;
 
 impl MapState {
-    pub(super) fn config_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    pub(super) fn config_command(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
             "config set" => self.config_set(call, ctx),
             "config rm" => self.config_rm(call.required("who"), call.required("name"), ctx),
@@ -30,7 +30,7 @@ impl MapState {
             "config ls" => {
                 let mut names: Vec<&str> = options::all().map(|spec| spec.name).collect();
                 names.sort_unstable();
-                Ok(Answer::either(
+                Ok(CommandAnswer::either(
                     ctx,
                     || json!(names),
                     || names.iter().map(|name| format!("{name}\n")).collect(),
@@ -40,12 +40,12 @@ impl MapState {
         }
     }
 
-    fn config_set(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    fn config_set(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let (name, value, force) = (call.required("name"), call.required("value"), call.flag("force"));
-        let unknown = || Failure::invalid(format!("unrecognized config option '{name}'"));
+        let unknown = || CommandFailure::invalid(format!("unrecognized config option '{name}'"));
         let (name, value) = match options::find(name) {
             Some(spec) if spec.flags.no_mon_update => {
-                return Err(Failure::invalid(format!(
+                return Err(CommandFailure::invalid(format!(
                     "{} is special and cannot be stored by the mon",
                     spec.name
                 )));
@@ -55,7 +55,7 @@ impl MapState {
             None if force && crush_like_name(name) => (name, value.to_owned()),
             None => match options::ceph_option(name) {
                 Some(option) => {
-                    return Err(Failure::invalid(format!(
+                    return Err(CommandFailure::invalid(format!(
                         "{} is an option of Ceph that has no effect here; --force stores it all the same",
                         option.name
                     )));
@@ -65,26 +65,26 @@ impl MapState {
         };
         if value.len() > MAX_VALUE {
             let text = format!("the value has {} bytes, the limit is {MAX_VALUE}", value.len());
-            return Err(Failure::invalid(text));
+            return Err(CommandFailure::invalid(text));
         }
         let who = parse_who(call.required("who"))?;
-        if let Mask::Location(type_name, _) = &who.mask
+        if let ConfigMask::Location(type_name, _) = &who.mask
             && self.working.crush.type_id(type_name).is_none()
         {
-            return Err(Failure::invalid(format!("unrecognized config target '{who}'")));
+            return Err(CommandFailure::invalid(format!("unrecognized config target '{who}'")));
         }
         self.change_config(vec![(who, name.to_owned(), Some(value))], "", ctx)?;
-        Ok(Answer::default())
+        Ok(CommandAnswer::default())
     }
 
-    fn config_rm(&mut self, who: &str, name: &str, ctx: &Context) -> Outcome {
+    fn config_rm(&mut self, who: &str, name: &str, ctx: &Context) -> CommandOutcome {
         let name = options::find(name).map_or(name, |spec| spec.name);
         let who = parse_who(who)?;
         self.change_config(vec![(who, name.to_owned(), None)], "", ctx)?;
-        Ok(Answer::default())
+        Ok(CommandAnswer::default())
     }
 
-    fn config_dump(&self, ctx: &Context) -> Answer {
+    fn config_dump(&self, ctx: &Context) -> CommandAnswer {
         if ctx.is_json() {
             let entries: Vec<Value> = self
                 .config
@@ -101,20 +101,20 @@ impl MapState {
                     Value::Object(entry)
                 })
                 .collect();
-            return Answer::json(Value::Array(entries));
+            return CommandAnswer::json(Value::Array(entries));
         }
         let rows = self.config.iter().map(|(who, name, value)| {
             let indent = "  ".repeat(usize::from(who.rank));
             (format!("{indent}{}", who.section), who, name, value)
         });
-        Answer::text(table(rows))
+        CommandAnswer::text(table(rows))
     }
 
-    fn config_get(&self, who: &str, key: Option<&str>, ctx: &Context) -> Outcome {
+    fn config_get(&self, who: &str, key: Option<&str>, ctx: &Context) -> CommandOutcome {
         let entity = entity_of(who)?;
         let osd = entity.osd_id();
         let device = osd.map(|osd| osd.0 as i32);
-        let subject = Subject {
+        let subject = ConfigSubject {
             entity: &entity,
             location: device.map_or_else(BTreeMap::new, |d| self.committed.crush.full_location(d)),
             device_class: device.and_then(|d| self.committed.crush.device_class(d)),
@@ -122,25 +122,25 @@ impl MapState {
         let resolved = self.config.resolve(&subject);
         if let Some(key) = key {
             if key == "fsid" {
-                return Ok(Answer::text(format!("{}\n", self.committed.fsid)));
+                return Ok(CommandAnswer::text(format!("{}\n", self.committed.fsid)));
             }
             let daemon = entity.kind != EntityKind::Client;
             let Some(spec) = options::find(key) else {
                 let option = options::ceph_option(key)
-                    .ok_or_else(|| Failure::not_found(format!("unrecognized key '{key}'")))?;
+                    .ok_or_else(|| CommandFailure::not_found(format!("unrecognized key '{key}'")))?;
                 let forced = resolved.get(option.name).map(|(value, _)| *value);
                 let value = forced.unwrap_or_else(|| option.default(daemon));
-                return Ok(Answer::either(ctx, || json!(value), || format!("{value}\n")));
+                return Ok(CommandAnswer::either(ctx, || json!(value), || format!("{value}\n")));
             };
             let default = spec.daemon_default.filter(|_| daemon).unwrap_or(spec.default);
             let default = spec.canonical(default).unwrap_or_else(|_| default.to_owned());
             let value = resolved.get(spec.name).map_or(default, |(value, _)| (*value).to_owned());
-            return Ok(Answer::either(ctx, || json!(value), || format!("{value}\n")));
+            return Ok(CommandAnswer::either(ctx, || json!(value), || format!("{value}\n")));
         }
-        Ok(Answer::either(
+        Ok(CommandAnswer::either(
             ctx,
             || {
-                let entry = |(name, (value, who)): (&&str, &(&str, &Who))| {
+                let entry = |(name, (value, who)): (&&str, &(&str, &ConfigTarget))| {
                     let fields = json!({
                         "value": value,
                         "section": who.section,
@@ -158,7 +158,7 @@ impl MapState {
     /// The configuration of one entity, as `ConfigPublish` carries it.
     pub fn config_of(&self, entity: &EntityName) -> BTreeMap<String, String> {
         let device = entity.osd_id().map(|osd| osd.0 as i32);
-        let subject = Subject {
+        let subject = ConfigSubject {
             entity,
             location: device.map_or_else(BTreeMap::new, |d| self.committed.crush.full_location(d)),
             device_class: device.and_then(|d| self.committed.crush.device_class(d)),
@@ -168,17 +168,17 @@ impl MapState {
     }
 }
 
-fn config_help(key: &str, ctx: &Context) -> Outcome {
-    let spec = options::find(key).ok_or_else(|| Failure::not_found(""))?;
-    Ok(Answer::either(ctx, || spec.help_json(), || spec.help_text()))
+fn config_help(key: &str, ctx: &Context) -> CommandOutcome {
+    let spec = options::find(key).ok_or_else(|| CommandFailure::not_found(""))?;
+    Ok(CommandAnswer::either(ctx, || spec.help_json(), || spec.help_text()))
 }
 
-fn check_value(spec: &OptionSpec, value: &str) -> Result<String, Failure> {
+fn check_value(spec: &OptionSpec, value: &str) -> Result<String, CommandFailure> {
     spec.canonical(value).map_err(|error| match error {
         nacre_common::error::Error::BadValue { reason, .. } => {
-            Failure::invalid(format!("error parsing value: {reason}"))
+            CommandFailure::invalid(format!("error parsing value: {reason}"))
         }
-        other => Failure::invalid(format!("error parsing value: {other}")),
+        other => CommandFailure::invalid(format!("error parsing value: {other}")),
     })
 }
 
@@ -187,18 +187,19 @@ fn crush_like_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 128 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-fn parse_who(text: &str) -> Result<Who, Failure> {
-    Who::parse(text).ok_or_else(|| Failure::invalid(format!("unrecognized config target '{text}'")))
+fn parse_who(text: &str) -> Result<ConfigTarget, CommandFailure> {
+    ConfigTarget::parse(text)
+        .ok_or_else(|| CommandFailure::invalid(format!("unrecognized config target '{text}'")))
 }
 
 /// `osd.0` as given; `osd` means a daemon of that kind without a section of its own.
-fn entity_of(text: &str) -> Result<EntityName, Failure> {
+fn entity_of(text: &str) -> Result<EntityName, CommandFailure> {
     if let Ok(entity) = text.parse() {
         return Ok(entity);
     }
     let kind = text.parse::<EntityKind>();
     kind.map(|kind| EntityName::new(kind, ""))
-        .map_err(|_| Failure::invalid(format!("unrecognized entity '{text}'")))
+        .map_err(|_| CommandFailure::invalid(format!("unrecognized entity '{text}'")))
 }
 
 fn level(name: &str) -> &'static str {
@@ -209,14 +210,14 @@ fn runtime(name: &str) -> bool {
     options::find(name).is_some_and(OptionSpec::can_update_at_runtime)
 }
 
-fn mask_fields(mask: &Mask) -> Map<String, Value> {
+fn mask_fields(mask: &ConfigMask) -> Map<String, Value> {
     let mut fields = Map::new();
     match mask {
-        Mask::None => {}
-        Mask::Class(class) => {
+        ConfigMask::None => {}
+        ConfigMask::Class(class) => {
             fields.insert("device_class".into(), class.as_str().into());
         }
-        Mask::Location(type_name, name) => {
+        ConfigMask::Location(type_name, name) => {
             fields.insert("location_type".into(), type_name.as_str().into());
             fields.insert("location_value".into(), name.as_str().into());
         }
@@ -224,7 +225,7 @@ fn mask_fields(mask: &Mask) -> Map<String, Value> {
     fields
 }
 
-fn table<'a>(rows: impl Iterator<Item = (String, &'a Who, &'a str, &'a str)>) -> String {
+fn table<'a>(rows: impl Iterator<Item = (String, &'a ConfigTarget, &'a str, &'a str)>) -> String {
     let columns =
         ["WHO", "MASK", "LEVEL", "OPTION", "VALUE", "RO"].map(|name| (name, Align::Left, Align::Left));
     let mut table = Table::new(&columns);

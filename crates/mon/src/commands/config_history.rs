@@ -1,8 +1,8 @@
 //! `config log`, `config reset`, `config assimilate-conf`, `config generate-minimal-conf`.
 
 use super::config::MAX_VALUE;
-use super::{Answer, Context, Failure, Outcome};
-use crate::config_db::{ConfigVersion, Who};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context};
+use crate::config_db::{ConfigTarget, ConfigVersion};
 use crate::keys::MAX_VALUE_BYTES;
 use crate::logic::MapState;
 use crate::text::stamp;
@@ -18,10 +18,10 @@ const LISTED: usize = 10;
 const MAX_CONF: usize = 1 << 20;
 
 impl MapState {
-    pub(super) fn config_log(&self, call: &Call<'_>, ctx: &Context) -> Answer {
+    pub(super) fn config_log(&self, call: &Call<'_>, ctx: &Context) -> CommandAnswer {
         let wanted = call.int("num").map_or(LISTED, |n| usize::try_from(n).unwrap_or(0));
         let versions: Vec<&ConfigVersion> = self.config.history().rev().take(wanted).collect();
-        Answer::either(
+        CommandAnswer::either(
             ctx,
             || versions.iter().map(|version| version_json(version)).collect(),
             || {
@@ -51,39 +51,40 @@ impl MapState {
     }
 
     /// Reverts every change after a version.
-    pub(super) fn config_reset(&mut self, number: i64, ctx: &Context) -> Outcome {
+    pub(super) fn config_reset(&mut self, number: i64, ctx: &Context) -> CommandOutcome {
         let newest = self.config.history().next_back().map_or(0, |version| version.number);
         let oldest = self.config.history().next().map_or(0, |version| version.number);
         let number = u64::try_from(number).unwrap_or(0);
         // The state before the oldest kept version is unknown.
         if number > newest || number < oldest.saturating_sub(1) {
-            return Err(Failure::invalid(
+            return Err(CommandFailure::invalid(
                 "must specify a valid historical version to revert to; see 'ceph config log' for a list of avialable \
                  configuration historical versions",
             ));
         }
-        let mut wanted: Vec<(Who, String, Option<String>)> = Vec::new();
+        let mut wanted: Vec<(ConfigTarget, String, Option<String>)> = Vec::new();
         for version in self.config.history().rev().take_while(|version| version.number > number) {
             for change in version.changes.iter().rev() {
-                let who = Who::parse(&change.who).ok_or_else(|| {
-                    Failure::invalid(format!("unrecognized config target '{}'", change.who))
+                let who = ConfigTarget::parse(&change.who).ok_or_else(|| {
+                    CommandFailure::invalid(format!("unrecognized config target '{}'", change.who))
                 })?;
                 wanted.retain(|(w, name, _)| *w != who || *name != change.name);
                 wanted.push((who, change.name.clone(), change.before.clone()));
             }
         }
         self.change_config(wanted, &format!("reset to {number}"), ctx)?;
-        Ok(Answer::default())
+        Ok(CommandAnswer::default())
     }
 
     /// Sets those options of a `ceph.conf` that the database can hold; returns a file with the rest.
-    pub(super) fn config_assimilate(&mut self, ctx: &Context) -> Outcome {
+    pub(super) fn config_assimilate(&mut self, ctx: &Context) -> CommandOutcome {
         if ctx.input.len() > MAX_CONF {
-            return Err(Failure::invalid(format!("the file exceeds {MAX_CONF} bytes")));
+            return Err(CommandFailure::invalid(format!("the file exceeds {MAX_CONF} bytes")));
         }
-        let text = std::str::from_utf8(&ctx.input).map_err(|_| Failure::invalid("the file is not text"))?;
-        let conf =
-            ConfFile::parse(Path::new("-"), text).map_err(|error| Failure::invalid(error.to_string()))?;
+        let text =
+            std::str::from_utf8(&ctx.input).map_err(|_| CommandFailure::invalid("the file is not text"))?;
+        let conf = ConfFile::parse(Path::new("-"), text)
+            .map_err(|error| CommandFailure::invalid(error.to_string()))?;
         let mut wanted = Vec::new();
         let mut rest = String::new();
         for section in conf.section_names() {
@@ -92,7 +93,7 @@ impl MapState {
                 let spec = options::find(&entry.name).filter(|spec| !spec.flags.no_mon_update);
                 let value = spec.and_then(|spec| Some((spec.name, spec.canonical(&entry.value).ok()?)));
                 let value = value.filter(|(_, value)| value.len() <= MAX_VALUE);
-                match (Who::parse(section), value) {
+                match (ConfigTarget::parse(section), value) {
                     (Some(who), Some((name, value))) => wanted.push((who, name.to_owned(), Some(value))),
                     _ => left.push_str(&format!(
                         "\t{} = {}\n",
@@ -106,13 +107,13 @@ impl MapState {
             }
         }
         self.change_config(wanted, "assimilate-conf", ctx)?;
-        Ok(Answer::text(format!("\n{rest}")))
+        Ok(CommandAnswer::text(format!("\n{rest}")))
     }
 
-    pub(super) fn minimal_conf(&self) -> Answer {
+    pub(super) fn minimal_conf(&self) -> CommandAnswer {
         let fsid = self.committed.fsid;
         let addr = self.mon_addr.map_or_else(String::new, |addr| format!("[v2:{addr}/0]"));
-        Answer::text(format!(
+        CommandAnswer::text(format!(
             "# minimal ceph.conf for {fsid}\n[global]\n\tfsid = {fsid}\n\tmon_host = {addr}\n"
         ))
     }
@@ -120,22 +121,22 @@ impl MapState {
     /// Sets and removes values as one version of the configuration. Fails without changes if the version is too large for a record.
     pub(super) fn change_config(
         &mut self,
-        wanted: Vec<(Who, String, Option<String>)>,
+        wanted: Vec<(ConfigTarget, String, Option<String>)>,
         note: &str,
         ctx: &Context,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         let Some(version) = self.config.plan(wanted, ctx.now.wall_ns, note) else { return Ok(()) };
         let record =
             postcard::to_extend(&version, Vec::new()).expect("invariant: a plain structure always encodes");
         if record.len() > MAX_VALUE_BYTES {
-            return Err(Failure::invalid(format!(
+            return Err(CommandFailure::invalid(format!(
                 "the change takes {} bytes with the values before and after it, the limit is {MAX_VALUE_BYTES}; \
                  change fewer options at a time",
                 record.len()
             )));
         }
         for change in &version.changes {
-            let Some(who) = Who::parse(&change.who) else { continue };
+            let Some(who) = ConfigTarget::parse(&change.who) else { continue };
             let key = crate::keys::config(&who, &change.name);
             self.keys.insert(key, change.after.as_ref().map(|value| value.clone().into_bytes()));
         }

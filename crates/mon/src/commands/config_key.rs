@@ -1,6 +1,6 @@
 //! `config-key …`: values that programs store in the cluster.
 
-use super::{Answer, Context, Failure, Outcome, unhandled};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::MapState;
 use nacre_types::command::Call;
 use nacre_types::errno::Errno;
@@ -14,16 +14,16 @@ const MAX_KEY: usize = 1024;
 const MAX_ENTRIES: usize = 16_384;
 
 impl MapState {
-    pub(super) fn config_key_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    pub(super) fn config_key_command(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
             "config-key ls" | "config-key list" => {
-                Ok(Answer::json(json!(self.config_keys.keys().collect::<Vec<_>>())))
+                Ok(CommandAnswer::json(json!(self.config_keys.keys().collect::<Vec<_>>())))
             }
             "config-key dump" => {
                 let prefix = call.text("key").unwrap_or("");
                 let entries = self.config_keys.iter().filter(|(key, _)| key.starts_with(prefix));
                 let shown = entries.map(|(key, value)| (key.clone(), shown(value)));
-                Ok(Answer::json(Value::Object(shown.collect())))
+                Ok(CommandAnswer::json(Value::Object(shown.collect())))
             }
             prefix => {
                 let key = call.required("key").to_owned();
@@ -31,15 +31,15 @@ impl MapState {
                     "config-key get" => self.config_key_get(&key),
                     "config-key set" | "config-key put" => self.config_key_set(&key, call.text("val"), ctx),
                     "config-key exists" => match self.config_keys.contains_key(&key) {
-                        true => Ok(Answer::status(format!("key '{key}' exists"))),
-                        false => Err(Failure::not_found(format!("key '{key}' doesn't exist"))),
+                        true => Ok(CommandAnswer::status(format!("key '{key}' exists"))),
+                        false => Err(CommandFailure::not_found(format!("key '{key}' doesn't exist"))),
                     },
                     "config-key rm" | "config-key del" => {
                         if self.config_keys.remove(&key).is_none() {
-                            return Ok(Answer::status(format!("no such key '{key}'")));
+                            return Ok(CommandAnswer::status(format!("no such key '{key}'")));
                         }
                         self.keys.insert(crate::keys::config_key(&key), None);
-                        Ok(Answer::status("key deleted"))
+                        Ok(CommandAnswer::status("key deleted"))
                     }
                     _ => unhandled(call),
                 }
@@ -47,32 +47,32 @@ impl MapState {
         }
     }
 
-    fn config_key_get(&self, key: &str) -> Outcome {
+    fn config_key_get(&self, key: &str) -> CommandOutcome {
         match self.config_keys.get(key) {
-            Some(value) => Ok(Answer::bytes(value.clone()).with_status(format!("obtained '{key}'"))),
-            None => {
-                Err(Failure::not_found(format!("error obtaining '{key}': (2) No such file or directory")))
-            }
+            Some(value) => Ok(CommandAnswer::bytes(value.clone()).with_status(format!("obtained '{key}'"))),
+            None => Err(CommandFailure::not_found(format!(
+                "error obtaining '{key}': (2) No such file or directory"
+            ))),
         }
     }
 
-    fn config_key_set(&mut self, key: &str, value: Option<&str>, ctx: &Context) -> Outcome {
+    fn config_key_set(&mut self, key: &str, value: Option<&str>, ctx: &Context) -> CommandOutcome {
         let value = value.map_or_else(|| ctx.input.to_vec(), |text| text.as_bytes().to_vec());
         if value.len() > MAX_VALUE || key.len() > MAX_KEY {
             let text = format!(
                 "error: entry size limited to {MAX_VALUE} bytes. Use 'mon config key max entry size' to manually adjust"
             );
-            return Err(Failure::new(Errno::EFBIG, text));
+            return Err(CommandFailure::new(Errno::EFBIG, text));
         }
         if key.is_empty() || key.chars().any(char::is_control) {
-            return Err(Failure::invalid(format!("invalid key '{key}'")));
+            return Err(CommandFailure::invalid(format!("invalid key '{key}'")));
         }
         if !self.config_keys.contains_key(key) && self.config_keys.len() >= MAX_ENTRIES {
-            return Err(Failure::new(Errno::ENOSPC, format!("there are {MAX_ENTRIES} keys already")));
+            return Err(CommandFailure::new(Errno::ENOSPC, format!("there are {MAX_ENTRIES} keys already")));
         }
         self.keys.insert(crate::keys::config_key(key), Some(value.clone()));
         self.config_keys.insert(key.to_owned(), value);
-        Ok(Answer::status(format!("set {key}")))
+        Ok(CommandAnswer::status(format!("set {key}")))
     }
 }
 

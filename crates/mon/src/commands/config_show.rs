@@ -1,6 +1,6 @@
 //! `config show`: the options of a running daemon, as it reported them.
 
-use super::{Answer, Context, Failure, Outcome};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context};
 use crate::logic::MapState;
 use crate::text::{Align, Table};
 use nacre_common::options;
@@ -11,29 +11,29 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 impl MapState {
-    pub(super) fn config_show(&self, call: &Call<'_>, with_defaults: bool, ctx: &Context) -> Outcome {
+    pub(super) fn config_show(&self, call: &Call<'_>, with_defaults: bool, ctx: &Context) -> CommandOutcome {
         let who = call.required("who");
-        let invalid = || Failure::invalid("invalid daemon name: use <type>.<id>");
+        let invalid = || CommandFailure::invalid("invalid daemon name: use <type>.<id>");
         if !who.contains('.') {
             return Err(invalid());
         }
         let entity: EntityName = who.parse().map_err(|_| invalid())?;
         let reported = self
             .running_config(&entity)
-            .ok_or_else(|| Failure::not_found(format!("no config state for daemon {who}")))?;
+            .ok_or_else(|| CommandFailure::not_found(format!("no config state for daemon {who}")))?;
         let by_name: BTreeMap<&str, &ReportedOption> =
             reported.iter().map(|option| (option.name.as_str(), option)).collect();
         let daemon = entity.kind != EntityKind::Client;
         if !with_defaults && let Some(key) = call.text("key") {
             let Some(spec) = options::find(key) else {
-                let option = options::ceph_option(key).ok_or_else(|| Failure::not_found(""))?;
+                let option = options::ceph_option(key).ok_or_else(|| CommandFailure::not_found(""))?;
                 let value = option.default(daemon);
-                return Ok(Answer::either(ctx, || json!(value), || format!("{value}\n")));
+                return Ok(CommandAnswer::either(ctx, || json!(value), || format!("{value}\n")));
             };
             let value = by_name.get(spec.name).and_then(|option| option.values.last());
             let value = value.map_or_else(|| default_of(spec, daemon), |(_, value)| value.clone());
-            let shown = options::shown(spec.name, &value);
-            return Ok(Answer::either(ctx, || json!(shown), || format!("{shown}\n")));
+            let shown = options::redacted(spec.name, &value);
+            return Ok(CommandAnswer::either(ctx, || json!(shown), || format!("{shown}\n")));
         }
         let mut rows: Vec<Row<'_>> = Vec::new();
         for spec in options::all() {
@@ -49,7 +49,7 @@ impl MapState {
             }
         }
         rows.sort_by_key(|row| row.name);
-        Ok(Answer::either(ctx, || rows.iter().map(Row::json).collect(), || table(&rows)))
+        Ok(CommandAnswer::either(ctx, || rows.iter().map(Row::json).collect(), || table(&rows)))
     }
 
     fn running_config(&self, entity: &EntityName) -> Option<&Vec<ReportedOption>> {
@@ -74,7 +74,7 @@ struct Row<'a> {
 
 impl<'a> Row<'a> {
     fn of(option: &'a ReportedOption) -> Row<'a> {
-        let shown = |value: &'a str| options::shown(&option.name, value);
+        let shown = |value: &'a str| options::redacted(&option.name, value);
         let mut values = option.values.iter().map(|(source, value)| (source.as_str(), shown(value)));
         let (source, value) = values.next_back().unwrap_or(("default", ""));
         Row { name: &option.name, value: value.to_owned(), source, overrides: values.collect() }
@@ -114,7 +114,7 @@ fn table(rows: &[Row<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::tests::Desk;
-    use crate::logic::Event;
+    use crate::logic::MapEvent;
     use nacre_types::errno::Errno;
     use nacre_types::ids::{EntityName, OsdId};
     use nacre_types::msg::{ConfigReport, ReportedOption};
@@ -133,7 +133,7 @@ mod tests {
             values: vec![value("mon", "2"), value("override", "3")],
         };
         let report = ConfigReport { options: vec![option] };
-        desk.state.handle(desk.now, Event::Config { entity: EntityName::osd(OsdId(0)), report });
+        desk.state.handle(desk.now, MapEvent::Config { entity: EntityName::osd(OsdId(0)), report });
         assert_eq!(
             desk.json("config show", json!({ "who": "osd.0" })),
             json!([{

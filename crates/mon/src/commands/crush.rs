@@ -1,7 +1,7 @@
 //! `osd crush …`, `osd getcrushmap`, `osd setcrushmap`.
 
 use super::osd_show::{node_cells, node_json, tree};
-use super::{Answer, Context, Failure, Outcome};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context};
 use crate::logic::MapState;
 use crate::text::{Align, Table};
 use nacre_types::command::Call;
@@ -10,54 +10,59 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::OsdId;
 use serde_json::{Map, Value, json};
 
-impl From<CrushError> for Failure {
-    fn from(error: CrushError) -> Failure {
-        Failure::new(error.errno(), error.to_string())
+impl From<CrushError> for CommandFailure {
+    fn from(error: CrushError) -> CommandFailure {
+        CommandFailure::new(error.errno(), error.to_string())
     }
 }
 
 impl MapState {
-    pub(super) fn crush_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    pub(super) fn crush_command(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
             "osd getcrushmap" => {
                 self.check_epoch(call)?;
-                Ok(Answer::bytes(self.committed.crush.encode()).with_status(self.crush_version.to_string()))
+                Ok(CommandAnswer::bytes(self.committed.crush.encode())
+                    .with_status(self.crush_version.to_string()))
             }
             "osd setcrushmap" => self.set_crush_map(call, ctx),
-            "osd crush dump" => Ok(Answer::json(dump(&self.committed.crush))),
+            "osd crush dump" => Ok(CommandAnswer::json(dump(&self.committed.crush))),
             "osd crush tree" => Ok(self.crush_tree(call.text("shadow").is_some(), ctx)),
             "osd crush rule ls" | "osd crush rule list" => {
                 let crush = &self.committed.crush;
                 let names: Vec<&str> = crush.rules().filter_map(|(id, _)| crush.rule_name(id)).collect();
-                Ok(Answer::either(ctx, || json!(names), || names.iter().map(|n| format!("{n}\n")).collect()))
+                Ok(CommandAnswer::either(
+                    ctx,
+                    || json!(names),
+                    || names.iter().map(|n| format!("{n}\n")).collect(),
+                ))
             }
             "osd crush rule dump" => self.rule_dump(call.text("name")),
             _ => self.crush_edit_command(call),
         }
     }
 
-    fn set_crush_map(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
-        let cut_short = || Failure::invalid("Failed to parse crushmap: End of buffer");
+    fn set_crush_map(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
+        let cut_short = || CommandFailure::invalid("Failed to parse crushmap: End of buffer");
         if ctx.input.is_empty() {
             return Err(cut_short());
         }
         let crush = CrushMap::decode(&ctx.input).map_err(|error| match error {
             CrushDecodeError::BadMagic => {
-                Failure::invalid("Failed to parse crushmap: bad magic number: Malformed input")
+                CommandFailure::invalid("Failed to parse crushmap: bad magic number: Malformed input")
             }
             CrushDecodeError::CutShort(_) => cut_short(),
             CrushDecodeError::Corrupt(detail) => {
-                Failure::invalid(format!("Failed to parse crushmap: {detail}"))
+                CommandFailure::invalid(format!("Failed to parse crushmap: {detail}"))
             }
         })?;
         if let Some(prior) = call.int("prior_version") {
             let current = self.crush_version as i64;
             if prior == current - 1 && *self.working.crush == crush {
                 // The request is resent because its first answer was lost.
-                return Ok(Answer::status(self.crush_version.to_string()));
+                return Ok(CommandAnswer::status(self.crush_version.to_string()));
             }
             if prior != current {
-                return Err(Failure::new(
+                return Err(CommandFailure::new(
                     Errno::EPERM,
                     format!("prior_version {prior} != crush version {current}"),
                 ));
@@ -67,15 +72,15 @@ impl MapState {
         if *self.working.crush != crush {
             self.set_crush(crush);
         }
-        Ok(Answer::status(self.crush_version.to_string()))
+        Ok(CommandAnswer::status(self.crush_version.to_string()))
     }
 
     /// Refuses a map that is not valid for the existing pools and OSDs.
-    fn check_crush_map(&self, crush: &CrushMap) -> Result<(), Failure> {
+    fn check_crush_map(&self, crush: &CrushMap) -> Result<(), CommandFailure> {
         for pool in self.working.pools.values() {
             let rule = u32::from(pool.crush_rule);
             if crush.rule(rule).is_none() {
-                return Err(Failure::invalid(format!(
+                return Err(CommandFailure::invalid(format!(
                     "the crush rule no {rule} has been deleted, but is in use by pool '{}'",
                     pool.name
                 )));
@@ -83,7 +88,7 @@ impl MapState {
             let roots = crush.rule_roots(rule);
             if roots.iter().all(|root| crush.devices_below(*root).is_empty()) && !self.working.osds.is_empty()
             {
-                return Err(Failure::invalid(format!(
+                return Err(CommandFailure::invalid(format!(
                     "crush rule {rule} of pool '{}' reaches no device",
                     pool.name
                 )));
@@ -96,17 +101,17 @@ impl MapState {
             .filter(|id| *id >= 0 && unknown(*id) && !self.working.crush.is_linked(*id))
             .collect();
         if let Some(id) = missing.first() {
-            return Err(Failure::invalid(format!("osd.{id} in the crush map does not exist")));
+            return Err(CommandFailure::invalid(format!("osd.{id} in the crush map does not exist")));
         }
         Ok(())
     }
 
-    fn crush_tree(&self, shadows: bool, ctx: &Context) -> Answer {
+    fn crush_tree(&self, shadows: bool, ctx: &Context) -> CommandAnswer {
         let crush = &self.committed.crush;
         let nodes = tree(crush, shadows, &|_| true, true);
         if ctx.is_json() {
             let nodes: Vec<Value> = nodes.iter().map(|node| Value::Object(node_json(crush, node))).collect();
-            return Answer::json(json!({ "nodes": nodes, "stray": [] }));
+            return CommandAnswer::json(json!({ "nodes": nodes, "stray": [] }));
         }
         use Align::{Left, Right};
         let mut table = Table::new(&[
@@ -116,17 +121,20 @@ impl MapState {
             ("TYPE NAME", Left, Left),
         ]);
         nodes.iter().for_each(|node| table.row(node_cells(crush, node)));
-        Answer::text(table.render())
+        CommandAnswer::text(table.render())
     }
 
-    fn rule_dump(&self, name: Option<&str>) -> Outcome {
+    fn rule_dump(&self, name: Option<&str>) -> CommandOutcome {
         let crush = &self.committed.crush;
         let Some(name) = name else {
-            return Ok(Answer::json(crush.rules().map(|(id, rule)| rule_json(crush, id, rule)).collect()));
+            return Ok(CommandAnswer::json(
+                crush.rules().map(|(id, rule)| rule_json(crush, id, rule)).collect(),
+            ));
         };
         let found = crush.rule_id(name).and_then(|id| Some((id, crush.rule(id)?)));
-        let (id, rule) = found.ok_or_else(|| Failure::not_found(format!("unknown crush rule '{name}'")))?;
-        Ok(Answer::json(rule_json(crush, id, rule)))
+        let (id, rule) =
+            found.ok_or_else(|| CommandFailure::not_found(format!("unknown crush rule '{name}'")))?;
+        Ok(CommandAnswer::json(rule_json(crush, id, rule)))
     }
 }
 

@@ -4,7 +4,7 @@
 //! changes nothing, as in Ceph.
 
 use super::crush::tunables;
-use super::{Answer, Failure, Outcome, unhandled};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, unhandled};
 use crate::logic::MapState;
 use crate::text::float;
 use nacre_types::command::Call;
@@ -14,7 +14,7 @@ use nacre_types::ids::OsdId;
 use serde_json::json;
 
 impl MapState {
-    pub(super) fn crush_edit_command(&mut self, call: &Call<'_>) -> Outcome {
+    pub(super) fn crush_edit_command(&mut self, call: &Call<'_>) -> CommandOutcome {
         match call.prefix() {
             "osd crush add" | "osd crush set" | "osd crush create-or-move" => self.crush_place(call),
             "osd crush move" => self.crush_move(call),
@@ -25,15 +25,15 @@ impl MapState {
                 let (from, to) = (call.required("srcname"), call.required("dstname"));
                 if self.working.crush.item_id(from).is_none() && self.working.crush.item_id(to).is_some() {
                     // The request is resent.
-                    return Ok(Answer::status(format!("renamed bucket {from} into {to}")));
+                    return Ok(CommandAnswer::status(format!("renamed bucket {from} into {to}")));
                 }
                 self.edit_crush(|crush| crush.rename_bucket(from, to))?;
-                Ok(Answer::status(format!("renamed bucket {from} into {to}")))
+                Ok(CommandAnswer::status(format!("renamed bucket {from} into {to}")))
             }
             "osd crush reweight" => self.crush_reweight(call),
             "osd crush reweight-all" => {
                 self.edit_crush(CrushMap::reweight_all)?;
-                Ok(Answer::status("reweighted crush hierarchy"))
+                Ok(CommandAnswer::status("reweighted crush hierarchy"))
             }
             "osd crush reweight-subtree" => self.crush_reweight_subtree(call),
             "osd crush tunables" => {
@@ -43,30 +43,30 @@ impl MapState {
                     "optimal" | "default" => Some(TunablesProfile::Jewel),
                     name => TunablesProfile::from_name(name),
                 };
-                let named =
-                    named.ok_or_else(|| Failure::invalid(format!("unrecognized profile '{profile}'")))?;
+                let named = named
+                    .ok_or_else(|| CommandFailure::invalid(format!("unrecognized profile '{profile}'")))?;
                 self.edit_crush(|crush| {
                     crush.set_tunables_profile(named);
                     Ok(())
                 })?;
-                Ok(Answer::status(format!("adjusted tunables profile to {profile}")))
+                Ok(CommandAnswer::status(format!("adjusted tunables profile to {profile}")))
             }
             "osd crush set-tunable" => {
                 let (name, value) = (call.required("tunable"), call.int("value").unwrap_or(0));
                 if !(0..=1).contains(&value) {
-                    return Err(Failure::invalid(format!("value must be 0 or 1; got {value}")));
+                    return Err(CommandFailure::invalid(format!("value must be 0 or 1; got {value}")));
                 }
                 self.edit_crush(|crush| {
                     crush.tunables.straw_calc_version = value as u8;
                     Ok(())
                 })?;
-                Ok(Answer::status(format!("adjusted tunable {name} to {value}")))
+                Ok(CommandAnswer::status(format!("adjusted tunable {name} to {value}")))
             }
             "osd crush get-tunable" => {
                 let value = self.committed.crush.tunables.straw_calc_version;
-                Ok(Answer::json(json!({ "straw_calc_version": value })))
+                Ok(CommandAnswer::json(json!({ "straw_calc_version": value })))
             }
-            "osd crush show-tunables" => Ok(Answer::json(tunables(&self.committed.crush))),
+            "osd crush show-tunables" => Ok(CommandAnswer::json(tunables(&self.committed.crush))),
             prefix if prefix.starts_with("osd crush rule ") => self.crush_rule_edit(call),
             _ => self.crush_class_command(call),
         }
@@ -76,7 +76,7 @@ impl MapState {
     fn edit_crush<T>(
         &mut self,
         edit: impl FnOnce(&mut CrushMap) -> Result<T, CrushError>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, CommandFailure> {
         let mut crush = (*self.working.crush).clone();
         let result = edit(&mut crush)?;
         if crush != *self.working.crush {
@@ -85,12 +85,12 @@ impl MapState {
         Ok(result)
     }
 
-    fn crush_place(&mut self, call: &Call<'_>) -> Outcome {
-        let osd = call.osd("id").ok_or_else(|| Failure::invalid("no OSD is named"))?;
+    fn crush_place(&mut self, call: &Call<'_>) -> CommandOutcome {
+        let osd = call.osd("id").ok_or_else(|| CommandFailure::invalid("no OSD is named"))?;
         let (item, name) = (osd.0 as i32, osd.to_string());
         if !self.working.osds.contains_key(&osd) {
             let text = format!("{name} does not exist. Create it before updating the crush map");
-            return Err(Failure::not_found(text));
+            return Err(CommandFailure::not_found(text));
         }
         let weight = call.float("weight").unwrap_or(0.0);
         let raw = weight_from_f32(weight as f32)?;
@@ -101,20 +101,20 @@ impl MapState {
             "osd crush create-or-move" => {
                 let changed = self.edit_crush(|crush| crush.create_or_move_item(item, raw, &name, &loc))?;
                 let done = if changed { "create-or-move updating" } else { "create-or-move updated" };
-                Ok(Answer::status(format!(
+                Ok(CommandAnswer::status(format!(
                     "{done} item name '{name}' weight {weight} at location {shown} to crush map"
                 )))
             }
             "osd crush set" => {
                 if self.working.crush.item_id(&name).is_none() {
-                    return Err(Failure::not_found(format!(
+                    return Err(CommandFailure::not_found(format!(
                         "unable to set item id {item} name '{name}' weight {weight} at location {shown}: does not \
                          exist"
                     )));
                 }
                 let changed = self.edit_crush(|crush| crush.update_item(item, raw, &name, &loc))?;
                 let end = if changed { " to crush map" } else { ": no change" };
-                Ok(Answer::status(format!(
+                Ok(CommandAnswer::status(format!(
                     "set item id {item} name '{name}' weight {weight} at location {shown}{end}"
                 )))
             }
@@ -122,33 +122,35 @@ impl MapState {
                 if self.working.crush.weight_at(item, &loc) != Some(raw) {
                     self.edit_crush(|crush| crush.insert_item(item, raw, &name, &loc))?;
                 }
-                Ok(Answer::status(format!(
+                Ok(CommandAnswer::status(format!(
                     "add item id {item} name '{name}' weight {weight} at location {shown} to crush map"
                 )))
             }
         }
     }
 
-    fn crush_item(&self, name: &str) -> Result<i32, Failure> {
+    fn crush_item(&self, name: &str) -> Result<i32, CommandFailure> {
         let item = self.working.crush.item_id(name);
-        item.ok_or_else(|| Failure::not_found(format!("item {name} does not exist")))
+        item.ok_or_else(|| CommandFailure::not_found(format!("item {name} does not exist")))
     }
 
-    fn crush_move(&mut self, call: &Call<'_>) -> Outcome {
+    fn crush_move(&mut self, call: &Call<'_>) -> CommandOutcome {
         let name = call.required("name");
         let item = self.crush_item(name)?;
         let loc = location(&call.texts("args"))?;
         let shown = show_location(&loc);
         if self.working.crush.weight_at(item, &loc).is_some() {
-            return Ok(Answer::status(format!(
+            return Ok(CommandAnswer::status(format!(
                 "no need to move item id {item} name '{name}' to location {shown} in crush map"
             )));
         }
         self.edit_crush(|crush| crush.move_item(name, &loc))?;
-        Ok(Answer::status(format!("moved item id {item} name '{name}' to location {shown} in crush map")))
+        Ok(CommandAnswer::status(format!(
+            "moved item id {item} name '{name}' to location {shown} in crush map"
+        )))
     }
 
-    fn crush_link(&mut self, call: &Call<'_>) -> Outcome {
+    fn crush_link(&mut self, call: &Call<'_>) -> CommandOutcome {
         let name = call.required("name");
         let item = self.crush_item(name)?;
         let loc = location(&call.texts("args"))?;
@@ -156,13 +158,15 @@ impl MapState {
         if self.working.crush.weight_at(item, &loc).is_none() {
             self.edit_crush(|crush| crush.link_bucket(name, &loc))?;
         }
-        Ok(Answer::status(format!("linked item id {item} name '{name}' to location {shown} in crush map")))
+        Ok(CommandAnswer::status(format!(
+            "linked item id {item} name '{name}' to location {shown} in crush map"
+        )))
     }
 
-    fn crush_remove(&mut self, call: &Call<'_>) -> Outcome {
+    fn crush_remove(&mut self, call: &Call<'_>) -> CommandOutcome {
         let name = call.required("name");
         let Some(item) = self.working.crush.item_id(name) else {
-            return Ok(Answer::status(format!("device '{name}' does not appear in the crush map")));
+            return Ok(CommandAnswer::status(format!("device '{name}' does not appear in the crush map")));
         };
         let unlink = call.prefix() == "osd crush unlink";
         match call.text("ancestor") {
@@ -182,63 +186,63 @@ impl MapState {
             None => self.edit_crush(|crush| crush.remove_item(name))?,
         }
         let done = if unlink { "unlinked" } else { "removed" };
-        Ok(Answer::status(format!("{done} item id {item} name '{name}' from crush map")))
+        Ok(CommandAnswer::status(format!("{done} item id {item} name '{name}' from crush map")))
     }
 
-    fn crush_add_bucket(&mut self, call: &Call<'_>) -> Outcome {
+    fn crush_add_bucket(&mut self, call: &Call<'_>) -> CommandOutcome {
         let (name, kind) = (call.required("name"), call.required("type"));
         let loc = location(&call.texts("args"))?;
         let shown = show_location(&loc);
         if self.working.crush.item_id(name).is_some() {
-            return Ok(Answer::status(format!("bucket '{name}' already exists")));
+            return Ok(CommandAnswer::status(format!("bucket '{name}' already exists")));
         }
         self.edit_crush(|crush| crush.add_named_bucket(name, kind, &loc))?;
         let at = if loc.is_empty() { "crush map".to_owned() } else { format!("location {shown}") };
-        Ok(Answer::status(format!("added bucket {name} type {kind} to {at}")))
+        Ok(CommandAnswer::status(format!("added bucket {name} type {kind} to {at}")))
     }
 
-    fn crush_reweight(&mut self, call: &Call<'_>) -> Outcome {
+    fn crush_reweight(&mut self, call: &Call<'_>) -> CommandOutcome {
         let name = call.required("name");
-        let item =
-            self.working.crush.item_id(name).ok_or_else(|| {
-                Failure::not_found(format!("device '{name}' does not appear in the crush map"))
-            })?;
+        let item = self.working.crush.item_id(name).ok_or_else(|| {
+            CommandFailure::not_found(format!("device '{name}' does not appear in the crush map"))
+        })?;
         if item < 0 {
-            return Err(Failure::invalid(format!("device '{name}' is not a leaf in the crush map")));
+            return Err(CommandFailure::invalid(format!("device '{name}' is not a leaf in the crush map")));
         }
         let weight = call.float("weight").unwrap_or(0.0);
         let raw = weight_from_f32(weight as f32)?;
         self.edit_crush(|crush| crush.reweight_item(name, raw))?;
-        Ok(Answer::status(format!(
+        Ok(CommandAnswer::status(format!(
             "reweighted item id {item} name '{name}' to {} in crush map",
             float(weight)
         )))
     }
 
-    fn crush_reweight_subtree(&mut self, call: &Call<'_>) -> Outcome {
+    fn crush_reweight_subtree(&mut self, call: &Call<'_>) -> CommandOutcome {
         let name = call.required("name");
-        let item =
-            self.working.crush.item_id(name).ok_or_else(|| {
-                Failure::not_found(format!("device '{name}' does not appear in the crush map"))
-            })?;
+        let item = self.working.crush.item_id(name).ok_or_else(|| {
+            CommandFailure::not_found(format!("device '{name}' does not appear in the crush map"))
+        })?;
         if item >= 0 {
-            return Err(Failure::invalid(format!("device '{name}' is not a subtree in the crush map")));
+            return Err(CommandFailure::invalid(format!(
+                "device '{name}' is not a subtree in the crush map"
+            )));
         }
         let weight = call.float("weight").unwrap_or(0.0);
         let raw = weight_from_f32(weight as f32)?;
         self.edit_crush(|crush| crush.reweight_subtree(name, raw))?;
-        Ok(Answer::status(format!(
+        Ok(CommandAnswer::status(format!(
             "reweighted subtree id {item} name '{name}' to {} in crush map",
             float(weight)
         )))
     }
 
-    fn crush_rule_edit(&mut self, call: &Call<'_>) -> Outcome {
+    fn crush_rule_edit(&mut self, call: &Call<'_>) -> CommandOutcome {
         match call.prefix() {
             "osd crush rule create-simple" | "osd crush rule create-replicated" => {
                 let name = call.required("name");
                 if self.working.crush.rule_id(name).is_some() {
-                    return Ok(Answer::status(format!("rule {name} already exists")));
+                    return Ok(CommandAnswer::status(format!("rule {name} already exists")));
                 }
                 let (root, domain) = (call.required("root"), call.required("type"));
                 let (class, firstn) = match call.prefix() {
@@ -248,18 +252,18 @@ impl MapState {
                 self.edit_crush(|crush| {
                     crush.add_simple_rule(name, root, domain, class, firstn, RuleType::Replicated)
                 })?;
-                Ok(Answer::status(""))
+                Ok(CommandAnswer::status(""))
             }
             "osd crush rule rm" => {
                 let name = call.required("name");
                 let Some(id) = self.working.crush.rule_id(name) else {
-                    return Ok(Answer::status(format!("rule {name} does not exist")));
+                    return Ok(CommandAnswer::status(format!("rule {name} does not exist")));
                 };
                 if self.working.pools.values().any(|pool| u32::from(pool.crush_rule) == id) {
-                    return Err(Failure::new(Errno::EBUSY, format!("crush rule '{name}' is in use")));
+                    return Err(CommandFailure::new(Errno::EBUSY, format!("crush rule '{name}' is in use")));
                 }
                 self.edit_crush(|crush| crush.remove_rule(name))?;
-                Ok(Answer::status(""))
+                Ok(CommandAnswer::status(""))
             }
             "osd crush rule rename" => {
                 let (from, to) = (call.required("srcname"), call.required("dstname"));
@@ -267,42 +271,42 @@ impl MapState {
                 if crush.rule_id(from).is_some() || crush.rule_id(to).is_none() {
                     self.edit_crush(|crush| crush.rename_rule(from, to))?;
                 }
-                Ok(Answer::status(""))
+                Ok(CommandAnswer::status(""))
             }
             "osd crush rule ls-by-class" => {
                 let class = call.required("class");
                 let crush = &self.committed.crush;
-                let wanted = crush
-                    .class_id(class)
-                    .ok_or_else(|| Failure::not_found(format!("failed to get rules by class '{class}'")))?;
+                let wanted = crush.class_id(class).ok_or_else(|| {
+                    CommandFailure::not_found(format!("failed to get rules by class '{class}'"))
+                })?;
                 let of_class = |root: &i32| crush.split_shadow(*root).is_some_and(|(_, c)| c == wanted);
                 let rules: Vec<&str> = crush
                     .rules()
                     .filter(|(id, _)| crush.rule_roots(*id).iter().any(of_class))
                     .filter_map(|(id, _)| crush.rule_name(id))
                     .collect();
-                Ok(Answer::json(json!(rules)))
+                Ok(CommandAnswer::json(json!(rules)))
             }
             _ => unhandled(call),
         }
     }
 
-    fn crush_class_command(&mut self, call: &Call<'_>) -> Outcome {
+    fn crush_class_command(&mut self, call: &Call<'_>) -> CommandOutcome {
         match call.prefix() {
             "osd crush class ls" => {
                 let names: Vec<&str> = self.committed.crush.class_names().map(|(_, name)| name).collect();
-                Ok(Answer::json(json!(names)))
+                Ok(CommandAnswer::json(json!(names)))
             }
             "osd crush class ls-osd" => {
-                Ok(Answer::json(json!(self.committed.crush.devices_of_class(call.required("class")))))
+                Ok(CommandAnswer::json(json!(self.committed.crush.devices_of_class(call.required("class")))))
             }
             "osd crush class create" => {
                 let class = call.required("class");
                 if self.working.crush.class_id(class).is_some() {
-                    return Ok(Answer::status(format!("class '{class}' already exists")));
+                    return Ok(CommandAnswer::status(format!("class '{class}' already exists")));
                 }
                 let id = self.edit_crush(|crush| crush.create_class(class))?;
-                Ok(Answer::status(format!("created class {class} with id {id} to crush map")))
+                Ok(CommandAnswer::status(format!("created class {class} with id {id} to crush map")))
             }
             "osd crush class rm" => self.crush_class_remove(call.required("class")),
             "osd crush set-device-class" => {
@@ -311,19 +315,19 @@ impl MapState {
                 self.edit_crush(|crush| {
                     osds.iter().try_for_each(|osd| crush.set_device_class(osd.0 as i32, class).map(drop))
                 })?;
-                Ok(Answer::status(format!("set osd(s) {} to class '{class}'", join(&osds))))
+                Ok(CommandAnswer::status(format!("set osd(s) {} to class '{class}'", join(&osds))))
             }
             "osd crush rm-device-class" => {
                 let osds = self.crush_osds(&call.texts("ids"))?;
                 self.edit_crush(|crush| {
                     osds.iter().try_for_each(|osd| crush.remove_device_class(osd.0 as i32).map(drop))
                 })?;
-                Ok(Answer::status(format!("done removing class of osd(s): {}", join(&osds))))
+                Ok(CommandAnswer::status(format!("done removing class of osd(s): {}", join(&osds))))
             }
             "osd crush get-device-class" => {
                 let osds = self.crush_osds(&call.texts("ids"))?;
                 let class = |osd: &OsdId| self.committed.crush.device_class(osd.0 as i32).unwrap_or("");
-                Ok(Answer::json(
+                Ok(CommandAnswer::json(
                     osds.iter().map(|osd| json!({ "osd": osd.0, "device_class": class(osd) })).collect(),
                 ))
             }
@@ -332,20 +336,20 @@ impl MapState {
                 let crush = &self.committed.crush;
                 let id = crush
                     .item_id(node)
-                    .ok_or_else(|| Failure::not_found(format!("node '{node}' does not exist")))?;
+                    .ok_or_else(|| CommandFailure::not_found(format!("node '{node}' does not exist")))?;
                 let names: Vec<&str> = match crush.bucket(id) {
                     Some(bucket) => bucket.items.iter().filter_map(|item| crush.item_name(*item)).collect(),
                     None => vec![node],
                 };
-                Ok(Answer::json(json!(names)))
+                Ok(CommandAnswer::json(json!(names)))
             }
             _ => unhandled(call),
         }
     }
 
-    fn crush_class_remove(&mut self, class: &str) -> Outcome {
+    fn crush_class_remove(&mut self, class: &str) -> CommandOutcome {
         let Some(id) = self.working.crush.class_id(class) else {
-            return Ok(Answer::status(format!("class '{class}' does not exist")));
+            return Ok(CommandAnswer::status(format!("class '{class}' does not exist")));
         };
         let crush = &self.working.crush;
         let of_class = |root: &i32| crush.split_shadow(*root).is_some_and(|(_, c)| c == id);
@@ -353,7 +357,7 @@ impl MapState {
         if let Some((rule, _)) = user {
             let rule = crush.rule_name(rule).unwrap_or_default();
             let text = format!("class '{class}' still referenced by crush_rule '{rule}'");
-            return Err(Failure::new(Errno::EBUSY, text));
+            return Err(CommandFailure::new(Errno::EBUSY, text));
         }
         self.edit_crush(|crush| {
             // A class is removed with its last device.
@@ -363,21 +367,22 @@ impl MapState {
                 .try_for_each(|osd| crush.remove_device_class(osd).map(drop))?;
             crush.rebuild_class_roots()
         })?;
-        Ok(Answer::status(format!("removed class {class} with id {id} from crush map")))
+        Ok(CommandAnswer::status(format!("removed class {class} with id {id} from crush map")))
     }
 
     /// The OSDs that `words` name; `all` and `any` mean all OSDs.
-    fn crush_osds(&self, words: &[&str]) -> Result<Vec<OsdId>, Failure> {
+    fn crush_osds(&self, words: &[&str]) -> Result<Vec<OsdId>, CommandFailure> {
         let mut osds = Vec::new();
         for word in words {
             if matches!(*word, "all" | "any" | "*") {
                 osds.extend(self.working.osds.keys().copied());
                 continue;
             }
-            let osd: OsdId =
-                word.parse().map_err(|_| Failure::invalid(format!("unable to parse osd id: \"{word}\"")))?;
+            let osd: OsdId = word
+                .parse()
+                .map_err(|_| CommandFailure::invalid(format!("unable to parse osd id: \"{word}\"")))?;
             if !self.working.osds.contains_key(&osd) {
-                return Err(Failure::not_found(format!("{osd} does not exist")));
+                return Err(CommandFailure::not_found(format!("{osd} does not exist")));
             }
             osds.push(osd);
         }
@@ -390,13 +395,13 @@ fn join(osds: &[OsdId]) -> String {
 }
 
 /// Parses a location such as `root=default host=a`.
-fn location(words: &[&str]) -> Result<Location, Failure> {
+fn location(words: &[&str]) -> Result<Location, CommandFailure> {
     words
         .iter()
         .map(|word| {
             let parts = word.split_once('=').filter(|(kind, name)| !kind.is_empty() && !name.is_empty());
             let (kind, name) = parts.ok_or_else(|| {
-                Failure::invalid(format!("unable to parse location '{word}': want type=name"))
+                CommandFailure::invalid(format!("unable to parse location '{word}': want type=name"))
             })?;
             Ok((kind.to_owned(), name.to_owned()))
         })

@@ -1,6 +1,6 @@
 //! Daemons and what they run: `node ls`, `features`, `… metadata`, `… versions`, and commands of Ceph's manager.
 
-use super::{Answer, Failure, Outcome, unhandled};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, unhandled};
 use crate::logic::MapState;
 use nacre_types::command::Call;
 use serde_json::{Map, Value, json};
@@ -11,28 +11,34 @@ const FEATURES: &str = "0x3f01cfbdfffdffff";
 const FEATURE_RELEASE: &str = "luminous";
 
 impl MapState {
-    pub(super) fn daemons_command(&self, call: &Call<'_>) -> Outcome {
+    pub(super) fn daemons_command(&self, call: &Call<'_>) -> CommandOutcome {
         Ok(match call.prefix() {
             "node ls" => self.node_ls(call.text("type").unwrap_or("all")),
-            "features" => Answer::json(self.feature_map()),
+            "features" => CommandAnswer::json(self.feature_map()),
             "time-sync-status" => {
                 // There is one monitor, so there are no clocks to compare.
-                Answer::json(json!({ "timechecks": { "epoch": 1, "round": 0, "round_status": "finished" } }))
+                CommandAnswer::json(
+                    json!({ "timechecks": { "epoch": 1, "round": 0, "round_status": "finished" } }),
+                )
             }
-            "versions" => Answer::json(self.versions()),
-            "mon versions" => Answer::json(count(self.mon_metadata_values("ceph_version"))),
-            "osd versions" => Answer::json(count(self.osd_metadata_values("ceph_version"))),
-            "mgr versions" => Answer::json(json!({})),
-            "mon count-metadata" => Answer::json(count(self.mon_metadata_values(call.required("property")))),
-            "osd count-metadata" => Answer::json(count(self.osd_metadata_values(call.required("property")))),
+            "versions" => CommandAnswer::json(self.versions()),
+            "mon versions" => CommandAnswer::json(count(self.mon_metadata_values("ceph_version"))),
+            "osd versions" => CommandAnswer::json(count(self.osd_metadata_values("ceph_version"))),
+            "mgr versions" => CommandAnswer::json(json!({})),
+            "mon count-metadata" => {
+                CommandAnswer::json(count(self.mon_metadata_values(call.required("property"))))
+            }
+            "osd count-metadata" => {
+                CommandAnswer::json(count(self.osd_metadata_values(call.required("property"))))
+            }
             "mon metadata" => return self.mon_metadata(call.text("id")),
-            "mgr metadata" => Answer::json(json!([])),
+            "mgr metadata" => CommandAnswer::json(json!([])),
             // There is no manager; the map authority does its work.
-            "mgr stat" => Answer::json(json!({
+            "mgr stat" => CommandAnswer::json(json!({
                 "epoch": 1, "available": false, "active_name": "", "num_standby": 0,
             })),
-            "mgr services" => Answer::json(json!({})),
-            "balancer status" => Answer::json(json!({
+            "mgr services" => CommandAnswer::json(json!({})),
+            "balancer status" => CommandAnswer::json(json!({
                 "active": false,
                 "last_optimize_duration": "",
                 "last_optimize_started": "",
@@ -45,7 +51,7 @@ impl MapState {
         })
     }
 
-    fn node_ls(&self, which: &str) -> Answer {
+    fn node_ls(&self, which: &str) -> CommandAnswer {
         let mon = json!({ (self.mon_host()): [self.mon_name] });
         let mut hosts: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
         for (osd, info) in &self.committed.osds {
@@ -53,7 +59,7 @@ impl MapState {
             hosts.entry(host).or_default().push(osd.0);
         }
         let osd = json!(hosts);
-        Answer::json(match which {
+        CommandAnswer::json(match which {
             "mon" => mon,
             "osd" => osd,
             "mds" | "mgr" => json!({}),
@@ -86,18 +92,18 @@ impl MapState {
         up.map(move |info| info.metadata.get(property).map_or("unknown", String::as_str))
     }
 
-    fn mon_metadata(&self, id: Option<&str>) -> Outcome {
+    fn mon_metadata(&self, id: Option<&str>) -> CommandOutcome {
         let mut fields = Map::new();
         fields.insert("addrs".into(), format!("[v2:{}/0]", self.mon_addr()).into());
         fields.extend(self.mon_metadata.iter().map(|(name, value)| (name.clone(), value.as_str().into())));
         match id {
-            Some(id) if id == self.mon_name => Ok(Answer::json(fields.into())),
-            Some(_) => Err(Failure::not_found("requested mon not found")),
+            Some(id) if id == self.mon_name => Ok(CommandAnswer::json(fields.into())),
+            Some(_) => Err(CommandFailure::not_found("requested mon not found")),
             None => {
                 let mut all = Map::new();
                 all.insert("name".into(), self.mon_name.as_str().into());
                 all.extend(fields);
-                Ok(Answer::json(json!([all])))
+                Ok(CommandAnswer::json(json!([all])))
             }
         }
     }

@@ -1,18 +1,18 @@
 //! `health`, `health mute`, `health unmute`.
 
-use super::{Answer, Context, Failure, Outcome, unhandled};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::{MapState, Mute};
 use nacre_types::command::Call;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 impl MapState {
-    pub(super) fn health_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    pub(super) fn health_command(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
             "health" => {
                 let detail = call.text("detail").is_some();
                 let health = self.health(ctx.now);
-                Ok(Answer::either(ctx, || health.json(detail), || health.text(detail, ctx.now)))
+                Ok(CommandAnswer::either(ctx, || health.json(detail), || health.text(detail, ctx.now)))
             }
             "health mute" => self.health_mute(call, ctx),
             "health unmute" => {
@@ -23,13 +23,13 @@ impl MapState {
                         codes.iter().for_each(|code| self.clear_mute(code));
                     }
                 }
-                Ok(Answer::default())
+                Ok(CommandAnswer::default())
             }
             _ => unhandled(call),
         }
     }
 
-    fn health_mute(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    fn health_mute(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let (code, sticky) = (call.required("code"), call.flag("sticky"));
         let until_ns = match call.text("ttl") {
             Some(text) => Some(ctx.now.wall_ns.saturating_add(timespan_s(text)?.saturating_mul(SECOND_NS))),
@@ -38,11 +38,11 @@ impl MapState {
         let health = self.health(ctx.now);
         let check = health.checks.iter().find(|check| check.code == code);
         if check.is_none() && !sticky {
-            return Err(Failure::not_found(format!("health alert {code} is not currently raised")));
+            return Err(CommandFailure::not_found(format!("health alert {code} is not currently raised")));
         }
         let valid = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
         if code.is_empty() || code.len() > 128 || !code.chars().all(valid) {
-            return Err(Failure::invalid(format!("invalid health alert code '{code}'")));
+            return Err(CommandFailure::invalid(format!("invalid health alert code '{code}'")));
         }
         let mute = Mute {
             until_ns,
@@ -51,13 +51,13 @@ impl MapState {
             count: check.map_or(0, |check| check.count as u64),
         };
         self.set_mute(code, mute);
-        Ok(Answer::default())
+        Ok(CommandAnswer::default())
     }
 }
 
 /// Parses a duration such as `90`, `5m`, `2h` or `1d12h` into seconds (Ceph's `parse_timespan`).
-fn timespan_s(text: &str) -> Result<u64, Failure> {
-    let invalid = |what: &str| Failure::invalid(format!("invalid duration: {text} ({what})"));
+fn timespan_s(text: &str) -> Result<u64, CommandFailure> {
+    let invalid = |what: &str| CommandFailure::invalid(format!("invalid duration: {text} ({what})"));
     let (mut total, mut rest) = (0_u64, text.trim());
     if rest.is_empty() {
         return Err(invalid("expected digit"));

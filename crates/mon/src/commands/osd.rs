@@ -1,13 +1,13 @@
 //! `osd …` commands that change the map.
 
-use super::{Answer, Context, Failure, Outcome, unhandled};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::{LogLevel, MapState};
 use crate::text::{float, stamp};
 use nacre_types::command::Call;
 use nacre_types::crush::CrushMap;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Epoch, OsdId};
-use nacre_types::osdmap::{BLOCKLISTED_RANGE, OsdInfo, WEIGHT_ONE, flag};
+use nacre_types::osdmap::{BLOCKLIST_RANGE_PREFIX, OsdInfo, WEIGHT_ONE, flag};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ use uuid::Uuid;
 const BLOCKLIST_S: f64 = 3600.0;
 
 impl MapState {
-    pub(super) fn osd_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    pub(super) fn osd_command(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
             "osd out" => self.osd_out(&call.texts("ids"), ctx),
             "osd in" => self.osd_in(&call.texts("ids"), ctx),
@@ -42,7 +42,7 @@ impl MapState {
                 let all: Vec<String> = self.working.blocklist.keys().cloned().collect();
                 self.working.blocklist.clear();
                 self.changes.blocklist.extend(all);
-                Ok(Answer::status(" removed all blocklist entries"))
+                Ok(CommandAnswer::status(" removed all blocklist entries"))
             }
             "osd getmaxosd" | "osd stat" | "osd dump" | "osd tree" | "osd ls" | "osd getmap" | "osd find"
             | "osd metadata" | "osd map" | "osd blocklist ls" | "osd blacklist ls" | "osd perf" => {
@@ -55,7 +55,11 @@ impl MapState {
     }
 
     /// The OSDs that `words` name; `all` and `any` mean those that `matching` selects.
-    fn osds_named(&self, words: &[&str], matching: impl Fn(&OsdInfo) -> bool) -> Result<Vec<OsdId>, Failure> {
+    fn osds_named(
+        &self,
+        words: &[&str],
+        matching: impl Fn(&OsdInfo) -> bool,
+    ) -> Result<Vec<OsdId>, CommandFailure> {
         let mut osds = Vec::new();
         for word in words {
             if matches!(*word, "all" | "any" | "*") {
@@ -63,7 +67,9 @@ impl MapState {
                 continue;
             }
             let osd = word.parse().map_err(|_| {
-                Failure::invalid(format!("Expected option value to be integer, got '{word}'invalid osd id-1"))
+                CommandFailure::invalid(format!(
+                    "Expected option value to be integer, got '{word}'invalid osd id-1"
+                ))
             })?;
             osds.push(osd);
         }
@@ -72,7 +78,7 @@ impl MapState {
         Ok(osds)
     }
 
-    fn osd_out(&mut self, words: &[&str], ctx: &Context) -> Outcome {
+    fn osd_out(&mut self, words: &[&str], ctx: &Context) -> CommandOutcome {
         let mut status = String::new();
         for osd in self.osds_named(words, OsdInfo::is_in)? {
             let was_in = self.working.osds.get(&osd).is_some_and(OsdInfo::is_in);
@@ -85,10 +91,10 @@ impl MapState {
                 status.push_str(&format!("{osd} is already out. "));
             }
         }
-        Ok(Answer::status(status))
+        Ok(CommandAnswer::status(status))
     }
 
-    fn osd_in(&mut self, words: &[&str], ctx: &Context) -> Outcome {
+    fn osd_in(&mut self, words: &[&str], ctx: &Context) -> CommandOutcome {
         let mut status = String::new();
         for osd in self.osds_named(words, |info| !info.is_in())? {
             let Some(info) = self.working.osds.get(&osd) else {
@@ -103,10 +109,10 @@ impl MapState {
             self.set_weight(ctx.now, osd, weight);
             status.push_str(&format!("marked in {osd}. "));
         }
-        Ok(Answer::status(status))
+        Ok(CommandAnswer::status(status))
     }
 
-    fn osd_down(&mut self, words: &[&str], ctx: &Context) -> Outcome {
+    fn osd_down(&mut self, words: &[&str], ctx: &Context) -> CommandOutcome {
         let mut status = String::new();
         for osd in self.osds_named(words, |info| info.up)? {
             match self.working.osds.get(&osd) {
@@ -124,19 +130,19 @@ impl MapState {
                 }
             }
         }
-        Ok(Answer::status(status))
+        Ok(CommandAnswer::status(status))
     }
 
     /// The OSD that a command names by `id`.
-    pub(super) fn existing_osd(&self, call: &Call<'_>) -> Result<OsdId, Failure> {
+    pub(super) fn existing_osd(&self, call: &Call<'_>) -> Result<OsdId, CommandFailure> {
         self.existing_osd_of(call, "id")
     }
 
     /// The OSD that a command names by the parameter `name`.
-    pub(super) fn existing_osd_of(&self, call: &Call<'_>, name: &str) -> Result<OsdId, Failure> {
-        let osd = call.osd(name).ok_or_else(|| Failure::invalid("invalid osd id"))?;
+    pub(super) fn existing_osd_of(&self, call: &Call<'_>, name: &str) -> Result<OsdId, CommandFailure> {
+        let osd = call.osd(name).ok_or_else(|| CommandFailure::invalid("invalid osd id"))?;
         let exists = self.working.osds.contains_key(&osd);
-        exists.then_some(osd).ok_or_else(|| Failure::not_found(format!("{osd} does not exist")))
+        exists.then_some(osd).ok_or_else(|| CommandFailure::not_found(format!("{osd} does not exist")))
     }
 
     fn change_osd(&mut self, osd: OsdId, change: impl FnOnce(&mut OsdInfo)) {
@@ -149,41 +155,42 @@ impl MapState {
         }
     }
 
-    fn osd_reweight(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    fn osd_reweight(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let osd = self.existing_osd(call)?;
         let weight = call.float("weight").unwrap_or(1.0);
         let scaled = (weight * f64::from(WEIGHT_ONE)) as u32;
         self.set_weight(ctx.now, osd, scaled);
-        Ok(Answer::status(format!("reweighted {osd} to {} ({scaled:x})", float(weight))))
+        Ok(CommandAnswer::status(format!("reweighted {osd} to {} ({scaled:x})", float(weight))))
     }
 
-    fn osd_primary_affinity(&mut self, call: &Call<'_>) -> Outcome {
+    fn osd_primary_affinity(&mut self, call: &Call<'_>) -> CommandOutcome {
         let osd = self.existing_osd(call)?;
         let affinity = call.float("weight").unwrap_or(1.0);
         let scaled = (affinity * f64::from(WEIGHT_ONE)) as u32;
         self.change_osd(osd, |info| info.primary_affinity = scaled);
-        Ok(Answer::status(format!("set {osd} primary-affinity to {} ({scaled})", float(affinity))))
+        Ok(CommandAnswer::status(format!("set {osd} primary-affinity to {} ({scaled})", float(affinity))))
     }
 
-    fn osd_new(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
-        let uuid: Uuid = call.required("uuid").parse().map_err(|_| Failure::invalid("invalid UUID"))?;
+    fn osd_new(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
+        let uuid: Uuid =
+            call.required("uuid").parse().map_err(|_| CommandFailure::invalid("invalid UUID"))?;
         let known = self.working.osds.iter().find(|(_, info)| info.uuid == uuid).map(|(id, _)| *id);
         let wanted = call.osd("id");
         let id = match (known, wanted) {
             (Some(known), Some(wanted)) if known != wanted => {
-                return Err(Failure::new(
+                return Err(CommandFailure::new(
                     Errno::EEXIST,
                     format!("uuid {uuid} already in use for different id {}", known.0),
                 ));
             }
             (Some(known), _) => known,
             (None, Some(wanted)) if wanted.0 >= self.tuning.max_osd => {
-                return Err(Failure::new(Errno::ERANGE, format!("id {} is too high", wanted.0)));
+                return Err(CommandFailure::new(Errno::ERANGE, format!("id {} is too high", wanted.0)));
             }
             (None, Some(wanted))
                 if self.working.osds.get(&wanted).is_some_and(|info| !info.is_destroyed()) =>
             {
-                return Err(Failure::new(
+                return Err(CommandFailure::new(
                     Errno::EEXIST,
                     format!("id {} already in use and does not match uuid {uuid}", wanted.0),
                 ));
@@ -191,7 +198,7 @@ impl MapState {
             (None, Some(wanted)) => wanted,
             (None, None) => {
                 let free = (0..self.tuning.max_osd).find(|id| !self.working.osds.contains_key(&OsdId(*id)));
-                OsdId(free.ok_or_else(|| Failure::new(Errno::ENOSPC, "no osd id is free"))?)
+                OsdId(free.ok_or_else(|| CommandFailure::new(Errno::ENOSPC, "no osd id is free"))?)
             }
         };
         if known.is_none() {
@@ -203,13 +210,13 @@ impl MapState {
                 self.changes.max_osd = true;
             }
         }
-        Ok(Answer::either(ctx, || json!({ "osdid": id.0 }), || format!("{}\n", id.0)))
+        Ok(CommandAnswer::either(ctx, || json!({ "osdid": id.0 }), || format!("{}\n", id.0)))
     }
 
-    fn osd_rm(&mut self, words: &[&str]) -> Outcome {
+    fn osd_rm(&mut self, words: &[&str]) -> CommandOutcome {
         let osds = self.osds_named(words, |_| true)?;
         if let Some(up) = osds.iter().find(|osd| self.working.is_up(**osd)) {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::EBUSY,
                 format!("{up} is still up; must be down before removal. "),
             ));
@@ -227,7 +234,7 @@ impl MapState {
         if !removed.is_empty() {
             status.push_str(&format!("removed {}", removed.join(", ")));
         }
-        Ok(Answer::status(status))
+        Ok(CommandAnswer::status(status))
     }
 
     fn forget_osd(&mut self, osd: OsdId) {
@@ -237,9 +244,9 @@ impl MapState {
         self.stats.osds.remove(&osd);
     }
 
-    fn osd_lost(&mut self, call: &Call<'_>) -> Outcome {
+    fn osd_lost(&mut self, call: &Call<'_>) -> CommandOutcome {
         if !call.flag("yes_i_really_mean_it") {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::EPERM,
                 "are you SURE?  this might mean real, permanent data loss.  pass --yes-i-really-mean-it if you really do.",
             ));
@@ -256,29 +263,29 @@ impl MapState {
         }
         let osd = self.existing_osd(call)?;
         if self.working.is_up(osd) {
-            return Err(Failure::new(Errno::EBUSY, format!("{osd} is not down")));
+            return Err(CommandFailure::new(Errno::EBUSY, format!("{osd} is not down")));
         }
         let epoch = self.next_epoch();
         self.change_osd(osd, |info| info.lost_at = epoch);
-        Ok(Answer::status(format!("marked osd lost in epoch {epoch}")))
+        Ok(CommandAnswer::status(format!("marked osd lost in epoch {epoch}")))
     }
 
-    fn osd_purge(&mut self, call: &Call<'_>) -> Outcome {
-        let Some(osd) = call.osd("id") else { return Err(Failure::invalid("invalid osd id")) };
+    fn osd_purge(&mut self, call: &Call<'_>) -> CommandOutcome {
+        let Some(osd) = call.osd("id") else { return Err(CommandFailure::invalid("invalid osd id")) };
         if !call.flag("force") && !call.flag("yes_i_really_mean_it") {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::EPERM,
                 "Are you SURE?  Did you verify with 'ceph osd safe-to-destroy'?  This will PERMANENTLY DESTROY all data \
                  on that disk.  Pass --yes-i-really-mean-it if you really do.",
             ));
         }
         if self.working.is_up(osd) {
-            return Err(Failure::new(Errno::EBUSY, format!("{osd} is not `down`.")));
+            return Err(CommandFailure::new(Errno::EBUSY, format!("{osd} is not `down`.")));
         }
         let name = osd.to_string();
         if self.working.crush.item_name(osd.0 as i32).is_some() {
             let mut crush = (*self.working.crush).clone();
-            crush.remove_item(&name).map_err(|e| Failure::new(e.errno(), e.to_string()))?;
+            crush.remove_item(&name).map_err(|e| CommandFailure::new(e.errno(), e.to_string()))?;
             self.set_crush(crush);
         }
         if self.working.osds.remove(&osd).is_some() {
@@ -288,7 +295,7 @@ impl MapState {
         if self.auth.remove(&entity) {
             self.keys.insert(crate::keys::auth(&entity), None);
         }
-        Ok(Answer::status(format!("purged {name}")))
+        Ok(CommandAnswer::status(format!("purged {name}")))
     }
 
     /// Installs a new CRUSH map and increments its version.
@@ -300,13 +307,13 @@ impl MapState {
             .insert(crate::keys::CRUSH_VERSION.to_vec(), Some(self.crush_version.to_be_bytes().to_vec()));
     }
 
-    fn osd_set(&mut self, key: &str, on: bool) -> Outcome {
+    fn osd_set(&mut self, key: &str, on: bool) -> CommandOutcome {
         let (bits, name) = match key {
             "pause" => (flag::PAUSERD | flag::PAUSEWR, "pauserd,pausewr"),
-            "full" => return Err(Failure::invalid("unrecognized flag 'full'")),
+            "full" => return Err(CommandFailure::invalid("unrecognized flag 'full'")),
             _ => {
                 let found = flag::NAMES.iter().find(|(_, name)| *name == key);
-                *found.ok_or_else(|| Failure::invalid(format!("unrecognized flag '{key}'")))?
+                *found.ok_or_else(|| CommandFailure::invalid(format!("unrecognized flag '{key}'")))?
             }
         };
         if on {
@@ -314,10 +321,10 @@ impl MapState {
         } else {
             self.clear_flags(bits);
         }
-        Ok(Answer::status(format!("{name} is {}", if on { "set" } else { "unset" })))
+        Ok(CommandAnswer::status(format!("{name} is {}", if on { "set" } else { "unset" })))
     }
 
-    fn osd_set_ratio(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    fn osd_set_ratio(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let ratio = call.float("ratio").unwrap_or(0.0);
         let map = &mut self.working;
         match call.prefix() {
@@ -327,39 +334,39 @@ impl MapState {
         }
         self.changes.ratios = true;
         self.update_fullness(ctx.now);
-        Ok(Answer::status(format!("{} {}", call.prefix(), float(ratio))))
+        Ok(CommandAnswer::status(format!("{} {}", call.prefix(), float(ratio))))
     }
 
-    fn osd_blocklist(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    fn osd_blocklist(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let addr = call.required("addr");
         let who = match call.text("range") {
             Some(_) => blocklisted_range(addr)?,
             None if can_be_blocklisted(addr) => addr.to_owned(),
-            None => return Err(Failure::invalid(format!("unable to parse address {addr}"))),
+            None => return Err(CommandFailure::invalid(format!("unable to parse address {addr}"))),
         };
         let operation = if call.prefix() == "osd blacklist" { "blacklistop" } else { "blocklistop" };
         if call.required(operation) == "rm" {
             if self.working.blocklist.remove(&who).is_none() {
-                return Ok(Answer::status(format!("{who} isn't blocklisted")));
+                return Ok(CommandAnswer::status(format!("{who} isn't blocklisted")));
             }
             let text = format!("un-blocklisting {who}");
             self.changes.blocklist.insert(who);
-            return Ok(Answer::status(text));
+            return Ok(CommandAnswer::status(text));
         }
         let seconds = call.float("expire").filter(|s| *s > 0.0).unwrap_or(BLOCKLIST_S);
         let until_ns = ctx.now.wall_ns.saturating_add((seconds * 1e9) as u64);
         let text = format!("blocklisting {who} until {} ({} sec)", stamp(until_ns), float(seconds));
         self.add_to_blocklist(ctx.now, who, until_ns);
-        Ok(Answer::status(text))
+        Ok(CommandAnswer::status(text))
     }
 
     /// Refuses epochs other than the durable map's: older maps are not kept in memory.
-    pub(super) fn check_epoch(&self, call: &Call<'_>) -> Result<(), Failure> {
+    pub(super) fn check_epoch(&self, call: &Call<'_>) -> Result<(), CommandFailure> {
         match call.int("epoch") {
             Some(epoch)
                 if Epoch(u32::try_from(epoch).unwrap_or(u32::MAX)) != self.committed.epoch && epoch != 0 =>
             {
-                Err(Failure::not_found(format!("there is no map for epoch {epoch}")))
+                Err(CommandFailure::not_found(format!("there is no map for epoch {epoch}")))
             }
             _ => Ok(()),
         }
@@ -377,9 +384,11 @@ fn can_be_blocklisted(who: &str) -> bool {
 }
 
 /// The entry of the blocklist for a range of addresses (`10.1.0.0/16`), as Ceph writes it: `cidr:10.1.0.0:0/16`.
-fn blocklisted_range(text: &str) -> Result<String, Failure> {
+fn blocklisted_range(text: &str) -> Result<String, CommandFailure> {
     let no_range = || {
-        Failure::invalid(format!("You specified a range command, but {text} does not parse as a CIDR range"))
+        CommandFailure::invalid(format!(
+            "You specified a range command, but {text} does not parse as a CIDR range"
+        ))
     };
     let (first, bits) = text.split_once('/').ok_or_else(no_range)?;
     let first: IpAddr = first.parse().map_err(|_| no_range())?;
@@ -388,7 +397,7 @@ fn blocklisted_range(text: &str) -> Result<String, Failure> {
     let bits = bits.parse::<u32>().ok().filter(|bits| *bits > 0).ok_or_else(no_range)?;
     let most = if first.is_ipv4() { 32 } else { 128 };
     if bits > most {
-        return Err(Failure::invalid("Too many bits in range for that protocol!"));
+        return Err(CommandFailure::invalid("Too many bits in range for that protocol!"));
     }
-    Ok(format!("{BLOCKLISTED_RANGE}{}/{bits}", SocketAddr::new(first, 0)))
+    Ok(format!("{BLOCKLIST_RANGE_PREFIX}{}/{bits}", SocketAddr::new(first, 0)))
 }

@@ -1,7 +1,7 @@
 //! `osd df`: the usage of each OSD.
 
 use super::osd_show::{Node, node_cells, node_json, tree};
-use super::{Answer, Context, Failure, Outcome};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context};
 use crate::logic::MapState;
 use crate::text::{Align, Table, bytes};
 use nacre_types::command::Call;
@@ -49,19 +49,21 @@ struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    fn of(call: &'a Call<'_>, crush: &CrushMap) -> Result<Filter<'a>, Failure> {
+    fn of(call: &'a Call<'_>, crush: &CrushMap) -> Result<Filter<'a>, CommandFailure> {
         let wanted = call.text("filter").unwrap_or("");
         match call.text("filter_by") {
             Some("class") if crush.class_id(wanted).is_some() => {
                 Ok(Filter { class: Some(wanted), root: None })
             }
-            Some("class") => Err(Failure::invalid(format!("specified class '{wanted}' does not exist"))),
+            Some("class") => {
+                Err(CommandFailure::invalid(format!("specified class '{wanted}' does not exist")))
+            }
             Some(_) => match crush.item_id(wanted) {
                 Some(id) => Ok(Filter { class: None, root: Some(id) }),
-                None => Err(Failure::invalid(format!("specified name '{wanted}' does not exist"))),
+                None => Err(CommandFailure::invalid(format!("specified name '{wanted}' does not exist"))),
             },
             None if wanted.is_empty() => Ok(Filter { class: None, root: None }),
-            None => Err(Failure::invalid("a filter goes with the word class or name before it")),
+            None => Err(CommandFailure::invalid("a filter goes with the word class or name before it")),
         }
     }
 
@@ -72,7 +74,7 @@ impl<'a> Filter<'a> {
 }
 
 impl MapState {
-    pub(super) fn osd_df(&self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    pub(super) fn osd_df(&self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let crush = &self.committed.crush;
         let as_tree = call.text("output_method") == Some("tree");
         let filter = Filter::of(call, crush)?;
@@ -137,7 +139,7 @@ impl MapState {
                     Value::Object(fields)
                 })
                 .collect();
-            return Ok(Answer::json(json!({
+            return Ok(CommandAnswer::json(json!({
                 "nodes": nodes,
                 "stray": [],
                 "summary": {
@@ -190,7 +192,7 @@ impl MapState {
         total.resize(columns.len(), String::new());
         table.row(total);
         let text = table.render();
-        Ok(Answer::text(format!("{text}MIN/MAX VAR: {min_var:.2}/{max_var:.2}  STDDEV: {dev:.2}\n")))
+        Ok(CommandAnswer::text(format!("{text}MIN/MAX VAR: {min_var:.2}/{max_var:.2}  STDDEV: {dev:.2}\n")))
     }
 
     fn is_in(&self, osd: OsdId) -> bool {

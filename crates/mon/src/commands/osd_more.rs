@@ -1,7 +1,7 @@
 //! `osd utilization`, `osd blocked-by`, `osd info`, `osd ls-tree`, and less common changes of the map.
 
 use super::osd_show::{osd_json, osd_line};
-use super::{Answer, Context, Failure, Outcome, unhandled};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::MapState;
 use crate::text::{Align, Table, float};
 use nacre_types::command::Call;
@@ -17,7 +17,7 @@ const RELEASES: [&str; 5] = ["luminous", "mimic", "nautilus", "octopus", "pacifi
 const REQUIRED: &str = "pacific";
 
 impl MapState {
-    pub(super) fn osd_more(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    pub(super) fn osd_more(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
             "osd utilization" => self.osd_utilization(ctx),
             "osd blocked-by" => Ok(self.osd_blocked_by(ctx)),
@@ -35,7 +35,7 @@ impl MapState {
     }
 
     /// How evenly PGs are distributed over the OSDs that are up and in (`OSDMap::summarize_mapping_stats`).
-    fn osd_utilization(&self, ctx: &Context) -> Outcome {
+    fn osd_utilization(&self, ctx: &Context) -> CommandOutcome {
         let per_osd = self.pgs_per_osd();
         let shares: Vec<(OsdId, u64)> = self
             .committed
@@ -45,7 +45,7 @@ impl MapState {
             .map(|(osd, _)| (*osd, per_osd.get(osd).copied().unwrap_or(0)))
             .collect();
         let Some(min) = shares.iter().min_by_key(|(_, pgs)| *pgs) else {
-            return Ok(Answer::either(ctx, || json!({}), || "no osds\n".to_owned()));
+            return Ok(CommandAnswer::either(ctx, || json!({}), || "no osds\n".to_owned()));
         };
         // The first of the OSDs with the most PGs.
         let max = shares.iter().rev().max_by_key(|(_, pgs)| *pgs).unwrap_or(min);
@@ -54,7 +54,7 @@ impl MapState {
         let deviation =
             (shares.iter().map(|(_, pgs)| (*pgs as f64 - average).powi(2)).sum::<f64>() / n).sqrt();
         let expected = (average * (1.0 - 1.0 / n)).sqrt();
-        Ok(Answer::either(
+        Ok(CommandAnswer::either(
             ctx,
             || {
                 json!({
@@ -86,7 +86,7 @@ impl MapState {
     }
 
     /// Members that are down and whose absence keeps PGs inactive.
-    fn osd_blocked_by(&self, ctx: &Context) -> Answer {
+    fn osd_blocked_by(&self, ctx: &Context) -> CommandAnswer {
         let mut counts: BTreeMap<OsdId, u64> = BTreeMap::new();
         for view in self.pg_views().iter().filter(|v| !v.is(nacre_types::stats::pg_state::ACTIVE)) {
             let members = self.committed.membership(view.pg).map(|m| &m.in_sync[..]).unwrap_or_default();
@@ -94,7 +94,7 @@ impl MapState {
                 *counts.entry(member.osd).or_default() += 1;
             }
         }
-        Answer::either(
+        CommandAnswer::either(
             ctx,
             || {
                 let infos: Vec<Value> =
@@ -112,14 +112,15 @@ impl MapState {
         )
     }
 
-    fn osd_info(&self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    fn osd_info(&self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let osds = &self.committed.osds;
         match call.osd("id") {
             Some(id) => {
-                let info = osds.get(&id).ok_or_else(|| Failure::invalid(format!("{id} does not exist")))?;
-                Ok(Answer::either(ctx, || osd_json(id, info), || osd_line(id, info)))
+                let info =
+                    osds.get(&id).ok_or_else(|| CommandFailure::invalid(format!("{id} does not exist")))?;
+                Ok(CommandAnswer::either(ctx, || osd_json(id, info), || osd_line(id, info)))
             }
-            None => Ok(Answer::either(
+            None => Ok(CommandAnswer::either(
                 ctx,
                 || osds.iter().map(|(id, info)| osd_json(*id, info)).collect(),
                 || osds.iter().map(|(id, info)| osd_line(*id, info)).collect(),
@@ -127,22 +128,23 @@ impl MapState {
         }
     }
 
-    fn osd_ls_tree(&self, name: &str, ctx: &Context) -> Outcome {
+    fn osd_ls_tree(&self, name: &str, ctx: &Context) -> CommandOutcome {
         let crush = &self.committed.crush;
-        let id =
-            crush.item_id(name).ok_or_else(|| Failure::not_found(format!("\"{name}\" does not exist")))?;
+        let id = crush
+            .item_id(name)
+            .ok_or_else(|| CommandFailure::not_found(format!("\"{name}\" does not exist")))?;
         let devices = crush.devices_below(id);
-        Ok(Answer::either(
+        Ok(CommandAnswer::either(
             ctx,
             || json!(devices),
             || devices.iter().map(|device| format!("{device}\n")).collect(),
         ))
     }
 
-    fn osd_setmaxosd(&mut self, call: &Call<'_>) -> Outcome {
+    fn osd_setmaxosd(&mut self, call: &Call<'_>) -> CommandOutcome {
         let wanted = call.int("newmax").and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
         if wanted > self.tuning.max_osd {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::ERANGE,
                 format!(
                     "cannot set max_osd to {wanted} which is > conf.mon_max_osd ({})",
@@ -152,7 +154,7 @@ impl MapState {
         }
         let first = self.working.osds.keys().find(|osd| osd.0 >= wanted);
         if let Some(first) = first {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::EBUSY,
                 format!(
                     "cannot shrink max_osd to {wanted} because {first} (and possibly others) still in use"
@@ -161,29 +163,29 @@ impl MapState {
         }
         self.changes.max_osd |= self.working.max_osd != wanted;
         self.working.max_osd = wanted;
-        Ok(Answer::status(format!("set new max_osd = {wanted}")))
+        Ok(CommandAnswer::status(format!("set new max_osd = {wanted}")))
     }
 
     /// Marks an OSD's disk as permanently gone. Its id and its place in CRUSH remain for the replacement disk.
-    fn osd_destroy(&mut self, call: &Call<'_>) -> Outcome {
-        let Some(osd) = call.osd("id") else { return Err(Failure::invalid("invalid osd id")) };
+    fn osd_destroy(&mut self, call: &Call<'_>) -> CommandOutcome {
+        let Some(osd) = call.osd("id") else { return Err(CommandFailure::invalid("invalid osd id")) };
         let sure = call.flag("force") || call.flag("yes_i_really_mean_it");
         let Some(info) = self.working.osds.get(&osd) else {
-            return Ok(Answer::status(format!("{osd} does not exist")));
+            return Ok(CommandAnswer::status(format!("{osd} does not exist")));
         };
         if !sure {
             self.check_safe_to_destroy(osd)?;
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::EPERM,
                 "Are you SURE? This will mean real, permanent data loss, as well as deletion of cephx and lockbox keys. \
                  Pass --yes-i-really-mean-it if you really do.",
             ));
         }
         if info.up {
-            return Err(Failure::new(Errno::EBUSY, format!("{osd} is not `down`.")));
+            return Err(CommandFailure::new(Errno::EBUSY, format!("{osd} is not `down`.")));
         }
         if info.is_destroyed() {
-            return Ok(Answer::status(format!("destroyed {osd}")));
+            return Ok(CommandAnswer::status(format!("destroyed {osd}")));
         }
         if let Some(info) = self.working.osds.get_mut(&osd) {
             info.uuid = Uuid::nil();
@@ -193,42 +195,45 @@ impl MapState {
         if self.auth.remove(&entity) {
             self.keys.insert(crate::keys::auth(&entity), None);
         }
-        Ok(Answer::status(format!("destroyed {osd}")))
+        Ok(CommandAnswer::status(format!("destroyed {osd}")))
     }
 
     /// Sets the reweights of several OSDs at once, in 16.16 fixed point: `{"0": 65536, …}`.
-    fn osd_reweightn(&mut self, text: &str, ctx: &Context) -> Outcome {
+    fn osd_reweightn(&mut self, text: &str, ctx: &Context) -> CommandOutcome {
         let weights: BTreeMap<String, u32> = serde_json::from_str(text)
-            .map_err(|_| Failure::invalid(format!("unable to parse 'weights' value '{text}'")))?;
+            .map_err(|_| CommandFailure::invalid(format!("unable to parse 'weights' value '{text}'")))?;
         let mut wanted = Vec::new();
         for (name, weight) in weights {
             let osd: OsdId = name
                 .parse()
-                .map_err(|_| Failure::invalid(format!("unable to parse 'weights' value '{text}'")))?;
+                .map_err(|_| CommandFailure::invalid(format!("unable to parse 'weights' value '{text}'")))?;
             if !self.working.osds.contains_key(&osd) {
-                return Err(Failure::not_found(format!("{osd} does not exist")));
+                return Err(CommandFailure::not_found(format!("{osd} does not exist")));
             }
             wanted.push((osd, weight.min(WEIGHT_ONE)));
         }
         for (osd, weight) in wanted {
             self.set_weight(ctx.now, osd, weight);
         }
-        Ok(Answer::default())
+        Ok(CommandAnswer::default())
     }
 }
 
-fn require_osd_release(call: &Call<'_>) -> Outcome {
+fn require_osd_release(call: &Call<'_>) -> CommandOutcome {
     let rank = |name: &str| RELEASES.iter().position(|release| *release == name);
     if rank(call.required("release")) < rank(REQUIRED) {
-        return Err(Failure::new(Errno::EPERM, "require_osd_release cannot be lowered once it has been set"));
+        return Err(CommandFailure::new(
+            Errno::EPERM,
+            "require_osd_release cannot be lowered once it has been set",
+        ));
     }
-    Ok(Answer::default())
+    Ok(CommandAnswer::default())
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::Desk;
-    use crate::logic::Event;
+    use crate::logic::MapEvent;
     use nacre_types::errno::Errno;
     use nacre_types::ids::OsdId;
     use nacre_types::msg::OsdMarkMeDown;
@@ -255,8 +260,10 @@ mod tests {
         );
         let sure = json!({ "id": "2", "yes_i_really_mean_it": true });
         desk.fails("osd destroy", sure.clone(), Errno::EBUSY, "osd.2 is not `down`.");
-        desk.state
-            .handle(desk.now, Event::MarkMeDown { osd: OsdId(2), request: OsdMarkMeDown { boot_nonce: 1 } });
+        desk.state.handle(
+            desk.now,
+            MapEvent::MarkMeDown { osd: OsdId(2), request: OsdMarkMeDown { boot_nonce: 1 } },
+        );
         assert_eq!(desk.status("osd destroy", sure), "destroyed osd.2");
         assert!(
             desk.text("osd tree", json!({})).contains("osd.2  destroyed"),

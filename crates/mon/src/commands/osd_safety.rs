@@ -1,6 +1,6 @@
 //! `osd ok-to-stop` and `osd safe-to-destroy`: checks before an operator removes or stops an OSD.
 
-use super::{Answer, Failure, Outcome, unhandled};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, unhandled};
 use crate::logic::MapState;
 use nacre_types::command::Call;
 use nacre_types::errno::Errno;
@@ -9,7 +9,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 
 impl MapState {
-    pub(super) fn osd_safety(&self, call: &Call<'_>) -> Outcome {
+    pub(super) fn osd_safety(&self, call: &Call<'_>) -> CommandOutcome {
         let words = call.texts("ids");
         let mut osds = BTreeSet::new();
         for word in &words {
@@ -17,13 +17,13 @@ impl MapState {
                 osds.extend(self.committed.osds.keys().copied());
                 continue;
             }
-            let osd: OsdId = word
-                .parse()
-                .map_err(|_| Failure::invalid(format!("osd id {word} is not of the form osd.N or N")))?;
+            let osd: OsdId = word.parse().map_err(|_| {
+                CommandFailure::invalid(format!("osd id {word} is not of the form osd.N or N"))
+            })?;
             osds.insert(osd);
         }
         if osds.is_empty() {
-            return Err(Failure::invalid("must specify one or more OSDs"));
+            return Err(CommandFailure::invalid("must specify one or more OSDs"));
         }
         match call.prefix() {
             "osd ok-to-stop" => self.ok_to_stop(&osds, call.int("max")),
@@ -33,11 +33,11 @@ impl MapState {
     }
 
     /// Fails while an OSD holds PGs, for `osd destroy`.
-    pub(super) fn check_safe_to_destroy(&self, osd: OsdId) -> Result<(), Failure> {
+    pub(super) fn check_safe_to_destroy(&self, osd: OsdId) -> Result<(), CommandFailure> {
         self.safe_to_destroy(&BTreeSet::from([osd])).map(drop).map_err(|failure| {
             let warning = "You can proceed by passing --force, but be warned that this will likely mean real, \
                            permanent data loss.";
-            Failure::new(failure.errno, format!("{} \n{warning}", failure.text))
+            CommandFailure::new(failure.errno, format!("{} \n{warning}", failure.text))
         })
     }
 
@@ -65,17 +65,17 @@ impl MapState {
     }
 
     /// Whether every PG stays active without these OSDs, and which further OSDs can be stopped, up to `max` in total.
-    fn ok_to_stop(&self, osds: &BTreeSet<OsdId>, max: Option<i64>) -> Outcome {
+    fn ok_to_stop(&self, osds: &BTreeSet<OsdId>, max: Option<i64>) -> CommandOutcome {
         let (_, offline) = self.without(osds);
         if offline > 0 {
             let text =
                 format!("unsafe to stop osd(s) at this time ({offline} PGs are or would become offline)");
-            return Err(Failure::new(Errno::EBUSY, text));
+            return Err(CommandFailure::new(Errno::EBUSY, text));
         }
         let max = max.and_then(|max| usize::try_from(max).ok()).unwrap_or(0);
         let osds = self.most_to_stop(osds.clone(), max);
         let (degraded, offline) = self.without(&osds);
-        Ok(Answer::json(json!({
+        Ok(CommandAnswer::json(json!({
             "ok_to_stop": true,
             "osds": osds.iter().map(|osd| osd.0).collect::<Vec<_>>(),
             "num_ok_pgs": degraded.len(),
@@ -111,7 +111,7 @@ impl MapState {
     }
 
     /// Whether no PG has, or may have, data on these OSDs that is not complete elsewhere.
-    fn safe_to_destroy(&self, osds: &BTreeSet<OsdId>) -> Outcome {
+    fn safe_to_destroy(&self, osds: &BTreeSet<OsdId>) -> CommandOutcome {
         let map = &self.committed;
         let (mut safe, mut busy) = (Vec::new(), Vec::new());
         for osd in osds {
@@ -141,7 +141,7 @@ impl MapState {
                 format!("OSD(s) {} are safe to destroy without reducing data durability.", join(&safe));
             let json =
                 json!({ "safe_to_destroy": safe, "active": [], "missing_stats": [], "stored_pgs": [] });
-            return Ok(Answer::json(json).with_status(text));
+            return Ok(CommandAnswer::json(json).with_status(text));
         }
         let pgs: usize = busy.iter().map(|(_, count)| count).sum();
         let ids: Vec<u32> = busy.iter().map(|(osd, _)| *osd).collect();
@@ -153,7 +153,7 @@ impl MapState {
                 join(&ids)
             )
         };
-        Err(Failure::new(if pgs > 0 { Errno::EBUSY } else { Errno::EAGAIN }, text))
+        Err(CommandFailure::new(if pgs > 0 { Errno::EBUSY } else { Errno::EAGAIN }, text))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::cluster::shown_flags;
 use super::pool_show::{pool_json, pool_line};
-use super::{Answer, Context, Failure, Outcome, unhandled};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::MapState;
 use crate::pgview::PgSums;
 use crate::text::{Align, Table, age, float, set, stamp};
@@ -10,7 +10,7 @@ use nacre_types::command::Call;
 use nacre_types::crush::{CrushMap, DEFAULT_CHOOSE_ARGS};
 use nacre_types::hash::object_hash;
 use nacre_types::ids::{OsdId, PgId, PoolId};
-use nacre_types::osdmap::{BLOCKLISTED_RANGE, OsdInfo, OsdMap, WEIGHT_ONE, flag};
+use nacre_types::osdmap::{BLOCKLIST_RANGE_PREFIX, OsdInfo, OsdMap, WEIGHT_ONE, flag};
 use nacre_types::placement::PgMapper;
 use serde_json::{Map, Value, json};
 
@@ -18,13 +18,13 @@ use serde_json::{Map, Value, json};
 const NO_ADDRESS: &str = "(unrecognized address family 0)/0";
 
 impl MapState {
-    pub(super) fn osd_show(&self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    pub(super) fn osd_show(&self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let map = &self.committed;
         match call.prefix() {
             "osd stat" => Ok(self.osd_stat(ctx)),
             "osd dump" => {
                 self.check_epoch(call)?;
-                Ok(Answer::either(ctx, || self.osd_dump_json(), || self.osd_dump_text()))
+                Ok(CommandAnswer::either(ctx, || self.osd_dump_json(), || self.osd_dump_text()))
             }
             "osd tree" => {
                 self.check_epoch(call)?;
@@ -33,14 +33,18 @@ impl MapState {
             "osd ls" => {
                 self.check_epoch(call)?;
                 let ids: Vec<u32> = map.osds.keys().map(|id| id.0).collect();
-                Ok(Answer::either(ctx, || json!(ids), || ids.iter().map(|id| format!("{id}\n")).collect()))
+                Ok(CommandAnswer::either(
+                    ctx,
+                    || json!(ids),
+                    || ids.iter().map(|id| format!("{id}\n")).collect(),
+                ))
             }
             "osd getmap" => {
                 self.check_epoch(call)?;
-                Ok(Answer::bytes(map.to_file(self.crush_version))
+                Ok(CommandAnswer::bytes(map.to_file(self.crush_version))
                     .with_status(format!("got osdmap epoch {}", map.epoch)))
             }
-            "osd getmaxosd" => Ok(Answer::either(
+            "osd getmaxosd" => Ok(CommandAnswer::either(
                 ctx,
                 || json!({ "epoch": map.epoch.0, "max_osd": map.max_osd }),
                 || format!("max_osd = {} in epoch {}\n", map.max_osd, map.epoch),
@@ -51,7 +55,7 @@ impl MapState {
             "osd perf" => Ok(self.osd_perf(ctx)),
             "osd blocklist ls" | "osd blacklist ls" => {
                 let entries = &map.blocklist;
-                let answer = Answer::either(
+                let answer = CommandAnswer::either(
                     ctx,
                     || {
                         let field = |who: &str| if is_range(who) { "range" } else { "addr" };
@@ -103,9 +107,9 @@ impl MapState {
         })
     }
 
-    fn osd_stat(&self, ctx: &Context) -> Answer {
+    fn osd_stat(&self, ctx: &Context) -> CommandAnswer {
         let sums = self.pg_sums(&self.pg_views());
-        Answer::either(
+        CommandAnswer::either(
             ctx,
             || self.osd_stat_json(&sums),
             || {
@@ -222,10 +226,10 @@ impl MapState {
         })
     }
 
-    fn osd_tree(&self, states: &[&str], ctx: &Context) -> Outcome {
+    fn osd_tree(&self, states: &[&str], ctx: &Context) -> CommandOutcome {
         for (a, b) in [("up", "down"), ("in", "out")] {
             if states.contains(&a) && states.contains(&b) {
-                return Err(Failure::invalid(format!("cannot specify both '{a}' and '{b}'")));
+                return Err(CommandFailure::invalid(format!("cannot specify both '{a}' and '{b}'")));
             }
         }
         let map = &self.committed;
@@ -274,7 +278,7 @@ impl MapState {
                 Value::Object(fields)
             });
             let nodes: Vec<Value> = nodes.iter().map(with_state).collect();
-            return Ok(Answer::json(json!({ "nodes": nodes, "stray": strays.collect::<Vec<_>>() })));
+            return Ok(CommandAnswer::json(json!({ "nodes": nodes, "stray": strays.collect::<Vec<_>>() })));
         }
         use Align::{Left, Right};
         let mut table = Table::new(&[
@@ -305,14 +309,14 @@ impl MapState {
             row.extend(cells(Some(info), id.0 as i32));
             table.row(row);
         }
-        Ok(Answer::text(table.render()))
+        Ok(CommandAnswer::text(table.render()))
     }
 
-    fn osd_find(&self, call: &Call<'_>) -> Outcome {
+    fn osd_find(&self, call: &Call<'_>) -> CommandOutcome {
         let osd = self.existing_osd(call)?;
         let info = &self.committed.osds.get(&osd).cloned().unwrap_or_else(OsdInfo::absent);
         let host = info.metadata.get("hostname").cloned().unwrap_or_default();
-        Ok(Answer::json(json!({
+        Ok(CommandAnswer::json(json!({
             "osd": osd.0,
             "addrs": addrvec(info),
             "osd_fsid": info.uuid.to_string(),
@@ -321,7 +325,7 @@ impl MapState {
         })))
     }
 
-    fn osd_metadata(&self, call: &Call<'_>) -> Outcome {
+    fn osd_metadata(&self, call: &Call<'_>) -> CommandOutcome {
         let one = |osd: OsdId, info: &OsdInfo| {
             let mut fields = Map::new();
             fields.insert("id".into(), osd.0.into());
@@ -330,17 +334,19 @@ impl MapState {
         };
         if call.osd("id").is_some() {
             let osd = self.existing_osd(call)?;
-            return Ok(Answer::json(self.committed.osds.get(&osd).map_or(json!({}), |info| one(osd, info))));
+            return Ok(CommandAnswer::json(
+                self.committed.osds.get(&osd).map_or(json!({}), |info| one(osd, info)),
+            ));
         }
-        Ok(Answer::json(self.committed.osds.iter().map(|(id, info)| one(*id, info)).collect()))
+        Ok(CommandAnswer::json(self.committed.osds.iter().map(|(id, info)| one(*id, info)).collect()))
     }
 
-    fn osd_map(&self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    fn osd_map(&self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let (name, object) = (call.required("pool"), call.required("object"));
         let map = &self.committed;
         let (id, pool) = map
             .pool_by_name(name)
-            .ok_or_else(|| Failure::not_found(format!("pool {name} does not exist")))?;
+            .ok_or_else(|| CommandFailure::not_found(format!("pool {name} does not exist")))?;
         let namespace = call.text("nspace").unwrap_or("");
         let raw = PgId::new(id, object_hash(namespace.as_bytes(), object.as_bytes()));
         let pg = pool.pg_of_hash(id, raw.seed);
@@ -349,7 +355,7 @@ impl MapState {
         let primary = |osds: &[OsdId]| osds.first().map_or(-1, |osd| i64::from(osd.0));
         let ids = |osds: &[OsdId]| osds.iter().map(|osd| osd.0).collect::<Vec<_>>();
         let shown = if namespace.is_empty() { object.to_owned() } else { format!("{namespace}/{object}") };
-        Ok(Answer::either(
+        Ok(CommandAnswer::either(
             ctx,
             || {
                 json!({
@@ -371,7 +377,7 @@ impl MapState {
         ))
     }
 
-    fn osd_perf(&self, ctx: &Context) -> Answer {
+    fn osd_perf(&self, ctx: &Context) -> CommandAnswer {
         let stats = self.stats.osds.iter().rev();
         if ctx.is_json() {
             let infos: Vec<Value> = stats
@@ -384,7 +390,7 @@ impl MapState {
                     }})
                 })
                 .collect();
-            return Answer::json(json!({ "pg_ready": true, "osdstats": { "osd_perf_infos": infos } }));
+            return CommandAnswer::json(json!({ "pg_ready": true, "osdstats": { "osd_perf_infos": infos } }));
         }
         use Align::{Left, Right};
         let mut table = Table::new(&[
@@ -399,7 +405,7 @@ impl MapState {
                 s.apply_latency_ms.to_string(),
             ]);
         }
-        Answer::text(table.render())
+        CommandAnswer::text(table.render())
     }
 }
 
@@ -502,7 +508,7 @@ pub(super) fn weight_text(weight: f64) -> String {
 
 /// Whether an entry of the blocklist is a range of addresses.
 fn is_range(who: &str) -> bool {
-    who.starts_with(BLOCKLISTED_RANGE)
+    who.starts_with(BLOCKLIST_RANGE_PREFIX)
 }
 
 /// Whether the map belongs to a cluster; maps made by `osdmaptool` have no fsid.

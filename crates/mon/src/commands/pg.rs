@@ -1,7 +1,7 @@
 //! `pg …`: the state of PGs, as their primaries last reported it.
 
 use super::cluster::{object_fields, object_lines};
-use super::{Answer, Context, Failure, Outcome, unhandled};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::MapState;
 use crate::pgview::PgView;
 use crate::text::{Align, Table, bytes, set, stamp};
@@ -16,7 +16,7 @@ const OMAP_NOTE: &str = "\n* NOTE: Omap statistics are gathered during deep scru
 utilization. See http://docs.ceph.com/en/latest/dev/placement-group/#omap-statistics for further details.\n";
 
 impl MapState {
-    pub(super) fn pg_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    pub(super) fn pg_command(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
             "pg stat" => Ok(self.pg_stat(ctx)),
             "pg dump" => Ok(self.pg_dump(&call.texts("dumpcontents"), ctx)),
@@ -27,10 +27,10 @@ impl MapState {
         }
     }
 
-    fn pg_stat(&self, ctx: &Context) -> Answer {
+    fn pg_stat(&self, ctx: &Context) -> CommandAnswer {
         let sums = self.pg_sums(&self.pg_views());
         let (raw, _) = self.raw_usage();
-        Answer::either(
+        CommandAnswer::either(
             ctx,
             || {
                 let states = sums.by_state.iter().map(|(name, num)| json!({ "name": name, "num": num }));
@@ -65,16 +65,18 @@ impl MapState {
         )
     }
 
-    fn pg_map(&self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    fn pg_map(&self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let map = &self.committed;
-        let pg = call.pg("pgid").ok_or_else(|| Failure::invalid("invalid pgid"))?;
-        let pool =
-            map.pools.get(&pg.pool).ok_or_else(|| Failure::not_found(format!("pg '{pg}' does not exist")))?;
+        let pg = call.pg("pgid").ok_or_else(|| CommandFailure::invalid("invalid pgid"))?;
+        let pool = map
+            .pools
+            .get(&pg.pool)
+            .ok_or_else(|| CommandFailure::not_found(format!("pg '{pg}' does not exist")))?;
         let actual = pool.pg_of_hash(pg.pool, pg.seed);
         let up: Vec<u32> = PgMapper::new(map).up(actual).iter().map(|o| o.0).collect();
         let acting: Vec<u32> =
             map.membership(actual).map_or_else(|| up.clone(), |m| m.acting().iter().map(|o| o.0).collect());
-        Ok(Answer::either(
+        Ok(CommandAnswer::either(
             ctx,
             || {
                 json!({
@@ -93,7 +95,7 @@ impl MapState {
         ))
     }
 
-    fn pg_dump(&self, what: &[&str], ctx: &Context) -> Answer {
+    fn pg_dump(&self, what: &[&str], ctx: &Context) -> CommandAnswer {
         let all = what.is_empty() || what.contains(&"all");
         let shown = if what.is_empty() { "all".to_owned() } else { what.join(",") };
         let views = self.pg_views();
@@ -105,7 +107,7 @@ impl MapState {
         answer.with_status(format!("dumped {shown}"))
     }
 
-    fn pg_dump_json(&self, what: &[&str], all: bool, views: &[PgView]) -> Answer {
+    fn pg_dump_json(&self, what: &[&str], all: bool, views: &[PgView]) -> CommandAnswer {
         let has = |word: &str| what.contains(&word);
         let pgs = || views.iter().map(pg_json).collect::<Vec<_>>();
         let mut out = Map::new();
@@ -142,10 +144,10 @@ impl MapState {
                 out.insert("pg_stats".into(), views.iter().map(brief_json).collect());
             }
         }
-        Answer::json(Value::Object(out))
+        CommandAnswer::json(Value::Object(out))
     }
 
-    fn pg_dump_text(&self, what: &[&str], all: bool, views: &[PgView]) -> Answer {
+    fn pg_dump_text(&self, what: &[&str], all: bool, views: &[PgView]) -> CommandAnswer {
         let has = |word: &str| what.contains(&word);
         let mut out = String::new();
         let mut noted = false;
@@ -184,7 +186,7 @@ impl MapState {
         if noted {
             out.push_str(OMAP_NOTE);
         }
-        Answer::text(out)
+        CommandAnswer::text(out)
     }
 
     fn pool_table(&self, views: &[PgView]) -> String {
@@ -296,23 +298,24 @@ impl MapState {
         table.render()
     }
 
-    fn pg_ls(&self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    fn pg_ls(&self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let states = call.texts("states");
         let mut wanted = 0_u64;
         for state in &states {
             let bit = pg_state::NAMES.iter().find(|(_, name)| name == state).map(|(bit, _)| *bit);
-            wanted |= bit.ok_or_else(|| Failure::invalid(format!("{state} is not a valid pg state")))?;
+            wanted |=
+                bit.ok_or_else(|| CommandFailure::invalid(format!("{state} is not a valid pg state")))?;
         }
         let pool = match call.prefix() {
             "pg ls-by-pool" => {
                 let name = call.required("poolstr");
                 let found = self.committed.pool_by_name(name).map(|(id, _)| id);
-                Some(found.ok_or_else(|| Failure::not_found(format!("pool {name} does not exist")))?)
+                Some(found.ok_or_else(|| CommandFailure::not_found(format!("pool {name} does not exist")))?)
             }
             _ => call.int("pool").map(PoolId),
         };
         if let Some(id) = pool.filter(|id| !self.committed.pools.contains_key(id)) {
-            return Err(Failure::not_found(format!("pool {id} does not exist")));
+            return Err(CommandFailure::not_found(format!("pool {id} does not exist")));
         }
         let osd = match call.prefix() {
             "pg ls-by-osd" | "pg ls-by-primary" => Some(self.existing_osd_of(call, "osd")?),
@@ -328,7 +331,7 @@ impl MapState {
                 })
         };
         let views: Vec<PgView> = self.pg_views().into_iter().filter(|view| picked(view)).collect();
-        Ok(Answer::either(
+        Ok(CommandAnswer::either(
             ctx,
             || json!({ "pg_ready": true, "pg_stats": views.iter().map(pg_json).collect::<Vec<_>>() }),
             || {
@@ -403,7 +406,7 @@ impl MapState {
         table.render()
     }
 
-    fn pg_dump_stuck(&self, call: &Call<'_>, ctx: &Context) -> Answer {
+    fn pg_dump_stuck(&self, call: &Call<'_>, ctx: &Context) -> CommandAnswer {
         let kinds = call.texts("stuckops");
         let threshold = call.int("threshold").map_or(self.tuning.pg_stuck_threshold_s, |t| t.unsigned_abs());
         let stuck_as = |view: &PgView, kind: &str| match kind {
@@ -423,7 +426,7 @@ impl MapState {
                 self.stuck_s(ctx.now, view) >= threshold && kinds.iter().any(|k| stuck_as(view, k))
             })
             .collect();
-        let answer = Answer::either(
+        let answer = CommandAnswer::either(
             ctx,
             || json!({ "pg_ready": true, "stuck_pg_stats": views.iter().map(pg_json).collect::<Vec<_>>() }),
             || if views.is_empty() { String::new() } else { brief_table(&views) },

@@ -3,8 +3,8 @@
 //! Creates the PG again, empty, in an interval above all its earlier ones ([`Interval::recreation`]). So its earlier intervals
 //! have no effect any more, and a copy that turns up later is no member: it is filled from the empty PG, or removed.
 
-use super::{Answer, Context, Failure, Outcome};
-use crate::logic::{LogLevel, MapState, lost_its_copy};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context};
+use crate::logic::{LogLevel, MapState, has_lost_copy};
 use crate::text::{bytes, count, plural};
 use nacre_types::command::Call;
 use nacre_types::errno::Errno;
@@ -13,22 +13,22 @@ use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::placement::PgMapper;
 
 impl MapState {
-    pub(super) fn force_create_pg(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
-        let pg = call.pg("pgid").ok_or_else(|| Failure::invalid("invalid pgid"))?;
+    pub(super) fn force_create_pg(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
+        let pg = call.pg("pgid").ok_or_else(|| CommandFailure::invalid("invalid pgid"))?;
         let pool = self.working.pools.get(&pg.pool).filter(|pool| pg.seed < pool.pg_num);
-        let pool = pool.ok_or_else(|| Failure::not_found(format!("pg {pg} should not exist")))?;
+        let pool = pool.ok_or_else(|| CommandFailure::not_found(format!("pg {pg} should not exist")))?;
         let min_size = pool.min_size as usize;
         if !call.flag("yes_i_really_mean_it") {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::EPERM,
                 "This command will recreate a lost (as in data lost) PG with data in it, such that the cluster will give up ever \
                  trying to recover the lost data.  Do this only if you are certain that all copies of the PG are in fact lost and \
                  you are willing to accept that the data is permanently destroyed.  Pass --yes-i-really-mean-it to proceed.",
             ));
         }
-        let creating = Ok(Answer::status(format!("pg {pg} already creating")));
+        let creating = Ok(CommandAnswer::status(format!("pg {pg} already creating")));
         let Some(current) = self.working.membership(pg).cloned() else { return creating };
-        let left = current.in_sync.iter().filter(|member| !lost_its_copy(&self.working, **member));
+        let left = current.in_sync.iter().filter(|member| !has_lost_copy(&self.working, **member));
         let mut left: Vec<OsdId> = left.map(|member| member.osd).collect();
         left.sort_unstable();
         if !left.is_empty() {
@@ -60,10 +60,10 @@ impl MapState {
         let text =
             format!("pg {pg} begins again without data: {who} accepted that its copies are lost ({lost})");
         self.log.append(ctx.now, &who, LogLevel::Warn, text);
-        Ok(Answer::status(format!("pg {pg} now creating, ok")))
+        Ok(CommandAnswer::status(format!("pg {pg} now creating, ok")))
     }
 
-    fn recreation_of(&self, pg: PgId, current: &PgMembership) -> Result<Interval, Failure> {
+    fn recreation_of(&self, pg: PgId, current: &PgMembership) -> Result<Interval, CommandFailure> {
         if !current.interval.is_since(self.working.generation) {
             return Err(busy(format!(
                 "pg {pg} waits for what OSDs remember of it since the map store was restored; give up those that are gone with \
@@ -91,6 +91,6 @@ impl MapState {
     }
 }
 
-fn busy(text: String) -> Failure {
-    Failure::new(Errno::EBUSY, text)
+fn busy(text: String) -> CommandFailure {
+    CommandFailure::new(Errno::EBUSY, text)
 }

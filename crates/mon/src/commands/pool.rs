@@ -1,6 +1,6 @@
 //! `osd pool …` commands that change pools.
 
-use super::{Answer, Context, Failure, Outcome, unhandled};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::{LogLevel, MapState};
 use crate::text::float;
 use nacre_types::command::Call;
@@ -17,7 +17,7 @@ const MAX_APPLICATIONS: usize = 4;
 const MAX_APPLICATION_TEXT: usize = 128;
 
 impl MapState {
-    pub(super) fn pool_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    pub(super) fn pool_command(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
             "osd pool create" => self.pool_create(call, ctx),
             "osd pool rm" | "osd pool delete" => self.pool_rm(call, ctx),
@@ -38,19 +38,22 @@ impl MapState {
         }
     }
 
-    fn pool_create(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    fn pool_create(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let name = call.required("pool");
         // `osd pool create NAME PG_NUM RULE`: the words before a rule may be omitted, as in Ceph.
         let erasure = call.text("pool_type") == Some("erasure");
         if let Some((_, pool)) = self.working.pool_by_name(name) {
             if erasure {
-                return Err(Failure::invalid(format!("pool '{}' cannot change to type erasure", pool.name)));
+                return Err(CommandFailure::invalid(format!(
+                    "pool '{}' cannot change to type erasure",
+                    pool.name
+                )));
             }
-            return Ok(Answer::status(format!("pool '{name}' already exists")));
+            return Ok(CommandAnswer::status(format!("pool '{name}' already exists")));
         }
         check_name(name)?;
         if erasure {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::ENOTSUP,
                 "erasure-coded pools are not supported by this release",
             ));
@@ -65,7 +68,7 @@ impl MapState {
         };
         let pgp_num = number("pgp_num").unwrap_or(default_pgp);
         if pgp_num > pg_num {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::ERANGE,
                 "'pgp_num' must be greater than 0 and lower or equal than 'pg_num', which in this case is "
                     .to_owned()
@@ -114,7 +117,7 @@ impl MapState {
         }
         self.add_pool(pool);
         self.update_fullness(ctx.now);
-        Ok(Answer::status(format!("pool '{name}' created")))
+        Ok(CommandAnswer::status(format!("pool '{name}' created")))
     }
 
     /// `size` minus half of it, unless configured.
@@ -125,10 +128,10 @@ impl MapState {
         }
     }
 
-    pub(super) fn check_pg_num_range(&self, pg_num: u32) -> Result<(), Failure> {
+    pub(super) fn check_pg_num_range(&self, pg_num: u32) -> Result<(), CommandFailure> {
         let max = self.tuning.max_pool_pg_num;
         if pg_num == 0 || pg_num > max {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::ERANGE,
                 format!(
                     "'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust 'mon max pool pg num' for higher values)"
@@ -139,7 +142,12 @@ impl MapState {
     }
 
     /// Whether this many PGs are within the limits of the OSDs (`OSDMonitor::check_pg_num`).
-    pub(super) fn check_pg_num(&self, pool: Option<PoolId>, pg_num: u32, size: u32) -> Result<(), Failure> {
+    pub(super) fn check_pg_num(
+        &self,
+        pool: Option<PoolId>,
+        pg_num: u32,
+        size: u32,
+    ) -> Result<(), CommandFailure> {
         let replicas = |pg_num: u32, size: u32| u64::from(pg_num) * u64::from(size);
         let others: u64 = self
             .working
@@ -156,7 +164,7 @@ impl MapState {
                 Some(id) => ("pool id ", id.to_string()),
                 None => ("", String::new()),
             };
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::ERANGE,
                 format!(
                     "{what}{id} pg_num {pg_num} size {size} would mean {projected} total pgs, which exceeds max {max} \
@@ -170,15 +178,18 @@ impl MapState {
         Ok(())
     }
 
-    pub(super) fn check_size(&self, size: u32, sure: bool) -> Result<(), Failure> {
+    pub(super) fn check_size(&self, size: u32, sure: bool) -> Result<(), CommandFailure> {
         if !(1..=10).contains(&size) {
-            return Err(Failure::invalid("pool size must be between 1 and 10"));
+            return Err(CommandFailure::invalid("pool size must be between 1 and 10"));
         }
         if size == 1 && !self.tuning.allow_pool_size_one {
-            return Err(Failure::new(Errno::EPERM, "configuring pool size as 1 is disabled by default."));
+            return Err(CommandFailure::new(
+                Errno::EPERM,
+                "configuring pool size as 1 is disabled by default.",
+            ));
         }
         if size == 1 && !sure {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::EPERM,
                 "WARNING: setting pool size 1 could lead to data loss without recovery. If you are *ABSOLUTELY CERTAIN* \
                  that is what you want, pass the flag --yes-i-really-mean-it.",
@@ -187,19 +198,19 @@ impl MapState {
         Ok(())
     }
 
-    fn rule_for_new_pool(&self, name: Option<&str>, size: u32) -> Result<u8, Failure> {
+    fn rule_for_new_pool(&self, name: Option<&str>, size: u32) -> Result<u8, CommandFailure> {
         let crush = &self.working.crush;
         let id = match name {
             Some(name) => crush
                 .rule_id(name)
-                .ok_or_else(|| Failure::not_found(format!("specified rule {name} doesn't exist")))?,
+                .ok_or_else(|| CommandFailure::not_found(format!("specified rule {name} doesn't exist")))?,
             None => {
                 match u32::try_from(self.tuning.pool_default_crush_rule) {
                     Ok(id) => id,
                     Err(_) => {
                         let replicated = crush.rules().find(|(_, rule)| rule.kind == RuleType::Replicated);
                         replicated.map(|(id, _)| id).ok_or_else(|| {
-                        Failure::not_found("No suitable CRUSH rule exists, check 'osd pool default crush *' config options")
+                        CommandFailure::not_found("No suitable CRUSH rule exists, check 'osd pool default crush *' config options")
                     })?
                     }
                 }
@@ -208,15 +219,15 @@ impl MapState {
         check_rule(crush, id, size)
     }
 
-    fn pool_rm(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    fn pool_rm(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let name = call.required("pool");
         let Some((id, pool)) = self.working.pool_by_name(name) else {
-            return Ok(Answer::status(format!("pool '{name}' does not exist")));
+            return Ok(CommandAnswer::status(format!("pool '{name}' does not exist")));
         };
         let sure =
             call.flag("yes_i_really_really_mean_it") || call.flag("yes_i_really_really_mean_it_not_faking");
         if call.text("pool2") != Some(name) || !sure {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::EPERM,
                 format!(
                     "WARNING: this will *PERMANENTLY DESTROY* all data stored in pool {name}.  If you are *ABSOLUTELY \
@@ -227,7 +238,7 @@ impl MapState {
         let tiering = &pool.tiering;
         if let Some(base) = tiering.tier_of {
             let base = self.working.pools.get(&base).map_or("?", |p| p.name.as_str());
-            return Err(Failure::new(Errno::EBUSY, format!("pool '{name}' is a tier of '{base}'")));
+            return Err(CommandFailure::new(Errno::EBUSY, format!("pool '{name}' is a tier of '{base}'")));
         }
         if !tiering.tiers.is_empty() {
             let tiers: Vec<&str> = tiering
@@ -235,17 +246,20 @@ impl MapState {
                 .iter()
                 .filter_map(|id| self.working.pools.get(id).map(|p| p.name.as_str()))
                 .collect();
-            return Err(Failure::new(Errno::EBUSY, format!("pool '{name}' has tiers {}", tiers.join(" "))));
+            return Err(CommandFailure::new(
+                Errno::EBUSY,
+                format!("pool '{name}' has tiers {}", tiers.join(" ")),
+            ));
         }
         if !self.tuning.allow_pool_delete {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::EPERM,
                 "pool deletion is disabled; you must first set the mon_allow_pool_delete config option to true before you \
                  can destroy a pool",
             ));
         }
         if pool.has_flag(flag::NODELETE) {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::EPERM,
                 "pool deletion is disabled; you must unset nodelete flag for the pool first",
             ));
@@ -257,28 +271,28 @@ impl MapState {
             LogLevel::Info,
             format!("pool '{name}' ({id}) removed by {}", ctx.entity),
         );
-        Ok(Answer::status(format!("pool '{name}' removed")))
+        Ok(CommandAnswer::status(format!("pool '{name}' removed")))
     }
 
-    fn pool_rename(&mut self, from: &str, to: &str) -> Outcome {
+    fn pool_rename(&mut self, from: &str, to: &str) -> CommandOutcome {
         let target_exists = self.working.pool_by_name(to).is_some();
         let Some(id) = self.working.pool_by_name(from).map(|(id, _)| id) else {
             if target_exists {
-                return Ok(Answer::status(format!(
+                return Ok(CommandAnswer::status(format!(
                     "pool '{from}' does not exist; pool '{to}' does -- assuming successful rename"
                 )));
             }
-            return Err(Failure::not_found(format!("unrecognized pool '{from}'")));
+            return Err(CommandFailure::not_found(format!("unrecognized pool '{from}'")));
         };
         if target_exists {
-            return Err(Failure::new(Errno::EEXIST, format!("pool '{to}' already exists")));
+            return Err(CommandFailure::new(Errno::EEXIST, format!("pool '{to}' already exists")));
         }
         check_name(to)?;
         self.change_pool(id, |pool| to.clone_into(&mut pool.name));
-        Ok(Answer::status(format!("pool '{from}' renamed to '{to}'")))
+        Ok(CommandAnswer::status(format!("pool '{from}' renamed to '{to}'")))
     }
 
-    fn pool_set_quota(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    fn pool_set_quota(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let name = call.required("pool");
         let id = self.pool_named(name)?;
         let (field, text) = (call.required("field"), call.required("val"));
@@ -288,29 +302,29 @@ impl MapState {
             }
             _ => parse_si(text, &[], false),
         };
-        let value =
-            value.map_err(|reason| Failure::invalid(format!("error parsing value '{text}': {reason}")))?;
+        let value = value
+            .map_err(|reason| CommandFailure::invalid(format!("error parsing value '{text}': {reason}")))?;
         self.change_pool(id, |pool| match field {
             "max_bytes" => pool.quota_max_bytes = value,
             _ => pool.quota_max_objects = value,
         });
         self.update_fullness(ctx.now);
-        Ok(Answer::status(format!("set-quota {field} = {value} for pool {name}")))
+        Ok(CommandAnswer::status(format!("set-quota {field} = {value} for pool {name}")))
     }
 
-    fn application_enable(&mut self, call: &Call<'_>) -> Outcome {
+    fn application_enable(&mut self, call: &Call<'_>) -> CommandOutcome {
         let (name, app) = (call.required("pool"), call.required("app"));
         let id = self.pool_named(name)?;
         let pool = &self.working.pools[&id];
         if app.is_empty() {
-            return Err(Failure::invalid("application name must be provided"));
+            return Err(CommandFailure::invalid("application name must be provided"));
         }
         if pool.tiering.tier_of.is_some() {
-            return Err(Failure::invalid("application must be enabled on base tier"));
+            return Err(CommandFailure::invalid("application must be enabled on base tier"));
         }
         if !pool.applications.contains_key(app) {
             if !pool.applications.is_empty() && !call.flag("yes_i_really_mean_it") {
-                return Err(Failure::new(
+                return Err(CommandFailure::new(
                     Errno::EPERM,
                     format!(
                         "Are you SURE? Pool '{name}' already has an enabled application; pass --yes-i-really-mean-it to \
@@ -319,113 +333,124 @@ impl MapState {
                 ));
             }
             if pool.applications.len() >= MAX_APPLICATIONS {
-                return Err(Failure::invalid(
+                return Err(CommandFailure::invalid(
                     "too many enabled applications on pool '".to_owned() + name + "'; max 4",
                 ));
             }
             if app.len() > MAX_APPLICATION_TEXT {
-                return Err(Failure::invalid(format!("application name '{app}' too long; max length 128")));
+                return Err(CommandFailure::invalid(format!(
+                    "application name '{app}' too long; max length 128"
+                )));
             }
         }
         self.change_pool(id, |pool| {
             pool.applications.entry(app.to_owned()).or_default();
         });
-        Ok(Answer::status(format!("enabled application '{app}' on pool '{name}'")))
+        Ok(CommandAnswer::status(format!("enabled application '{app}' on pool '{name}'")))
     }
 
-    fn application_disable(&mut self, call: &Call<'_>) -> Outcome {
+    fn application_disable(&mut self, call: &Call<'_>) -> CommandOutcome {
         let (name, app) = (call.required("pool"), call.required("app"));
         let id = self.pool_named(name)?;
         if !call.flag("yes_i_really_mean_it") {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::EPERM,
                 "Are you SURE? Disabling an application within a pool might result in loss of application functionality; \
                  pass --yes-i-really-mean-it to proceed anyway",
             ));
         }
         if !self.working.pools[&id].applications.contains_key(app) {
-            return Ok(Answer::status(format!("application '{app}' is not enabled on pool '{name}'")));
+            return Ok(CommandAnswer::status(format!("application '{app}' is not enabled on pool '{name}'")));
         }
         self.change_pool(id, |pool| {
             pool.applications.remove(app);
         });
-        Ok(Answer::status(format!("disable application '{app}' on pool '{name}'")))
+        Ok(CommandAnswer::status(format!("disable application '{app}' on pool '{name}'")))
     }
 }
 
 /// Metadata of applications.
 impl MapState {
     /// The pool, if `app` is enabled on it.
-    fn pool_of_application(&self, name: &str, app: &str) -> Result<PoolId, Failure> {
+    fn pool_of_application(&self, name: &str, app: &str) -> Result<PoolId, CommandFailure> {
         let id = self.pool_named(name)?;
         if !self.working.pools[&id].applications.contains_key(app) {
-            return Err(Failure::not_found(format!("application '{app}' is not enabled on pool '{name}'")));
+            return Err(CommandFailure::not_found(format!(
+                "application '{app}' is not enabled on pool '{name}'"
+            )));
         }
         Ok(id)
     }
 
-    fn application_set(&mut self, call: &Call<'_>) -> Outcome {
+    fn application_set(&mut self, call: &Call<'_>) -> CommandOutcome {
         let (name, app) = (call.required("pool"), call.required("app"));
         let (key, value) = (call.required("key"), call.required("value"));
         let of_tier = |pool: &Pool| pool.tiering.tier_of.is_some();
         if self.working.pool_by_name(name).is_some_and(|(_, pool)| of_tier(pool)) {
-            return Err(Failure::invalid("application metadata must be set on base tier"));
+            return Err(CommandFailure::invalid("application metadata must be set on base tier"));
         }
         let id = self.pool_of_application(name, app)?;
         if key.is_empty() {
-            return Err(Failure::invalid("key must be provided"));
+            return Err(CommandFailure::invalid("key must be provided"));
         }
         let keys = &self.working.pools[&id].applications[app];
         if !keys.contains_key(key) && keys.len() >= MAX_APPLICATIONS {
             let text = format!("too many keys set for application '{app}' on pool '{name}'; max 4");
-            return Err(Failure::invalid(text));
+            return Err(CommandFailure::invalid(text));
         }
         for (what, text) in [("key", key), ("value", value)] {
             if text.len() > MAX_APPLICATION_TEXT {
-                return Err(Failure::invalid(format!("{what} '{text}' too long; max length 128")));
+                return Err(CommandFailure::invalid(format!("{what} '{text}' too long; max length 128")));
             }
         }
         self.change_pool(id, |pool| {
             pool.applications.entry(app.to_owned()).or_default().insert(key.to_owned(), value.to_owned());
         });
-        Ok(Answer::status(format!("set application '{app}' key '{key}' to '{value}' on pool '{name}'")))
+        Ok(CommandAnswer::status(format!(
+            "set application '{app}' key '{key}' to '{value}' on pool '{name}'"
+        )))
     }
 
-    fn application_rm(&mut self, call: &Call<'_>) -> Outcome {
+    fn application_rm(&mut self, call: &Call<'_>) -> CommandOutcome {
         let (name, app, key) = (call.required("pool"), call.required("app"), call.required("key"));
         let id = self.pool_of_application(name, app)?;
         if !self.working.pools[&id].applications[app].contains_key(key) {
-            return Ok(Answer::status(format!(
+            return Ok(CommandAnswer::status(format!(
                 "application '{app}' on pool '{name}' does not have key '{key}'"
             )));
         }
         self.change_pool(id, |pool| {
             pool.applications.entry(app.to_owned()).or_default().remove(key);
         });
-        Ok(Answer::status(format!("removed application '{app}' key '{key}' on pool '{name}'")))
+        Ok(CommandAnswer::status(format!("removed application '{app}' key '{key}' on pool '{name}'")))
     }
 }
 
 /// A rule's number for a replicated pool of this size.
-pub(super) fn check_rule(crush: &CrushMap, id: u32, size: u32) -> Result<u8, Failure> {
-    let rule = crush.rule(id).ok_or_else(|| Failure::not_found(format!("crush rule {id} does not exist")))?;
+pub(super) fn check_rule(crush: &CrushMap, id: u32, size: u32) -> Result<u8, CommandFailure> {
+    let rule =
+        crush.rule(id).ok_or_else(|| CommandFailure::not_found(format!("crush rule {id} does not exist")))?;
     let name = crush.rule_name(id).unwrap_or("?");
     if rule.kind != RuleType::Replicated {
-        return Err(Failure::invalid(format!("crush rule {name} type does not match pool")));
+        return Err(CommandFailure::invalid(format!("crush rule {name} type does not match pool")));
     }
     if !(u32::from(rule.min_size)..=u32::from(rule.max_size)).contains(&size) {
-        return Err(Failure::invalid(format!(
+        return Err(CommandFailure::invalid(format!(
             "pool size {size} is not between {} and {}, which crush rule {name} allows",
             rule.min_size, rule.max_size
         )));
     }
-    u8::try_from(id).map_err(|_| Failure::invalid(format!("crush rule id {id} is too high for a pool")))
+    u8::try_from(id)
+        .map_err(|_| CommandFailure::invalid(format!("crush rule id {id} is too high for a pool")))
 }
 
 /// Checks the length. Ceph accepts any name that is not empty.
-fn check_name(name: &str) -> Result<(), Failure> {
+fn check_name(name: &str) -> Result<(), CommandFailure> {
     if name.len() > MAX_NAME {
-        return Err(Failure::new(Errno::ENAMETOOLONG, format!("a pool name has at most {MAX_NAME} bytes")));
+        return Err(CommandFailure::new(
+            Errno::ENAMETOOLONG,
+            format!("a pool name has at most {MAX_NAME} bytes"),
+        ));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `osd pool …` commands that show pools, and the formatting of pools in other commands' output.
 
 use super::cluster::{object_fields, object_lines};
-use super::{Answer, Context, Failure, Outcome, unhandled};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::{MapState, PoolIo};
 use crate::text::{bytes, count, stamp};
 use nacre_types::command::Call;
@@ -10,20 +10,20 @@ use nacre_types::pool::{CacheMode, HitSetKind, Pool, PoolKind, flag};
 use serde_json::{Map, Value, json};
 
 impl MapState {
-    pub(super) fn pool_show(&self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    pub(super) fn pool_show(&self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let pools = &self.committed.pools;
         match call.prefix() {
-            "osd pool ls" if call.text("detail").is_some() => Ok(Answer::either(
+            "osd pool ls" if call.text("detail").is_some() => Ok(CommandAnswer::either(
                 ctx,
                 || pools.iter().map(|(id, pool)| pool_json(*id, pool, "pool_id")).collect(),
                 || pools.iter().map(|(id, pool)| pool_line(*id, pool)).chain(["\n".to_owned()]).collect(),
             )),
-            "osd pool ls" => Ok(Answer::either(
+            "osd pool ls" => Ok(CommandAnswer::either(
                 ctx,
                 || pools.values().map(|pool| pool.name.as_str()).collect(),
                 || pools.values().map(|pool| format!("{}\n", pool.name)).collect(),
             )),
-            "osd lspools" => Ok(Answer::either(
+            "osd lspools" => Ok(CommandAnswer::either(
                 ctx,
                 || pools.iter().map(|(id, pool)| json!({ "poolnum": id.0, "poolname": pool.name })).collect(),
                 || pools.iter().map(|(id, pool)| format!("{id} {}\n", pool.name)).collect(),
@@ -37,15 +37,15 @@ impl MapState {
     }
 
     /// The durable pool `name`.
-    pub(super) fn shown_pool(&self, name: &str) -> Result<(PoolId, &Pool), Failure> {
+    pub(super) fn shown_pool(&self, name: &str) -> Result<(PoolId, &Pool), CommandFailure> {
         let found = self.committed.pool_by_name(name).map(|(id, pool)| (id, &**pool));
-        found.ok_or_else(|| Failure::not_found(format!("unrecognized pool '{name}'")))
+        found.ok_or_else(|| CommandFailure::not_found(format!("unrecognized pool '{name}'")))
     }
 
-    fn pool_get_quota(&self, name: &str, ctx: &Context) -> Outcome {
+    fn pool_get_quota(&self, name: &str, ctx: &Context) -> CommandOutcome {
         let (id, pool) = self.shown_pool(name)?;
         let sums = self.pool_sums(id);
-        Ok(Answer::either(
+        Ok(CommandAnswer::either(
             ctx,
             || {
                 json!({
@@ -71,25 +71,27 @@ impl MapState {
         ))
     }
 
-    fn application_get(&self, call: &Call<'_>) -> Outcome {
+    fn application_get(&self, call: &Call<'_>) -> CommandOutcome {
         let Some(name) = call.text("pool") else {
             let all = self.committed.pools.values().map(|pool| (pool.name.clone(), json!(pool.applications)));
-            return Ok(Answer::json(Value::Object(all.collect())));
+            return Ok(CommandAnswer::json(Value::Object(all.collect())));
         };
         let (_, pool) = self.shown_pool(name)?;
-        let Some(app) = call.text("app") else { return Ok(Answer::json(json!(pool.applications))) };
+        let Some(app) = call.text("app") else { return Ok(CommandAnswer::json(json!(pool.applications))) };
         let keys = pool
             .applications
             .get(app)
-            .ok_or_else(|| Failure::not_found(format!("pool '{name}' has no application '{app}'")))?;
-        let Some(key) = call.text("key") else { return Ok(Answer::json(json!(keys))) };
+            .ok_or_else(|| CommandFailure::not_found(format!("pool '{name}' has no application '{app}'")))?;
+        let Some(key) = call.text("key") else { return Ok(CommandAnswer::json(json!(keys))) };
         let value = keys.get(key).ok_or_else(|| {
-            Failure::not_found(format!("application '{app}' on pool '{name}' does not have key '{key}'"))
+            CommandFailure::not_found(format!(
+                "application '{app}' on pool '{name}' does not have key '{key}'"
+            ))
         })?;
-        Ok(Answer::text(format!("{value}\n")))
+        Ok(CommandAnswer::text(format!("{value}\n")))
     }
 
-    fn pool_stats(&self, name: Option<&str>, ctx: &Context) -> Outcome {
+    fn pool_stats(&self, name: Option<&str>, ctx: &Context) -> CommandOutcome {
         let wanted = name.map(|name| self.shown_pool(name)).transpose()?.map(|(id, _)| id);
         let views = self.pg_views();
         let rates = self.stats.io_rates();
@@ -108,7 +110,7 @@ impl MapState {
                     "client_io_rate": client_fields(&io),
                 })
             });
-            return Ok(Answer::json(entries.collect()));
+            return Ok(CommandAnswer::json(entries.collect()));
         }
         let mut out = String::new();
         for (id, pool, sums, io) in entries {
@@ -121,7 +123,7 @@ impl MapState {
             lines.iter().for_each(|line| out.push_str(&format!("  {line}\n")));
             out.push('\n');
         }
-        Ok(Answer::text(out))
+        Ok(CommandAnswer::text(out))
     }
 
     /// The summed rates of all pools.

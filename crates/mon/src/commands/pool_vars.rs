@@ -9,7 +9,7 @@ use super::numbers::{strict_iec, strict_integer, strict_si};
 use super::pool::{check_rule, parse_si};
 use super::pool_show::option_json;
 use super::tier::volatile_text;
-use super::{Answer, Context, Failure, Outcome};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context};
 use crate::logic::MapState;
 use crate::text::float;
 use nacre_types::command::Call;
@@ -123,24 +123,24 @@ fn is_variable(name: &str) -> bool {
         )
 }
 
-fn unknown(name: &str) -> Failure {
+fn unknown(name: &str) -> CommandFailure {
     let mut names: Vec<&str> = PLAIN_VARS.to_vec();
     names.extend(FLAGS.iter().map(|(n, _)| *n));
     names.extend(TIER_VARS);
     names.extend(["use_gmt_hitset", "fast_read", "pg_autoscale_mode", "bulk"]);
     names.extend(OPTIONS.iter().map(|(n, _)| *n));
-    Failure::invalid(format!("{name} not in {}", names.join("|")))
+    CommandFailure::invalid(format!("{name} not in {}", names.join("|")))
 }
 
 impl MapState {
-    pub(super) fn pool_get(&self, name: &str, var: &str, ctx: &Context) -> Outcome {
+    pub(super) fn pool_get(&self, name: &str, var: &str, ctx: &Context) -> CommandOutcome {
         let (id, pool) = self.shown_pool(name)?;
         if !is_variable(var) {
             return Err(unknown(var));
         }
         let is_tier = pool.tiering.tier_of.is_some();
         let not_applicable = |what: &str| {
-            Failure::new(
+            CommandFailure::new(
                 Errno::EACCES,
                 format!("pool '{name}' is not a {what} pool: variable not applicable"),
             )
@@ -165,14 +165,14 @@ impl MapState {
         } else {
             if var == "hit_set_fpp" && !matches!(pool.tiering.hit_set, HitSetKind::Bloom { .. }) {
                 let text = "hit set is not of type Bloom; invalid to get a false positive rate!";
-                return Err(Failure::invalid(text));
+                return Err(CommandFailure::invalid(text));
             }
-            let (json, text) = self
-                .value_of(pool, var)
-                .ok_or_else(|| Failure::not_found(format!("option '{var}' is not set on pool '{name}'")))?;
+            let (json, text) = self.value_of(pool, var).ok_or_else(|| {
+                CommandFailure::not_found(format!("option '{var}' is not set on pool '{name}'"))
+            })?;
             values.push((var, json, text));
         }
-        Ok(Answer::either(
+        Ok(CommandAnswer::either(
             ctx,
             || {
                 let mut fields = Map::new();
@@ -235,7 +235,7 @@ impl MapState {
         }
     }
 
-    pub(super) fn pool_set(&mut self, call: &Call<'_>) -> Outcome {
+    pub(super) fn pool_set(&mut self, call: &Call<'_>) -> CommandOutcome {
         let (name, var, text) = (call.required("pool"), call.required("var"), call.required("val"));
         let id = self.pool_named(name)?;
         if !is_variable(var) || var == "all" {
@@ -248,16 +248,16 @@ impl MapState {
             _ => self.changed_pool(id, pool, var, text, sure)?,
         };
         self.change_pool(id, |pool| *pool = next);
-        Ok(Answer::status(format!("set pool {id} {var} to {text}")))
+        Ok(CommandAnswer::status(format!("set pool {id} {var} to {text}")))
     }
 
     /// The name of the rule for replicated pools that has this ruleset number.
-    fn rule_of_ruleset(&self, text: &str) -> Result<&str, Failure> {
+    fn rule_of_ruleset(&self, text: &str) -> Result<&str, CommandFailure> {
         let number = integer(text)?;
         let crush = &self.working.crush;
         let of_set = |rule: &Rule| i64::from(rule.ruleset) == number && rule.kind == RuleType::Replicated;
         let found = crush.rules().find(|(_, rule)| of_set(rule)).and_then(|(id, _)| crush.rule_name(id));
-        found.ok_or_else(|| Failure::not_found(format!("crush ruleset {number} does not exist")))
+        found.ok_or_else(|| CommandFailure::not_found(format!("crush ruleset {number} does not exist")))
     }
 
     fn changed_pool(
@@ -267,14 +267,14 @@ impl MapState {
         var: &str,
         text: &str,
         sure: bool,
-    ) -> Result<Pool, Failure> {
+    ) -> Result<Pool, CommandFailure> {
         let is_tier = pool.tiering.tier_of.is_some();
         if (TIER_VARS.contains(&var) || var == "use_gmt_hitset") && !is_tier {
-            return Err(Failure::new(Errno::EACCES, "(13) Permission denied"));
+            return Err(CommandFailure::new(Errno::EACCES, "(13) Permission denied"));
         }
         if let Some((_, bit)) = FLAGS.iter().find(|(n, _)| *n == var) {
             if var == "hashpspool" && !sure {
-                return Err(Failure::new(
+                return Err(CommandFailure::new(
                     Errno::EPERM,
                     "are you SURE?  this will remap all placement groups in this pool, this triggers large data movement, \
                      pass --yes-i-really-mean-it if you really do.",
@@ -286,7 +286,7 @@ impl MapState {
         match var {
             "size" => {
                 if pool.has_flag(flag::NOSIZECHANGE) {
-                    return Err(Failure::new(
+                    return Err(CommandFailure::new(
                         Errno::EPERM,
                         "pool size change is disabled; you must unset nosizechange flag for the pool first",
                     ));
@@ -306,7 +306,7 @@ impl MapState {
             "min_size" => {
                 let n = integer(text)?;
                 if n < 1 || n > i64::from(pool.size) {
-                    return Err(Failure::invalid(format!(
+                    return Err(CommandFailure::invalid(format!(
                         "pool min_size must be between 1 and size, which is set to {}",
                         pool.size
                     )));
@@ -316,17 +316,22 @@ impl MapState {
             "pg_num" | "pg_num_actual" => self.set_pg_num(id, &mut pool, text)?,
             "pgp_num" | "pgp_num_actual" => {
                 if pool.has_flag(flag::NOPGCHANGE) {
-                    return Err(Failure::new(
+                    return Err(CommandFailure::new(
                         Errno::EPERM,
                         "pool pgp_num change is disabled; you must unset nopgchange flag for the pool first",
                     ));
                 }
                 let n = integer(text)?;
                 if n <= 0 {
-                    return Err(Failure::invalid(format!("specified pgp_num must > 0, but you set to {n}")));
+                    return Err(CommandFailure::invalid(format!(
+                        "specified pgp_num must > 0, but you set to {n}"
+                    )));
                 }
                 if n > i64::from(pool.pg_num) {
-                    return Err(Failure::invalid(format!("specified pgp_num {n} > pg_num {}", pool.pg_num)));
+                    return Err(CommandFailure::invalid(format!(
+                        "specified pgp_num {n} > pg_num {}",
+                        pool.pg_num
+                    )));
                 }
                 pool.pgp_num = n as u32;
             }
@@ -334,7 +339,7 @@ impl MapState {
                 let crush = &self.working.crush;
                 let rule = crush
                     .rule_id(text)
-                    .ok_or_else(|| Failure::not_found(format!("crush rule {text} does not exist")))?;
+                    .ok_or_else(|| CommandFailure::not_found(format!("crush rule {text} does not exist")))?;
                 let before = self.volatile_cache(&pool);
                 pool.crush_rule = check_rule(crush, rule, pool.size)?;
                 self.check_becomes_volatile(&pool, &before, sure)?;
@@ -352,13 +357,17 @@ impl MapState {
             }
             "fast_read" => {
                 if switch(text)? {
-                    return Err(Failure::invalid("fast read is not supported in replication pool"));
+                    return Err(CommandFailure::invalid("fast read is not supported in replication pool"));
                 }
             }
             "allow_ec_overwrites" => {
-                return Err(Failure::invalid("ec overwrites can only be enabled for an erasure coded pool"));
+                return Err(CommandFailure::invalid(
+                    "ec overwrites can only be enabled for an erasure coded pool",
+                ));
             }
-            "erasure_code_profile" => return Err(Failure::invalid("erasure_code_profile can't be changed")),
+            "erasure_code_profile" => {
+                return Err(CommandFailure::invalid("erasure_code_profile can't be changed"));
+            }
             _ if TIER_VARS.contains(&var) || var == "use_gmt_hitset" => {
                 set_tiering(&mut pool, var, text, self.tuning.hit_set_bloom_fpp)?;
             }
@@ -368,7 +377,12 @@ impl MapState {
     }
 
     /// Refuses that a cache starts to keep writes in memory. `before`: the OSDs with MemStores if it did so already.
-    fn check_becomes_volatile(&self, pool: &Pool, before: &[OsdId], sure: bool) -> Result<(), Failure> {
+    fn check_becomes_volatile(
+        &self,
+        pool: &Pool,
+        before: &[OsdId],
+        sure: bool,
+    ) -> Result<(), CommandFailure> {
         let after = self.volatile_cache(pool);
         if !before.is_empty() || after.is_empty() || sure {
             return Ok(());
@@ -376,16 +390,17 @@ impl MapState {
         let base = pool.tiering.tier_of.and_then(|base| self.working.pools.get(&base));
         let (base, mode) = (base.map(|base| base.name.as_str()), pool.tiering.cache_mode);
         let how = "pass --yes-i-really-mean-it to accept that.";
-        Err(Failure::new(Errno::EPERM, volatile_text(&pool.name, base, mode, &after, how)))
+        Err(CommandFailure::new(Errno::EPERM, volatile_text(&pool.name, base, mode, &after, how)))
     }
 
-    fn size_value(&self, text: &str) -> Result<u32, Failure> {
-        u32::try_from(integer(text)?).map_err(|_| Failure::invalid("pool size must be between 1 and 10"))
+    fn size_value(&self, text: &str) -> Result<u32, CommandFailure> {
+        u32::try_from(integer(text)?)
+            .map_err(|_| CommandFailure::invalid("pool size must be between 1 and 10"))
     }
 
-    fn set_pg_num(&self, id: PoolId, pool: &mut Pool, text: &str) -> Result<(), Failure> {
+    fn set_pg_num(&self, id: PoolId, pool: &mut Pool, text: &str) -> Result<(), CommandFailure> {
         if pool.has_flag(flag::NOPGCHANGE) {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::EPERM,
                 "pool pg_num change is disabled; you must unset nopgchange flag for the pool first",
             ));
@@ -399,7 +414,7 @@ impl MapState {
         if n > pool.pg_num {
             self.check_pg_num(Some(id), n, pool.size)?;
         }
-        Err(Failure::new(
+        Err(CommandFailure::new(
             Errno::ENOTSUP,
             format!(
                 "pg_num of pool '{}' stays at {}: this release can't split or merge placement groups; create a pool with \
@@ -409,19 +424,19 @@ impl MapState {
         ))
     }
 
-    fn set_option(&self, pool: &mut Pool, var: &str, text: &str) -> Result<(), Failure> {
+    fn set_option(&self, pool: &mut Pool, var: &str, text: &str) -> Result<(), CommandFailure> {
         let kind =
             OPTIONS.iter().find(|(n, _)| *n == var).map(|(_, kind)| *kind).ok_or_else(|| unknown(var))?;
         let (value, unset) = match kind {
             Text => {
                 let base = self.working.pool_by_name(text).map(|(id, _)| id);
-                let base = base.ok_or_else(|| Failure::invalid("expecting value 'pool name'"))?;
+                let base = base.ok_or_else(|| CommandFailure::invalid("expecting value 'pool name'"))?;
                 (base.to_string(), false)
             }
             Choice(words) => {
                 if !words.contains(&text) && text != "unset" {
                     let spelled = if var == "compression_mode" { "compression mode" } else { var };
-                    return Err(Failure::invalid(format!("unrecognized {spelled} '{text}'")));
+                    return Err(CommandFailure::invalid(format!("unrecognized {spelled} '{text}'")));
                 }
                 (text.to_owned(), text == "unset")
             }
@@ -433,7 +448,7 @@ impl MapState {
                     _ => integer(text)?,
                 };
                 if n < min || n > max {
-                    return Err(Failure::invalid(match var {
+                    return Err(CommandFailure::invalid(match var {
                         "recovery_priority" => {
                             format!("pool recovery_priority must be between {min} and {max}")
                         }
@@ -445,7 +460,7 @@ impl MapState {
             Float(min, max) => {
                 let n = number(text)?;
                 if n < min || n > max {
-                    return Err(Failure::invalid(match var {
+                    return Err(CommandFailure::invalid(match var {
                         "compression_required_ratio" => {
                             format!("compression_required_ratio is out of range (0-1): '{text}'")
                         }
@@ -473,52 +488,52 @@ impl MapState {
 }
 
 /// Refuses modes other than `off`, the only one that is supported.
-pub(super) fn check_autoscale_mode(mode: &str) -> Result<(), Failure> {
+pub(super) fn check_autoscale_mode(mode: &str) -> Result<(), CommandFailure> {
     match mode {
         "off" => Ok(()),
         "on" | "warn" => Err(not_supported(
             &format!("pg_autoscale_mode {mode}"),
             "there is no PG autoscaler; the mode stays off",
         )),
-        _ => Err(Failure::invalid(format!("specified invalid mode {mode}"))),
+        _ => Err(CommandFailure::invalid(format!("specified invalid mode {mode}"))),
     }
 }
 
-fn not_supported(what: &str, reason: &str) -> Failure {
-    Failure::new(Errno::EOPNOTSUPP, format!("{what} is not supported: {reason}"))
+fn not_supported(what: &str, reason: &str) -> CommandFailure {
+    CommandFailure::new(Errno::EOPNOTSUPP, format!("{what} is not supported: {reason}"))
 }
 
-fn set_tiering(pool: &mut Pool, var: &str, text: &str, default_fpp: f64) -> Result<(), Failure> {
+fn set_tiering(pool: &mut Pool, var: &str, text: &str, default_fpp: f64) -> Result<(), CommandFailure> {
     let t = &mut pool.tiering;
-    let out_of_range = || Failure::invalid(format!("{var} is out of range: '{text}'"));
+    let out_of_range = || CommandFailure::invalid(format!("{var} is out of range: '{text}'"));
     let whole = || u32::try_from(integer(text)?).map_err(|_| out_of_range());
     let not_negative = || match integer(text)? {
-        n if n < 0 => Err(Failure::invalid(format!("{var} should be non-negative"))),
+        n if n < 0 => Err(CommandFailure::invalid(format!("{var} should be non-negative"))),
         n => u32::try_from(n).map_err(|_| out_of_range()),
     };
-    let micro = || -> Result<u32, Failure> {
+    let micro = || -> Result<u32, CommandFailure> {
         let n = text.parse::<f64>().ok().filter(|n| n.is_finite()).ok_or_else(|| {
-            Failure::invalid(format!(
+            CommandFailure::invalid(format!(
                 "error parsing float '{text}': strict_strtod: expected double, got: '{text}'"
             ))
         })?;
         if !(0.0..=1.0).contains(&n) {
-            return Err(Failure::new(Errno::ERANGE, "value must be in the range 0..1"));
+            return Err(CommandFailure::new(Errno::ERANGE, "value must be in the range 0..1"));
         }
         Ok((n * 1e6) as u32)
     };
     match var {
         "hit_set_type" => {
             t.hit_set = HitSetKind::parse(text, default_fpp)
-                .ok_or_else(|| Failure::invalid(format!("unrecognized hit_set type '{text}'")))?;
+                .ok_or_else(|| CommandFailure::invalid(format!("unrecognized hit_set type '{text}'")))?;
         }
         "hit_set_fpp" => {
             let fpp = number(text)?;
             if !(0.0..=1.0).contains(&fpp) {
-                return Err(Failure::invalid("hit_set_fpp should be in the range 0..1"));
+                return Err(CommandFailure::invalid("hit_set_fpp should be in the range 0..1"));
             }
             let HitSetKind::Bloom { fpp: current } = &mut t.hit_set else {
-                return Err(Failure::invalid(
+                return Err(CommandFailure::invalid(
                     "hit set is not of type Bloom; invalid to set a false positive rate!",
                 ));
             };
@@ -529,7 +544,7 @@ fn set_tiering(pool: &mut Pool, var: &str, text: &str, default_fpp: f64) -> Resu
         "hit_set_count" => {
             let n = not_negative()?;
             if n > MAX_HIT_SETS {
-                return Err(Failure::invalid(format!("hit_set_count is at most {MAX_HIT_SETS}")));
+                return Err(CommandFailure::invalid(format!("hit_set_count is at most {MAX_HIT_SETS}")));
             }
             t.hit_set_count = n;
         }
@@ -546,17 +561,17 @@ fn set_tiering(pool: &mut Pool, var: &str, text: &str, default_fpp: f64) -> Resu
             t.hit_set_grade_decay_rate = u32::try_from(integer(text)?)
                 .ok()
                 .filter(|n| *n <= 100)
-                .ok_or_else(|| Failure::invalid("value out of range,valid range is 0 - 100"))?;
+                .ok_or_else(|| CommandFailure::invalid("value out of range,valid range is 0 - 100"))?;
         }
         "hit_set_search_last_n" => {
-            t.hit_set_search_last_n = u32::try_from(integer(text)?)
-                .ok()
-                .filter(|n| *n <= t.hit_set_count)
-                .ok_or_else(|| Failure::invalid("value out of range,valid range is 0 - hit_set_count"))?;
+            t.hit_set_search_last_n =
+                u32::try_from(integer(text)?).ok().filter(|n| *n <= t.hit_set_count).ok_or_else(|| {
+                    CommandFailure::invalid("value out of range,valid range is 0 - hit_set_count")
+                })?;
         }
         "use_gmt_hitset" => {
             if !matches!(text, "true" | "1") {
-                return Err(Failure::invalid("expecting value 'true' or '1'"));
+                return Err(CommandFailure::invalid("expecting value 'true' or '1'"));
             }
             t.use_gmt_hitset = true;
         }
@@ -566,19 +581,19 @@ fn set_tiering(pool: &mut Pool, var: &str, text: &str, default_fpp: f64) -> Resu
 }
 
 /// Parses a target of a cache. Ceph treats negative ones as very large ones.
-fn target(text: &str, number: Result<i64, String>) -> Result<u64, Failure> {
-    let failed = |why: String| Failure::invalid(format!("error parsing int '{text}': {why}"));
+fn target(text: &str, number: Result<i64, String>) -> Result<u64, CommandFailure> {
+    let failed = |why: String| CommandFailure::invalid(format!("error parsing int '{text}': {why}"));
     u64::try_from(number.map_err(failed)?).map_err(|_| failed("a target is not negative".to_owned()))
 }
 
 /// Parses an age in seconds.
-fn age(var: &str, text: &str) -> Result<u32, Failure> {
-    let failed = |why: String| Failure::invalid(format!("error parsing int '{text}': {why}"));
+fn age(var: &str, text: &str) -> Result<u32, CommandFailure> {
+    let failed = |why: String| CommandFailure::invalid(format!("error parsing int '{text}': {why}"));
     let seconds = strict_integer(text).map_err(failed)?;
-    u32::try_from(seconds).map_err(|_| Failure::invalid(format!("{var} is out of range: '{text}'")))
+    u32::try_from(seconds).map_err(|_| CommandFailure::invalid(format!("{var} is out of range: '{text}'")))
 }
 
-fn set_bit(pool: &mut Pool, bit: u64, text: &str) -> Result<(), Failure> {
+fn set_bit(pool: &mut Pool, bit: u64, text: &str) -> Result<(), CommandFailure> {
     if switch(text)? {
         pool.flags |= bit;
     } else {
@@ -587,32 +602,32 @@ fn set_bit(pool: &mut Pool, bit: u64, text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn switch(text: &str) -> Result<bool, Failure> {
+fn switch(text: &str) -> Result<bool, CommandFailure> {
     match text {
         "true" | "1" => Ok(true),
         "false" | "0" => Ok(false),
-        _ => Err(Failure::invalid("expecting value 'true', 'false', '0', or '1'")),
+        _ => Err(CommandFailure::invalid("expecting value 'true', 'false', '0', or '1'")),
     }
 }
 
-fn integer(text: &str) -> Result<i64, Failure> {
+fn integer(text: &str) -> Result<i64, CommandFailure> {
     text.parse().map_err(|_| {
-        Failure::invalid(format!(
+        CommandFailure::invalid(format!(
             "error parsing integer value '{text}': Expected option value to be integer, got '{text}'"
         ))
     })
 }
 
-fn number(text: &str) -> Result<f64, Failure> {
+fn number(text: &str) -> Result<f64, CommandFailure> {
     text.parse::<f64>().ok().filter(|n| n.is_finite()).ok_or_else(|| {
-        Failure::invalid(format!(
+        CommandFailure::invalid(format!(
             "error parsing floating point value '{text}': strict_strtod: expected double, got: '{text}'"
         ))
     })
 }
 
-fn iec(text: &str) -> Result<u64, Failure> {
+fn iec(text: &str) -> Result<u64, CommandFailure> {
     let units = [("k", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50), ("E", 60)];
     parse_si(text, &units, true)
-        .map_err(|reason| Failure::invalid(format!("error parsing int value '{text}': {reason}")))
+        .map_err(|reason| CommandFailure::invalid(format!("error parsing int value '{text}': {reason}")))
 }

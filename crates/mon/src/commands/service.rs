@@ -3,7 +3,7 @@
 //! A service sends `service beacon` every few seconds (`rados_service_register`); a daemon that falls silent is removed. The
 //! map is not stored: after a restart of the map authority the next beacons fill it.
 
-use super::{Answer, Context, Failure, Outcome, unhandled};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::{MapState, Now};
 use crate::text::{plural, stamp};
 use nacre_types::command::Call;
@@ -72,16 +72,18 @@ impl ServiceMap {
         self.services.values().map(BTreeMap::len).sum()
     }
 
-    fn beacon(&mut self, now: Now, call: &Call<'_>) -> Outcome {
+    fn beacon(&mut self, now: Now, call: &Call<'_>) -> CommandOutcome {
         let (service, name) = (call.required("service"), call.required("daemon"));
         if service.is_empty() || name.is_empty() || OWN.contains(&service) {
-            return Err(Failure::invalid(format!("'{service}.{name}' is no name of a service's daemon")));
+            return Err(CommandFailure::invalid(format!(
+                "'{service}.{name}' is no name of a service's daemon"
+            )));
         }
         let addr = call.text("addr").unwrap_or("-");
         let (metadata, status) = (facts(call, "metadata")?, facts(call, "status")?);
         let bytes = |facts: &Facts| facts.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
         if service.len() + name.len() + addr.len() + bytes(&metadata) + bytes(&status) > MOST_BYTES {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::E2BIG,
                 format!("a daemon may tell {MOST_BYTES} bytes of itself"),
             ));
@@ -90,7 +92,10 @@ impl ServiceMap {
         let known = self.services.get(service).and_then(|daemons| daemons.get(name));
         let is_new = known.is_none_or(|daemon| daemon.gid != gid || daemon.metadata != metadata);
         if known.is_none() && self.daemons() >= MOST_DAEMONS {
-            return Err(Failure::new(Errno::ENOSPC, format!("there are {MOST_DAEMONS} daemons of services")));
+            return Err(CommandFailure::new(
+                Errno::ENOSPC,
+                format!("there are {MOST_DAEMONS} daemons of services"),
+            ));
         }
         if is_new {
             self.changed(now);
@@ -107,7 +112,7 @@ impl ServiceMap {
         }
         addr.clone_into(&mut daemon.addr);
         (daemon.beacon_ns, daemon.beacon_ms) = (now.wall_ns, now.mono_ms);
-        Ok(Answer::default())
+        Ok(CommandAnswer::default())
     }
 
     /// The output of `service dump`, also part of `status`.
@@ -172,16 +177,16 @@ impl ServiceMap {
 }
 
 /// Parses a parameter that is a JSON object of texts; empty if it is absent.
-fn facts(call: &Call<'_>, name: &str) -> Result<Facts, Failure> {
+fn facts(call: &Call<'_>, name: &str) -> Result<Facts, CommandFailure> {
     let text = call.text(name).unwrap_or("{}");
-    serde_json::from_str(text).map_err(|error| Failure::invalid(format!("{name}: {error}")))
+    serde_json::from_str(text).map_err(|error| CommandFailure::invalid(format!("{name}: {error}")))
 }
 
 impl MapState {
-    pub(super) fn service_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+    pub(super) fn service_command(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
-            "service dump" => Ok(Answer::json(self.services.json())),
-            "service status" => Ok(Answer::json(self.services.status_json())),
+            "service dump" => Ok(CommandAnswer::json(self.services.json())),
+            "service status" => Ok(CommandAnswer::json(self.services.status_json())),
             "service beacon" => self.services.beacon(ctx.now, call),
             _ => unhandled(call),
         }

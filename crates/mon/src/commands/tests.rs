@@ -11,7 +11,7 @@ mod tiers;
 
 use super::*;
 use crate::logic::tests::{commit, member};
-use crate::logic::{Databases, Event, Tuning};
+use crate::logic::{Databases, MapEvent, Tuning};
 use crate::testing::{at, boot_of};
 use nacre_types::crush::CrushMap;
 use nacre_types::ids::{Interval, OsdId, PgId};
@@ -52,7 +52,7 @@ impl Desk {
             boot.metadata = [("hostname".to_owned(), "vm".to_owned())].into();
             boot.total_bytes = 4 << 30;
             boot.device_class = "hdd".into();
-            desk.state.handle(desk.now, Event::Boot(boot));
+            desk.state.handle(desk.now, MapEvent::Boot(boot));
         }
         commit(&mut desk.state, desk.now);
         desk
@@ -78,7 +78,7 @@ impl Desk {
             let in_sync = up.iter().map(|osd| member(osd.0)).collect();
             let proposed = PgMembership { interval: Interval(1), primary: up[0], in_sync };
             let cas = PgCas { tid: 1, pg, proposer: member(up[0].0), expected: None, proposed };
-            self.state.handle(self.now, Event::Cas { origin: Origin(1), osd: up[0], cas });
+            self.state.handle(self.now, MapEvent::Cas { origin: Origin(1), osd: up[0], cas });
         }
         commit(&mut self.state, self.now);
     }
@@ -91,7 +91,7 @@ impl Desk {
             let proposed = PgMembership { interval: now.interval.next(), ..now.clone() };
             let (osd, proposer) = (now.primary, member(now.primary.0));
             let cas = PgCas { tid: 2, pg, proposer, expected: Some(now), proposed };
-            self.state.handle(self.now, Event::Cas { origin: Origin(1), osd, cas });
+            self.state.handle(self.now, MapEvent::Cas { origin: Origin(1), osd, cas });
         }
         commit(&mut self.state, self.now);
     }
@@ -127,7 +127,7 @@ impl Desk {
             .collect();
         let osd_stats = OsdStats { total_bytes: 4 << 30, available_bytes, ..OsdStats::default() };
         let report = StatsReport { osd: osd_stats, pgs, starting: false };
-        self.state.handle(self.now, Event::Stats { osd, report });
+        self.state.handle(self.now, MapEvent::Stats { osd, report });
         commit(&mut self.state, self.now);
     }
 
@@ -160,7 +160,7 @@ impl Desk {
         let stats = PgStats { acting: membership.acting(), interval: membership.interval, ..stats };
         let osd_stats = OsdStats { total_bytes: 4 << 30, available_bytes: 3 << 30, ..OsdStats::default() };
         let report = StatsReport { osd: osd_stats, pgs: vec![stats], starting: false };
-        self.state.handle(self.now, Event::Stats { osd: membership.primary, report });
+        self.state.handle(self.now, MapEvent::Stats { osd: membership.primary, report });
         commit(&mut self.state, self.now);
     }
 
@@ -168,7 +168,7 @@ impl Desk {
     pub(crate) fn restart(&mut self) {
         let (map, tuning) = (self.state.map().clone(), self.state.tuning().clone());
         self.state = MapState::new(map, tuning, self.now);
-        self.state.handle(self.now, Event::Tick);
+        self.state.handle(self.now, MapEvent::Tick);
         commit(&mut self.state, self.now);
     }
 
@@ -181,10 +181,10 @@ impl Desk {
             command: MonCommand { tid: 5, cmd: cmd.to_owned(), input: Bytes::copy_from_slice(input) },
             fresh_key: Key::generate().unwrap(),
         };
-        let mut effects = self.state.handle(self.now, Event::Command(Box::new(request)));
+        let mut effects = self.state.handle(self.now, MapEvent::Command(Box::new(request)));
         effects.extend(commit(&mut self.state, self.now));
         match effects.as_slice() {
-            [Effect::CommandReply { to: Origin(9), reply }] if reply.tid == 5 => {
+            [MapEffect::CommandReply { to: Origin(9), reply }] if reply.tid == 5 => {
                 (reply.code, reply.status.clone(), String::from_utf8_lossy(&reply.output).into_owned())
             }
             other => panic!("expected one answer to {cmd}, got {other:?}"),

@@ -10,8 +10,8 @@
 //!   removed, and a cache becomes an overlay again only when it is empty.
 //! - Modes that keep writes on MemStores require `--yes-i-really-mean-it`.
 
-use super::{Answer, Failure, Outcome, unhandled};
-use crate::logic::{Doubt, MapState, Tuning};
+use super::{CommandAnswer, CommandFailure, CommandOutcome, unhandled};
+use crate::logic::{MapState, Tuning, UnverifiedReason};
 use crate::text::{count, plural};
 use nacre_types::command::Call;
 use nacre_types::errno::Errno;
@@ -19,7 +19,7 @@ use nacre_types::ids::{Epoch, OsdId, PoolId};
 use nacre_types::pool::{CacheMode, Pool, PoolKind, Tiering, flag};
 
 impl MapState {
-    pub(super) fn tier_command(&mut self, call: &Call<'_>) -> Outcome {
+    pub(super) fn tier_command(&mut self, call: &Call<'_>) -> CommandOutcome {
         let base = self.pool_named(call.required("pool"))?;
         match call.prefix() {
             "osd tier add" => self.tier_add(base, call),
@@ -32,7 +32,7 @@ impl MapState {
         }
     }
 
-    fn tier_add(&mut self, base: PoolId, call: &Call<'_>) -> Outcome {
+    fn tier_add(&mut self, base: PoolId, call: &Call<'_>) -> CommandOutcome {
         let tier = self.pool_named(call.required("tierpool"))?;
         if let Some(done) = self.may_become_tier(base, tier)? {
             return Ok(done);
@@ -43,26 +43,26 @@ impl MapState {
         self.check_kinds(base, tier)?;
         self.change_pool(base, |pool| pool.tiering.tiers.push(tier));
         self.change_pool(tier, |pool| become_tier(pool, base));
-        Ok(Answer::status(format!(
+        Ok(CommandAnswer::status(format!(
             "pool '{}' is now (or already was) a tier of '{}'",
             self.name(tier),
             self.name(base)
         )))
     }
 
-    fn tier_remove(&mut self, base: PoolId, call: &Call<'_>) -> Outcome {
+    fn tier_remove(&mut self, base: PoolId, call: &Call<'_>) -> CommandOutcome {
         let tier = self.pool_named(call.required("tierpool"))?;
         let (base_name, tier_name) = (self.name(base).to_owned(), self.name(tier).to_owned());
         let done = format!("pool '{tier_name}' is now (or already was) not a tier of '{base_name}'");
         let tiering = self.tiering(base);
         if !tiering.tiers.contains(&tier) {
-            return Ok(Answer::status(done));
+            return Ok(CommandAnswer::status(done));
         }
         if tiering.read_tier == Some(tier) || tiering.write_tier == Some(tier) {
             let text = format!(
                 "tier pool '{tier_name}' is the overlay for '{base_name}'; please remove-overlay first"
             );
-            return Err(Failure::new(Errno::EBUSY, text));
+            return Err(CommandFailure::new(Errno::EBUSY, text));
         }
         let next = self.next_epoch();
         let left = leave_tier(self.tiering(tier), &self.tuning);
@@ -78,21 +78,21 @@ impl MapState {
             pool.tiering = Tiering { overlay_epoch: next, mode_epoch, ..left };
             pool.flags &= !(flag::CACHE_WRITE_THROUGH | flag::CACHE_DIRTY_LOG);
         });
-        Ok(Answer::status(done))
+        Ok(CommandAnswer::status(done))
     }
 
-    fn tier_cache_mode(&mut self, tier: PoolId, call: &Call<'_>) -> Outcome {
+    fn tier_cache_mode(&mut self, tier: PoolId, call: &Call<'_>) -> CommandOutcome {
         let (name, mode) = (call.required("pool"), call.required("mode"));
         let Some(base) = self.tiering(tier).tier_of else {
-            return Err(Failure::invalid(format!("pool '{name}' is not a tier")));
+            return Err(CommandFailure::invalid(format!("pool '{name}' is not a tier")));
         };
         let mode = CacheMode::parse(mode)
-            .ok_or_else(|| Failure::invalid(format!("'{mode}' is not a valid cache mode")))?;
+            .ok_or_else(|| CommandFailure::invalid(format!("'{mode}' is not a valid cache mode")))?;
         let sure = call.flag("yes_i_really_mean_it");
         match mode {
             CacheMode::Forward | CacheMode::Readforward => {
                 let text = format!("'{}' is no longer a supported cache mode", mode.as_str());
-                return Err(Failure::new(Errno::EPERM, text));
+                return Err(CommandFailure::new(Errno::EPERM, text));
             }
             CacheMode::Readonly if !sure => {
                 let text = format!(
@@ -100,13 +100,13 @@ impl MapState {
                      force.",
                     mode.as_str()
                 );
-                return Err(Failure::new(Errno::EPERM, text));
+                return Err(CommandFailure::new(Errno::EPERM, text));
             }
             _ => {}
         }
         let mut done = format!("set cache-mode for pool '{name}' to {}", mode.as_str());
         if self.tiering(tier).cache_mode == mode {
-            return Ok(Answer::status(done));
+            return Ok(CommandAnswer::status(done));
         }
         self.check_mode_change(base, tier, mode)?;
         if mode.keeps_writes() && !sure {
@@ -123,23 +123,23 @@ impl MapState {
         if mode == CacheMode::None && is_overlay {
             done += " (WARNING: pool is still configured as read or write tier)";
         }
-        Ok(Answer::status(done))
+        Ok(CommandAnswer::status(done))
     }
 
-    fn tier_set_overlay(&mut self, base: PoolId, call: &Call<'_>) -> Outcome {
+    fn tier_set_overlay(&mut self, base: PoolId, call: &Call<'_>) -> CommandOutcome {
         let overlay = self.pool_named(call.required("overlaypool"))?;
         let (base_name, overlay_name) = (self.name(base).to_owned(), self.name(overlay).to_owned());
         let tiering = self.tiering(base);
         if !tiering.tiers.contains(&overlay) {
             let text = format!("tier pool '{overlay_name}' is not a tier of '{base_name}'");
-            return Err(Failure::invalid(text));
+            return Err(CommandFailure::invalid(text));
         }
         let mut done = format!("overlay for '{base_name}' is now (or already was) '{overlay_name}'");
         match tiering.read_tier {
-            Some(current) if current == overlay => return Ok(Answer::status(done)),
+            Some(current) if current == overlay => return Ok(CommandAnswer::status(done)),
             Some(current) => {
                 let current = self.name(current);
-                return Err(Failure::invalid(format!(
+                return Err(CommandFailure::invalid(format!(
                     "pool '{base_name}' has overlay '{current}'; please remove-overlay first"
                 )));
             }
@@ -150,16 +150,16 @@ impl MapState {
         if self.tiering(overlay).cache_mode == CacheMode::None {
             done += " (WARNING: overlay pool cache_mode is still NONE)";
         }
-        Ok(Answer::status(done))
+        Ok(CommandAnswer::status(done))
     }
 
-    fn tier_remove_overlay(&mut self, base: PoolId) -> Outcome {
+    fn tier_remove_overlay(&mut self, base: PoolId) -> CommandOutcome {
         let base_name = self.name(base).to_owned();
         let done = format!("there is now (or already was) no overlay for '{base_name}'");
         let tiering = self.tiering(base);
         let overlays = [tiering.read_tier, tiering.write_tier];
         let Some(overlay) = overlays.into_iter().flatten().next() else {
-            return Ok(Answer::status(done));
+            return Ok(CommandAnswer::status(done));
         };
         self.check_flushed(overlay, &format!("removing the overlay of '{base_name}' would hide them"))?;
         let next = self.next_epoch();
@@ -168,10 +168,10 @@ impl MapState {
             pool.tiering.overlay_epoch = next;
         });
         self.change_pool(overlay, |pool| pool.tiering.overlay_epoch = next);
-        Ok(Answer::status(done))
+        Ok(CommandAnswer::status(done))
     }
 
-    fn tier_add_cache(&mut self, base: PoolId, call: &Call<'_>) -> Outcome {
+    fn tier_add_cache(&mut self, base: PoolId, call: &Call<'_>) -> CommandOutcome {
         let tier = self.pool_named(call.required("tierpool"))?;
         if let Some(done) = self.may_become_tier(base, tier)? {
             return Ok(done);
@@ -182,7 +182,7 @@ impl MapState {
         self.check_kinds(base, tier)?;
         if let Some(current) = self.tiering(base).read_tier {
             // Ceph replaces the overlay, which hides the dirty objects in it.
-            return Err(Failure::invalid(format!(
+            return Err(CommandFailure::invalid(format!(
                 "pool '{}' has overlay '{}'; please remove-overlay first",
                 self.name(base),
                 self.name(current)
@@ -211,7 +211,7 @@ impl MapState {
             t.target_max_bytes = size;
         });
         self.put_overlay(base, tier);
-        Ok(Answer::status(format!(
+        Ok(CommandAnswer::status(format!(
             "pool '{}' is now (or already was) a cache tier of '{}'",
             self.name(tier),
             self.name(base)
@@ -239,49 +239,49 @@ impl MapState {
     }
 
     /// Whether `tier` may become a tier of `base` (`_check_become_tier`); returns the answer if it is one already.
-    fn may_become_tier(&self, base: PoolId, tier: PoolId) -> Result<Option<Answer>, Failure> {
+    fn may_become_tier(&self, base: PoolId, tier: PoolId) -> Result<Option<CommandAnswer>, CommandFailure> {
         let (of_base, of_tier) = (self.tiering(base), self.tiering(tier));
         let (base_name, tier_name) = (self.name(base), self.name(tier));
         if of_base.tiers.contains(&tier) {
             let text = format!("pool '{tier_name}' is now (or already was) a tier of '{base_name}'");
-            return Ok(Some(Answer::status(text)));
+            return Ok(Some(CommandAnswer::status(text)));
         }
         if let Some(over) = of_base.tier_of {
-            return Err(Failure::invalid(format!(
+            return Err(CommandFailure::invalid(format!(
                 "pool '{base_name}' is already a tier of '{}', multiple tiers are not yet supported.",
                 self.name(over)
             )));
         }
         if !of_tier.tiers.is_empty() {
             let names = of_tier.tiers.iter().map(|id| format!("'{}',", self.name(*id)));
-            return Err(Failure::invalid(format!(
+            return Err(CommandFailure::invalid(format!(
                 "pool '{tier_name}' has following tier(s) already:{} multiple tiers are not yet supported.",
                 names.collect::<String>()
             )));
         }
         if let Some(over) = of_tier.tier_of {
             let text = format!("tier pool '{tier_name}' is already a tier of '{}'", self.name(over));
-            return Err(Failure::invalid(text));
+            return Err(CommandFailure::invalid(text));
         }
         if base == tier {
-            return Err(Failure::invalid(format!("pool '{base_name}' can't be a tier of itself")));
+            return Err(CommandFailure::invalid(format!("pool '{base_name}' can't be a tier of itself")));
         }
         Ok(None)
     }
 
     /// Refuses pools with objects, and pools whose objects are not known yet.
-    fn check_empty(&self, tier: PoolId, hint: &str) -> Result<(), Failure> {
+    fn check_empty(&self, tier: PoolId, hint: &str) -> Result<(), CommandFailure> {
         let name = self.name(tier);
-        match self.all_report_none(tier, Epoch(0), |stats| stats.sums.objects) {
-            Err(Doubt::Objects { .. }) => {
+        match self.all_pgs_report_zero(tier, Epoch(0), |stats| stats.sums.objects) {
+            Err(UnverifiedReason::Objects { .. }) => {
                 let text = format!("tier pool '{name}' is not empty{hint}");
-                Err(Failure::new(Errno::ENOTEMPTY, text))
+                Err(CommandFailure::new(Errno::ENOTEMPTY, text))
             }
             // A pool whose creation this map authority executed was empty then; its PGs report within seconds.
-            Err(Doubt::Unreported { pgs, first })
+            Err(UnverifiedReason::Unreported { pgs, first })
                 if self.working.pools[&tier].created_ns < self.started_ns =>
             {
-                Err(Failure::new(
+                Err(CommandFailure::new(
                     Errno::EBUSY,
                     format!(
                         "{pgs} {} of tier pool '{name}' ({first}{}) have not reported their objects yet; try again when they \
@@ -296,14 +296,14 @@ impl MapState {
     }
 
     /// Refuses kinds of pools that can't be tiers.
-    fn check_kinds(&self, base: PoolId, tier: PoolId) -> Result<(), Failure> {
+    fn check_kinds(&self, base: PoolId, tier: PoolId) -> Result<(), CommandFailure> {
         let (base, tier): (&Pool, &Pool) = (&self.working.pools[&base], &self.working.pools[&tier]);
-        let unsupported = |text: String| Err(Failure::new(Errno::ENOTSUP, text));
+        let unsupported = |text: String| Err(CommandFailure::new(Errno::ENOTSUP, text));
         if tier.kind == PoolKind::Erasure {
             return unsupported(format!("tier pool '{}' is an ec pool, which cannot be a tier", tier.name));
         }
         if tier.has_snapshots() {
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 Errno::ENOTEMPTY,
                 format!(
                     "tier pool '{}' has snapshot state; it cannot be added as a tier without breaking the pool",
@@ -327,15 +327,15 @@ impl MapState {
     }
 
     /// Checks a mode change by Ceph's table, with checks that Ceph lacks.
-    fn check_mode_change(&self, base: PoolId, tier: PoolId, to: CacheMode) -> Result<(), Failure> {
+    fn check_mode_change(&self, base: PoolId, tier: PoolId, to: CacheMode) -> Result<(), CommandFailure> {
         use CacheMode::{Forward, None, Proxy, Readforward, Readonly, Readproxy, Writeback};
         let from = self.tiering(tier).cache_mode;
         let name = self.name(tier);
-        let busy = |text: String| Err(Failure::new(Errno::EBUSY, text));
+        let busy = |text: String| Err(CommandFailure::new(Errno::EBUSY, text));
         match (from, to) {
             (None, _) | (Proxy | Readforward | Readproxy | Forward, Writeback | Proxy | Readproxy) => Ok(()),
             (Writeback, Proxy | Readproxy) => Ok(()),
-            (Writeback, _) => Err(Failure::invalid(format!(
+            (Writeback, _) => Err(CommandFailure::invalid(format!(
                 "unable to set cache-mode '{}' on a '{}' pool; only 'proxy','readproxy' allowed.",
                 to.as_str(),
                 from.as_str()
@@ -371,10 +371,10 @@ impl MapState {
     }
 
     /// Whether nothing in the cache has to be flushed, now or later. `harm` describes what would happen to dirty objects.
-    fn check_flushed(&self, cache: PoolId, harm: &str) -> Result<(), Failure> {
+    fn check_flushed(&self, cache: PoolId, harm: &str) -> Result<(), CommandFailure> {
         let (name, tiering) = (self.name(cache), self.tiering(cache));
         let mode = tiering.cache_mode;
-        let busy = |text: String| Err(Failure::new(Errno::EBUSY, text));
+        let busy = |text: String| Err(CommandFailure::new(Errno::EBUSY, text));
         if mode.keeps_writes() {
             return busy(format!(
                 "cache pool '{name}' is in mode {}, which leaves objects dirty: {harm}; set mode proxy and flush the pool \
@@ -383,15 +383,15 @@ impl MapState {
             ));
         }
         let since = tiering.mode_epoch.max(tiering.overlay_epoch);
-        match self.all_report_none(cache, since, |stats| stats.sums.dirty) {
+        match self.all_pgs_report_zero(cache, since, |stats| stats.sums.dirty) {
             Ok(()) => Ok(()),
-            Err(Doubt::Objects { objects, first }) => busy(format!(
+            Err(UnverifiedReason::Objects { objects, first }) => busy(format!(
                 "cache pool '{name}' has {} dirty {} (pg {first} has some): {harm}; flush the pool first (rados -p {name} \
                  cache-flush-evict-all)",
                 count(objects),
                 plural(usize::try_from(objects).unwrap_or(usize::MAX), "object"),
             )),
-            Err(Doubt::Unreported { pgs, first }) => busy(format!(
+            Err(UnverifiedReason::Unreported { pgs, first }) => busy(format!(
                 "{pgs} {} of cache pool '{name}' (such as {first}) have not reported since epoch {since} whether objects are \
                  dirty; try again when they have",
                 plural(pgs, "pg"),
@@ -400,22 +400,22 @@ impl MapState {
     }
 
     /// Refuses a cache that may have copies from before its overlay was removed: the base pool has changed since.
-    fn check_no_old_copies(&self, base: PoolId, cache: PoolId) -> Result<(), Failure> {
+    fn check_no_old_copies(&self, base: PoolId, cache: PoolId) -> Result<(), CommandFailure> {
         let since = self.tiering(cache).overlay_epoch;
         if since == Epoch(0) {
             return Ok(());
         }
         let (name, base) = (self.name(cache), self.name(base));
-        let busy = |text: String| Err(Failure::new(Errno::EBUSY, text));
-        match self.all_report_none(cache, since, |stats| stats.sums.objects) {
+        let busy = |text: String| Err(CommandFailure::new(Errno::EBUSY, text));
+        match self.all_pgs_report_zero(cache, since, |stats| stats.sums.objects) {
             Ok(()) => Ok(()),
-            Err(Doubt::Objects { objects, .. }) => busy(format!(
+            Err(UnverifiedReason::Objects { objects, .. }) => busy(format!(
                 "cache pool '{name}' has {} {} from before its overlay was removed, which may be older than those of '{base}'; \
                  evict them first (rados -p {name} cache-flush-evict-all)",
                 count(objects),
                 plural(usize::try_from(objects).unwrap_or(usize::MAX), "object"),
             )),
-            Err(Doubt::Unreported { pgs, first }) => busy(format!(
+            Err(UnverifiedReason::Unreported { pgs, first }) => busy(format!(
                 "{pgs} {} of cache pool '{name}' (such as {first}) have not reported since epoch {since}, when its overlay was \
                  removed, that they are empty; try again when they have",
                 plural(pgs, "pg"),
@@ -424,14 +424,14 @@ impl MapState {
     }
 
     /// Refuses to keep writes on MemStores.
-    fn check_volatile(&self, cache: PoolId, mode: CacheMode, how: &str) -> Result<(), Failure> {
+    fn check_volatile(&self, cache: PoolId, mode: CacheMode, how: &str) -> Result<(), CommandFailure> {
         let pool = &self.working.pools[&cache];
         let osds = self.volatile_osds(pool.crush_rule);
         if osds.is_empty() || pool.has_flag(flag::CACHE_WRITE_THROUGH) {
             return Ok(());
         }
         let base = pool.tiering.tier_of.map(|base| self.name(base));
-        Err(Failure::new(Errno::EPERM, volatile_text(&pool.name, base, mode, &osds, how)))
+        Err(CommandFailure::new(Errno::EPERM, volatile_text(&pool.name, base, mode, &osds, how)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::commands::tests::Desk;
 use crate::logic::tests::commit;
-use crate::logic::{Event, LogLevel};
+use crate::logic::{LogLevel, MapEvent};
 use crate::testing::{at, boot_of};
 use nacre_types::ids::{Epoch, Incarnation, OsdId};
 use nacre_types::msg::{OsdAlive, OsdBoot, OsdMarkMeDown, StatsReport};
@@ -24,7 +24,7 @@ fn text(desk: &mut Desk) -> String {
 
 fn stop(desk: &mut Desk, osd: u32) {
     let request = OsdMarkMeDown { boot_nonce: 1 };
-    desk.state.handle(desk.now, Event::MarkMeDown { osd: OsdId(osd), request });
+    desk.state.handle(desk.now, MapEvent::MarkMeDown { osd: OsdId(osd), request });
     commit(&mut desk.state, desk.now);
 }
 
@@ -36,7 +36,7 @@ fn disk(desk: &mut Desk, osd: u32, used_percent: u64, health: &[(&str, &str)]) {
         ..OsdStats::default()
     };
     let report = StatsReport { osd: stats, pgs: Vec::new(), starting: false };
-    desk.state.handle(desk.now, Event::Stats { osd: OsdId(osd), report });
+    desk.state.handle(desk.now, MapEvent::Stats { osd: OsdId(osd), report });
     commit(&mut desk.state, desk.now);
 }
 
@@ -47,7 +47,7 @@ fn osds_that_are_starting_tell_what_takes_them_long() {
         let health = vec![("BLUESTORE_ALLOCATION_SCAN".to_owned(), text.to_owned())];
         let stats = OsdStats { health, ..OsdStats::default() };
         let report = StatsReport { osd: stats, pgs: Vec::new(), starting: true };
-        desk.state.handle(desk.now, Event::Stats { osd: OsdId(osd), report });
+        desk.state.handle(desk.now, MapEvent::Stats { osd: OsdId(osd), report });
         commit(&mut desk.state, desk.now);
     };
     stop(&mut desk, 1);
@@ -139,7 +139,7 @@ fn fullness_goes_from_near_over_backfill_to_full_and_back() {
     assert_eq!(text(&mut desk), "HEALTH_OK\n");
     // The store's own full state counts as much as the numbers.
     let alive = OsdAlive { boot_nonce: 1, epoch: Epoch(1), full: true };
-    desk.state.handle(desk.now, Event::Alive { osd: OsdId(2), alive });
+    desk.state.handle(desk.now, MapEvent::Alive { osd: OsdId(2), alive });
     commit(&mut desk.state, desk.now);
     assert!(text(&mut desk).contains("OSD_FULL: 1 full osd(s)"));
     assert!(desk.state.map().osds[&OsdId(2)].full);
@@ -211,7 +211,7 @@ fn what_osds_report_of_themselves_is_passed_on_while_they_are_up() {
 fn a_store_that_went_back_in_time_is_an_error() {
     let mut desk = healthy();
     let boot = OsdBoot { epoch: Epoch(10_000), generation: 1, ..boot_of(0, 2) };
-    desk.state.handle(desk.now, Event::Boot(boot));
+    desk.state.handle(desk.now, MapEvent::Boot(boot));
     let said = text(&mut desk);
     assert!(said.contains("[ERR] MON_STORE_ROLLED_BACK: 1 osd(s) have seen a later history"), "{said}");
     assert!(desk.state.log().last(1, LogLevel::Warn, "cluster")[0].text.contains("mint a new generation"));
@@ -220,7 +220,7 @@ fn a_store_that_went_back_in_time_is_an_error() {
 /// The OSD comes back with an empty store.
 fn boot_wiped(desk: &mut Desk, osd: u32) {
     let incarnation = Incarnation(Uuid::from_u128(0x900 + u128::from(osd)));
-    desk.state.handle(desk.now, Event::Boot(OsdBoot { incarnation, ..boot_of(osd, 2) }));
+    desk.state.handle(desk.now, MapEvent::Boot(OsdBoot { incarnation, ..boot_of(osd, 2) }));
     commit(&mut desk.state, desk.now);
 }
 

@@ -119,7 +119,7 @@ impl MapState {
                 continue;
             };
             let pg = view.pg;
-            let is_safe = self.had_nothing_dirty(pg);
+            let is_safe = self.had_no_dirty_objects(pg);
             let what = if is_safe {
                 format!("all that it acknowledged is in pool '{}'", base.name)
             } else if let Some(dirty) = self.last_dirty.of(pg) {

@@ -12,12 +12,12 @@ const NS_PER_MS: u64 = 1_000_000;
 
 /// The earliest removal times of entries, in milliseconds of the monotonic clock.
 #[derive(Debug, Default)]
-pub(super) struct Deadlines(BTreeMap<String, u64>);
+pub(super) struct BlocklistDeadlines(BTreeMap<String, u64>);
 
-impl Deadlines {
+impl BlocklistDeadlines {
     /// The deadlines of a map's entries at a start.
-    pub(super) fn of(blocklist: &BTreeMap<String, u64>, now: Now) -> Deadlines {
-        Deadlines(
+    pub(super) fn of(blocklist: &BTreeMap<String, u64>, now: Now) -> BlocklistDeadlines {
+        BlocklistDeadlines(
             blocklist.iter().map(|(who, until_ns)| (who.clone(), deadline_ms(*until_ns, now))).collect(),
         )
     }

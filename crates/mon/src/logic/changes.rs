@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 /// The names of all items that changed since the last proposal.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct MapChanges {
     pub(crate) osds: BTreeSet<OsdId>,
     pub(crate) pools: BTreeSet<PoolId>,
     pub(crate) pgs: BTreeSet<PgId>,
@@ -18,7 +18,7 @@ pub(crate) struct Changes {
     pub(crate) generation: bool,
 }
 
-impl Changes {
+impl MapChanges {
     /// Whether anything changed.
     pub(crate) fn any(&self) -> bool {
         !self.osds.is_empty()

@@ -9,7 +9,7 @@
 //! (`mon_osd_adjust_heartbeat_grace`).
 //!
 //! Silence is measured only while the map authority runs. Time in which it was suspended does not count: see
-//! [`MapState::leave_out_pause`].
+//! [`MapState::discount_pause`].
 
 use super::{LogLevel, MapState, Now};
 use nacre_types::crush::CrushMap;
@@ -110,7 +110,7 @@ impl MapState {
 
     /// Subtracts the time since the last tick from all intervals if this map authority did not run in it (SIGSTOP, a
     /// suspended machine; the clock continues): the OSDs were not silent.
-    pub(super) fn leave_out_pause(&mut self, now: Now) {
+    pub(super) fn discount_pause(&mut self, now: Now) {
         let last_ms = self.last_tick_ms.replace(now.mono_ms).unwrap_or(now.mono_ms);
         let pause_ms = now.mono_ms.saturating_sub(last_ms);
         if pause_ms <= PAUSE_MS {

@@ -85,7 +85,7 @@ impl LogChannel {
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogEntry {
+pub struct ClusterLogEntry {
     /// The time, in nanoseconds since 1970.
     pub stamp_ns: u64,
     /// The sender: `mon.a`, `osd.3`, `client.admin`.
@@ -100,9 +100,9 @@ pub struct LogEntry {
     pub channel: LogChannel,
 }
 
-impl LogEntry {
+impl ClusterLogEntry {
     /// Reads a stored line.
-    pub fn decode(bytes: &[u8]) -> Result<LogEntry, postcard::Error> {
+    pub fn decode(bytes: &[u8]) -> Result<ClusterLogEntry, postcard::Error> {
         postcard::from_bytes(&[bytes, &[0]].concat())
     }
 
@@ -124,7 +124,7 @@ impl LogEntry {
 pub struct ClusterLog {
     /// The number of lines kept.
     kept: usize,
-    entries: VecDeque<LogEntry>,
+    entries: VecDeque<ClusterLogEntry>,
     next_seq: u64,
     /// Lines with a lower number are stored.
     stored_below: u64,
@@ -134,7 +134,7 @@ pub struct ClusterLog {
 
 impl ClusterLog {
     /// Continues after `entries`, which are stored, and keeps the newest of them.
-    pub(crate) fn restore(mut entries: Vec<LogEntry>, kept: usize) -> ClusterLog {
+    pub(crate) fn restore(mut entries: Vec<ClusterLogEntry>, kept: usize) -> ClusterLog {
         // The first line has number 1: a subscriber that has none requests those after 0.
         let next_seq = entries.last().map_or(1, |e| e.seq + 1);
         entries.drain(..entries.len().saturating_sub(kept));
@@ -165,7 +165,7 @@ impl ClusterLog {
         }
         let text = text.replace(['\n', '\r'], " ");
         let name = if name == "mon" { "mon.a" } else { name };
-        let entry = LogEntry {
+        let entry = ClusterLogEntry {
             stamp_ns: now.wall_ns,
             name: name.to_owned(),
             seq: self.next_seq,
@@ -195,23 +195,23 @@ impl ClusterLog {
     }
 
     /// The newest `count` lines of at least `level` and of the channel that `channel` names (`*` for all), oldest first.
-    pub fn last(&self, count: usize, level: LogLevel, channel: &str) -> Vec<&LogEntry> {
-        let wanted = |e: &&LogEntry| e.level >= level && e.channel.matches(channel);
+    pub fn last(&self, count: usize, level: LogLevel, channel: &str) -> Vec<&ClusterLogEntry> {
+        let wanted = |e: &&ClusterLogEntry| e.level >= level && e.channel.matches(channel);
         let mut lines: Vec<_> = self.entries.iter().rev().filter(wanted).take(count).collect();
         lines.reverse();
         lines
     }
 
     /// Stored lines after `seq`, oldest first.
-    pub fn stored_after(&self, seq: u64) -> impl Iterator<Item = &LogEntry> {
+    pub fn stored_after(&self, seq: u64) -> impl Iterator<Item = &ClusterLogEntry> {
         let stored_below = self.stored_below;
         self.entries.iter().filter(move |e| e.seq > seq && e.seq < stored_below)
     }
 
     /// Lines that are not stored yet, at most `count`. They count as stored from then on.
-    pub(crate) fn take_unstored(&mut self, count: usize) -> Vec<LogEntry> {
+    pub(crate) fn take_unstored(&mut self, count: usize) -> Vec<ClusterLogEntry> {
         let first = self.stored_below;
-        let taken: Vec<LogEntry> =
+        let taken: Vec<ClusterLogEntry> =
             self.entries.iter().filter(|e| e.seq >= first).take(count).cloned().collect();
         self.stored_below = taken.last().map_or(first, |e| e.seq + 1);
         taken

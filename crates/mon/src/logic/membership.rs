@@ -1,6 +1,6 @@
 //! PG memberships: which compare-and-swaps are allowed (rules R1, R2 and R5).
 
-use super::{Effect, MapState, Origin};
+use super::{MapEffect, MapState, Origin};
 use nacre_types::ids::{Interval, OsdId, PgId};
 use nacre_types::msg::{PgCas, PgCasReply};
 use nacre_types::osdmap::{Member, OsdMap, PgMembership};
@@ -141,7 +141,7 @@ fn check_change(
 }
 
 /// Whether a member's copy can't come back: the OSD has lost its contents since, was declared lost, or was removed.
-pub(crate) fn lost_its_copy(map: &OsdMap, member: Member) -> bool {
+pub(crate) fn has_lost_copy(map: &OsdMap, member: Member) -> bool {
     let now = map.osds.get(&member.osd).and_then(|info| info.incarnation);
     now.is_some_and(|now| now != member.incarnation) || is_lost(map, member.osd)
 }
@@ -165,7 +165,7 @@ impl MapState {
             current: self.working.membership(pg).cloned(),
             epoch: self.showing_epoch(),
         };
-        self.answer(Effect::CasReply { to: origin, reply });
+        self.answer(MapEffect::CasReply { to: origin, reply });
     }
 
     pub(crate) fn set_membership(&mut self, pg: PgId, membership: PgMembership) {

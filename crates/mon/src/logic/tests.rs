@@ -18,7 +18,7 @@ pub(crate) fn member(osd: u32) -> Member {
 }
 
 /// Makes all collected changes durable and returns the answers that waited for them.
-pub(crate) fn commit(state: &mut MapState, now: Now) -> Vec<Effect> {
+pub(crate) fn commit(state: &mut MapState, now: Now) -> Vec<MapEffect> {
     let mut effects = Vec::new();
     while let Some(proposal) = state.propose(now) {
         if let Some(inc) = &proposal.incremental {
@@ -34,7 +34,7 @@ pub(crate) fn cluster(osds: u32) -> MapState {
     let map = OsdMap::new(Uuid::from_u128(1), 1, CrushMap::new_cluster("osd").unwrap());
     let mut state = MapState::new(map, Tuning::default(), at(0));
     for osd in 0..osds {
-        assert_eq!(state.handle(at(0), Event::Boot(boot_of(osd, 1))), []);
+        assert_eq!(state.handle(at(0), MapEvent::Boot(boot_of(osd, 1))), []);
     }
     assert_eq!(state.add_pool(Pool::replicated("p", 3, 2, 0, 8, Epoch(0))), POOL);
     commit(&mut state, at(0));
@@ -46,7 +46,7 @@ fn failure(target: u32, silent_ms: u64, refused: bool) -> OsdFailure {
 }
 
 fn report(state: &mut MapState, now: Now, reporter: u32, what: OsdFailure) {
-    state.handle(now, Event::Failure { reporter: OsdId(reporter), report: what });
+    state.handle(now, MapEvent::Failure { reporter: OsdId(reporter), report: what });
     commit(state, now);
 }
 
@@ -63,10 +63,10 @@ fn propose(state: &mut MapState, by: u32, seed: u32, proposed: PgMembership) -> 
 }
 
 fn swap(state: &mut MapState, by: u32, cas: PgCas) -> PgCasReply {
-    let mut effects = state.handle(at(1), Event::Cas { origin: Origin(3), osd: OsdId(by), cas });
+    let mut effects = state.handle(at(1), MapEvent::Cas { origin: Origin(3), osd: OsdId(by), cas });
     effects.extend(commit(state, at(1)));
     match effects.as_slice() {
-        [Effect::CasReply { to: Origin(3), reply }] => reply.clone(),
+        [MapEffect::CasReply { to: Origin(3), reply }] => reply.clone(),
         other => panic!("expected one answer, got {other:?}"),
     }
 }
@@ -74,7 +74,7 @@ fn swap(state: &mut MapState, by: u32, cas: PgCas) -> PgCasReply {
 /// Advances the time to `to`, with a tick every four seconds and at the end.
 fn pass(state: &mut MapState, from: u64, to: u64) {
     (from..to).step_by(4_000).skip(1).chain([to]).for_each(|t| {
-        state.handle(at(t), Event::Tick);
+        state.handle(at(t), MapEvent::Tick);
     });
 }
 
@@ -101,15 +101,15 @@ fn noup_noin_and_a_running_namesake_hold_a_boot_up() {
     let mut state = cluster(3);
     state.set_flags(flag::NOUP);
     commit(&mut state, at(1));
-    state.handle(at(1), Event::Boot(boot_of(5, 1)));
+    state.handle(at(1), MapEvent::Boot(boot_of(5, 1)));
     assert!(!state.has_changes());
     state.clear_flags(flag::NOUP);
     commit(&mut state, at(1));
     let impostor = OsdBoot { uuid: Uuid::from_u128(999), boot_nonce: 8, ..boot_of(1, 8) };
-    state.handle(at(1), Event::Boot(impostor));
+    state.handle(at(1), MapEvent::Boot(impostor));
     assert!(!state.has_changes());
     state.set_flags(flag::NOIN);
-    state.handle(at(1), Event::Boot(boot_of(5, 1)));
+    state.handle(at(1), MapEvent::Boot(boot_of(5, 1)));
     commit(&mut state, at(1));
     assert!(state.map().is_up(OsdId(5)) && !state.map().osds[&OsdId(5)].is_in());
 }
@@ -118,10 +118,10 @@ fn noup_noin_and_a_running_namesake_hold_a_boot_up() {
 fn an_osd_that_saw_a_later_history_is_refused_and_remembered() {
     let mut state = cluster(3);
     let ahead = OsdBoot { epoch: Epoch(900), generation: 1, ..boot_of(0, 2) };
-    state.handle(at(1), Event::Boot(ahead));
+    state.handle(at(1), MapEvent::Boot(ahead));
     assert!(!state.has_changes() && state.rolled_back.contains_key(&OsdId(0)));
     let other_generation = OsdBoot { epoch: Epoch(900), generation: 0, ..boot_of(0, 2) };
-    state.handle(at(1), Event::Boot(other_generation));
+    state.handle(at(1), MapEvent::Boot(other_generation));
     assert!(state.has_changes() && state.rolled_back.is_empty());
 }
 
@@ -129,18 +129,18 @@ fn an_osd_that_saw_a_later_history_is_refused_and_remembered() {
 fn a_boot_of_a_process_before_the_one_that_is_up_is_not_believed() {
     let mut state = cluster(3);
     let before = OsdBoot { epoch: state.map().epoch, ..boot_of(1, 2) };
-    state.handle(at(1), Event::Boot(before.clone()));
+    state.handle(at(1), MapEvent::Boot(before.clone()));
     commit(&mut state, at(1));
     let after = OsdBoot { epoch: state.map().epoch, ..boot_of(1, 3) };
-    state.handle(at(2), Event::Boot(after));
+    state.handle(at(2), MapEvent::Boot(after));
     commit(&mut state, at(2));
     // A delayed request of the dead process arrives.
-    state.handle(at(3), Event::Boot(before));
+    state.handle(at(3), MapEvent::Boot(before));
     assert!(!state.has_changes());
     state.mark_down(at(4), OsdId(1));
     commit(&mut state, at(4));
     // The process that was marked down boots again, whatever it has seen.
-    state.handle(at(5), Event::Boot(OsdBoot { epoch: Epoch(0), ..boot_of(1, 3) }));
+    state.handle(at(5), MapEvent::Boot(OsdBoot { epoch: Epoch(0), ..boot_of(1, 3) }));
     assert!(state.has_changes());
 }
 
@@ -148,14 +148,14 @@ fn a_boot_of_a_process_before_the_one_that_is_up_is_not_believed() {
 fn a_restart_that_nobody_noticed_is_one_epoch_with_a_new_boot() {
     let mut state = cluster(3);
     let before = state.map().epoch;
-    state.handle(at(1), Event::Boot(boot_of(1, 2)));
+    state.handle(at(1), MapEvent::Boot(boot_of(1, 2)));
     commit(&mut state, at(1));
     let info = &state.map().osds[&OsdId(1)];
     assert_eq!(
         (info.boot_nonce, info.up_from, info.down_at, info.up_thru),
         (2, before.next(), before.next(), before)
     );
-    state.handle(at(2), Event::Boot(boot_of(1, 2)));
+    state.handle(at(2), MapEvent::Boot(boot_of(1, 2)));
     assert!(!state.has_changes(), "a resent boot changes nothing");
 }
 
@@ -178,13 +178,13 @@ fn reports_wait_for_the_grace_time_and_can_be_taken_back() {
     let mut state = cluster(6);
     report(&mut state, at(50_000), 0, failure(5, 15_000, false));
     report(&mut state, at(50_000), 2, failure(5, 15_000, false));
-    state.handle(at(54_999), Event::Tick);
+    state.handle(at(54_999), MapEvent::Tick);
     assert!(!state.has_changes());
     report(&mut state, at(54_999), 0, failure(5, 0, false));
     pass(&mut state, 54_999, 60_000);
     assert!(!state.has_changes());
     report(&mut state, at(60_000), 0, failure(5, 20_000, false));
-    state.handle(at(60_000), Event::Tick);
+    state.handle(at(60_000), MapEvent::Tick);
     assert!(!state.map().is_up(OsdId(5)));
 }
 
@@ -206,7 +206,7 @@ fn a_report_that_is_not_repeated_expires() {
 
     // Reports of an OSD that reports less often are valid for longer.
     let mut state = cluster(6);
-    state.put_option(&crate::Who::parse("osd").unwrap(), "osd_mon_report_interval", "60");
+    state.put_option(&crate::ConfigTarget::parse("osd").unwrap(), "osd_mon_report_interval", "60");
     report(&mut state, at(50_000), 0, failure(5, 15_000, false));
     pass(&mut state, 50_000, 229_999);
     report(&mut state, at(229_999), 2, failure(5, 30_000, false));
@@ -221,7 +221,7 @@ fn a_map_authority_that_was_suspended_blames_nobody_for_the_silence() {
     report(&mut state, at(20_000), 0, failure(5, 10_000, false));
     report(&mut state, at(20_000), 2, failure(5, 10_000, false));
     let awake = 10_000_000;
-    state.handle(at(awake), Event::Tick);
+    state.handle(at(awake), MapEvent::Tick);
     assert_eq!(state.working.osds.values().filter(|info| info.up).count(), 5);
     assert!(state.working.osds[&OsdId(4)].is_in());
     // Time before the pause counts: 10 s of the grace time of 20 s, 19 s of the 600 s until it is marked out.
@@ -243,7 +243,7 @@ fn on_one_host_osds_count_one_by_one() {
             location: [("root", "default"), ("host", "one")].map(|(a, b)| (a.into(), b.into())).into(),
             ..boot_of(osd, 2)
         };
-        state.handle(at(0), Event::Boot(boot));
+        state.handle(at(0), MapEvent::Boot(boot));
     }
     commit(&mut state, at(0));
     let said = |silent_ms| OsdFailure { boot_nonce: 2, ..failure(2, silent_ms, false) };
@@ -271,9 +271,9 @@ fn nodown_keeps_suspects_up_but_not_those_that_leave() {
     let mut state = cluster(4);
     state.set_flags(flag::NODOWN);
     report(&mut state, at(1), 0, failure(3, 1, true));
-    state.handle(at(2_000_000), Event::Tick);
+    state.handle(at(2_000_000), MapEvent::Tick);
     assert!(state.working.is_up(OsdId(3)));
-    state.handle(at(1), Event::MarkMeDown { osd: OsdId(3), request: OsdMarkMeDown { boot_nonce: 1 } });
+    state.handle(at(1), MapEvent::MarkMeDown { osd: OsdId(3), request: OsdMarkMeDown { boot_nonce: 1 } });
     assert!(!state.working.is_up(OsdId(3)));
 }
 
@@ -282,11 +282,11 @@ fn silence_towards_the_map_authority_ends_after_the_report_timeout() {
     let mut state = cluster(4);
     let alive = OsdAlive { boot_nonce: 1, epoch: Epoch(2), full: false };
     for osd in 0..3 {
-        state.handle(at(800_000), Event::Alive { osd: OsdId(osd), alive });
+        state.handle(at(800_000), MapEvent::Alive { osd: OsdId(osd), alive });
     }
-    state.handle(at(900_000), Event::Tick);
+    state.handle(at(900_000), MapEvent::Tick);
     assert!(state.working.is_up(OsdId(3)));
-    state.handle(at(900_001), Event::Tick);
+    state.handle(at(900_001), MapEvent::Tick);
     assert!(!state.working.is_up(OsdId(3)) && state.working.is_up(OsdId(0)));
 }
 
@@ -297,12 +297,12 @@ fn down_becomes_out_after_the_interval_and_in_again_at_the_return() {
     pass(&mut state, 1_000, 600_999);
     assert!(state.working.osds[&OsdId(3)].is_in());
     state.set_flags(flag::NOOUT);
-    state.handle(at(601_000), Event::Tick);
+    state.handle(at(601_000), MapEvent::Tick);
     assert!(state.working.osds[&OsdId(3)].is_in());
     state.clear_flags(flag::NOOUT);
-    state.handle(at(601_000), Event::Tick);
+    state.handle(at(601_000), MapEvent::Tick);
     assert!(!state.working.osds[&OsdId(3)].is_in());
-    state.handle(at(602_000), Event::Boot(boot_of(3, 2)));
+    state.handle(at(602_000), MapEvent::Boot(boot_of(3, 2)));
     let info = &state.working.osds[&OsdId(3)];
     assert_eq!((info.up, info.weight, info.weight_before_auto_out), (true, WEIGHT, None));
 }
@@ -375,7 +375,7 @@ fn a_wiped_member_is_nobody_until_it_is_added_anew() {
     propose(&mut state, up[0], 0, membership(1, up[0], &up));
     let wiped = Incarnation(Uuid::from_u128(0xdead));
     let boot = OsdBoot { incarnation: wiped, ..boot_of(up[1], 2) };
-    state.handle(at(1), Event::Boot(boot));
+    state.handle(at(1), MapEvent::Boot(boot));
     commit(&mut state, at(1));
     let promote = PgCas {
         tid: 1,
@@ -406,7 +406,7 @@ fn proposals_of_a_moment_share_an_epoch_and_answers_wait_for_it() {
             expected: None,
             proposed: membership(1, up[0], &up),
         };
-        let now = state.handle(at(1), Event::Cas { origin: Origin(0), osd: OsdId(up[0]), cas });
+        let now = state.handle(at(1), MapEvent::Cas { origin: Origin(0), osd: OsdId(up[0]), cas });
         assert_eq!(now, [], "nothing is said before it is durable");
     }
     let proposal = state.propose(at(1)).unwrap();
@@ -417,7 +417,7 @@ fn proposals_of_a_moment_share_an_epoch_and_answers_wait_for_it() {
     let pg = PgId::new(POOL, 4);
     let cas =
         PgCas { tid: 4, pg, proposer: member(up4[0]), expected: None, proposed: membership(1, up4[0], &up4) };
-    assert_eq!(state.handle(at(1), Event::Cas { origin: Origin(0), osd: OsdId(up4[0]), cas }), []);
+    assert_eq!(state.handle(at(1), MapEvent::Cas { origin: Origin(0), osd: OsdId(up4[0]), cas }), []);
     assert_eq!(state.propose(at(1)), None);
     assert_eq!(state.committed(proposal.number).len(), 4);
     assert_eq!(state.map().epoch, epoch.next());
@@ -432,7 +432,7 @@ fn an_entry_of_the_blocklist_goes_when_its_time_is_over_by_both_clocks() {
     let fenced = |state: &mut MapState, mono_ms: u64, wall_ns: u64| {
         // Ticks continue, so that the map authority does not count as suspended.
         let now = Now { mono_ms, wall_ns };
-        state.handle(now, Event::Tick);
+        state.handle(now, MapEvent::Tick);
         commit(state, now);
         state.map().is_blocklisted("client.4123")
     };

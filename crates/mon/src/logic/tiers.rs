@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a pool is not known to satisfy a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Doubt {
+pub(crate) enum UnverifiedReason {
     /// PGs have not reported with a map of the epoch or later, or still count their objects.
     Unreported {
         /// The number of PGs.
@@ -41,14 +41,14 @@ pub struct DirtySums {
 /// The dirty objects of PGs of caches at their last reports. They survive a restart of the map authority, and are shown for
 /// PGs that lost all copies.
 #[derive(Clone, Debug, Default)]
-pub struct LastDirty {
+pub struct LastReportedDirty {
     pgs: BTreeMap<PgId, DirtySums>,
     /// Pools with unstored changes.
     changed: BTreeSet<PoolId>,
     stored_ms: u64,
 }
 
-impl LastDirty {
+impl LastReportedDirty {
     /// The time between two times of storing, in milliseconds.
     const STORE_MS: u64 = 10_000;
 
@@ -111,12 +111,12 @@ impl LastDirty {
 impl MapState {
     /// Whether all PGs of `pool` have reported completely since `epoch`, and `count` gives 0 for each. Objects that are known
     /// to exist take precedence over missing reports.
-    pub(crate) fn all_report_none(
+    pub(crate) fn all_pgs_report_zero(
         &self,
         pool: PoolId,
         epoch: Epoch,
         count: impl Fn(&PgStats) -> u64,
-    ) -> Result<(), Doubt> {
+    ) -> Result<(), UnverifiedReason> {
         let pgs = (0..self.working.pools[&pool].pg_num).map(|seed| PgId::new(pool, seed));
         let (mut unreported, mut holding) = (Vec::new(), Vec::new());
         let mut objects = 0_u64;
@@ -131,8 +131,8 @@ impl MapState {
             }
         }
         match (holding.first(), unreported.first()) {
-            (Some(first), _) => Err(Doubt::Objects { objects, first: *first }),
-            (None, Some(first)) => Err(Doubt::Unreported { pgs: unreported.len(), first: *first }),
+            (Some(first), _) => Err(UnverifiedReason::Objects { objects, first: *first }),
+            (None, Some(first)) => Err(UnverifiedReason::Unreported { pgs: unreported.len(), first: *first }),
             (None, None) => Ok(()),
         }
     }
@@ -142,7 +142,7 @@ impl MapState {
         let tiering = &self.working.pools[&cache].tiering;
         let since = tiering.mode_epoch.max(tiering.overlay_epoch);
         !tiering.cache_mode.keeps_writes()
-            && self.all_report_none(cache, since, |stats| stats.sums.dirty).is_ok()
+            && self.all_pgs_report_zero(cache, since, |stats| stats.sums.dirty).is_ok()
     }
 
     /// Records the dirty objects of a PG of a cache.
@@ -177,7 +177,7 @@ impl MapState {
     }
 
     /// Whether a PG of a cache whose copies are lost had nothing that the base lacks.
-    pub(crate) fn had_nothing_dirty(&self, pg: PgId) -> bool {
+    pub(crate) fn had_no_dirty_objects(&self, pg: PgId) -> bool {
         let Some(pool) = self.committed.pools.get(&pg.pool) else { return false };
         let since = pool.tiering.mode_epoch.max(pool.tiering.overlay_epoch);
         let report =

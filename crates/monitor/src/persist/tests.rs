@@ -4,7 +4,7 @@ use super::*;
 use crate::mapstore::{LeaseId, LocalStore, MapStoreError, RangePage, StoredEntry, Watch};
 use nacre_common::auth::{Caps, Key};
 use nacre_fuzz::Target;
-use nacre_mon::logic::{Event, LogLevel, MapState, Tuning};
+use nacre_mon::logic::{LogLevel, MapEvent, MapState, Tuning};
 use nacre_mon::testing::{at, boot_of};
 use nacre_types::crush::CrushMap;
 use nacre_types::ids::EntityName;
@@ -82,9 +82,9 @@ fn a_cluster_is_made_once_and_comes_back_with_everything() {
     assert!(matches!(mkfs(store.as_ref(), &map, &Keyring::new()), Err(MonError::Fenced)));
     let (mut persistence, mut state) = open(&store);
     assert_eq!(state.auth().iter().count(), 200);
-    state.handle(at(0), Event::Boot(boot_of(0, 1)));
+    state.handle(at(0), MapEvent::Boot(boot_of(0, 1)));
     state.add_pool(Pool::replicated("p", 3, 2, 0, 8, Epoch(0)));
-    state.put_option(&Who::parse("osd/class:ssd").unwrap(), "osd_max_backfills", "3");
+    state.put_option(&ConfigTarget::parse("osd/class:ssd").unwrap(), "osd_max_backfills", "3");
     commit(&mut persistence, &mut state).unwrap();
     let (_, again) = open(&store);
     assert_eq!(again.map(), state.map());
@@ -108,10 +108,10 @@ fn a_newcomer_fences_off_who_was_there() {
     let store = made(dir.path());
     let (mut old, mut state) = open(&store);
     let (mut new, mut new_state) = open(&store);
-    state.handle(at(0), Event::Boot(boot_of(0, 1)));
+    state.handle(at(0), MapEvent::Boot(boot_of(0, 1)));
     assert!(matches!(commit(&mut old, &mut state), Err(MonError::Fenced)));
     assert!(matches!(old.allocate_client_id(), Err(MonError::Fenced)));
-    new_state.handle(at(0), Event::Boot(boot_of(1, 1)));
+    new_state.handle(at(0), MapEvent::Boot(boot_of(1, 1)));
     commit(&mut new, &mut new_state).unwrap();
     assert_eq!(open(&store).1.map(), new_state.map());
 }
@@ -129,10 +129,10 @@ fn a_crash_anywhere_in_a_large_commit_leaves_the_epoch_before_or_the_new_one() {
         for osd in 0..3 {
             let mut boot = boot_of(osd, 2 + survives as u64);
             boot.metadata.insert("large".into(), "x".repeat(1 << 20));
-            state.handle(at(0), Event::Boot(boot));
+            state.handle(at(0), MapEvent::Boot(boot));
         }
         for n in 0..300 {
-            let who = Who::parse("global").unwrap();
+            let who = ConfigTarget::parse("global").unwrap();
             state.put_option(&who, &format!("option_{n}"), "1");
         }
         let outcome = commit(&mut persistence, &mut state);
@@ -155,7 +155,7 @@ fn full_maps_replace_old_incrementals_and_subscribers_get_what_is_kept() {
     let store = made(dir.path());
     let (mut persistence, mut state) = open(&store);
     for n in 1..=750_u64 {
-        state.handle(at(0), Event::Boot(boot_of(0, n)));
+        state.handle(at(0), MapEvent::Boot(boot_of(0, n)));
         commit(&mut persistence, &mut state).unwrap();
         persistence.trim(state.map(), state.log().trim_below()).unwrap();
     }
@@ -219,7 +219,7 @@ fn a_restored_store_goes_on_under_a_new_generation_beyond_what_was_seen() {
     let dir = tempfile::tempdir().unwrap();
     let store = made(dir.path());
     let (mut persistence, mut state) = open(&store);
-    state.handle(at(0), Event::Boot(boot_of(0, 1)));
+    state.handle(at(0), MapEvent::Boot(boot_of(0, 1)));
     commit(&mut persistence, &mut state).unwrap();
     let now_ns = 1_800_000_000_000_000_000;
     let generation = mint_generation(store.clone(), now_ns, &[]).unwrap();
@@ -230,7 +230,7 @@ fn a_restored_store_goes_on_under_a_new_generation_beyond_what_was_seen() {
     assert!(again.map().pool_max > state.map().pool_max);
     assert!(again.map().osds.values().all(|info| !info.up));
     assert_eq!(persistence.incrementals(state.map().epoch, 1), None);
-    again.handle(at(0), Event::Boot(boot_of(1, 1)));
+    again.handle(at(0), MapEvent::Boot(boot_of(1, 1)));
     commit(&mut persistence, &mut again).unwrap();
     assert!(
         mint_generation(store.clone(), 5, &[]).unwrap() > generation,
@@ -348,7 +348,7 @@ fn damaged_maps_are_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let store = made(dir.path());
     let (mut persistence, mut state) = open(&store);
-    state.handle(at(0), Event::Boot(boot_of(0, 1)));
+    state.handle(at(0), MapEvent::Boot(boot_of(0, 1)));
     commit(&mut persistence, &mut state).unwrap();
     let key = head_key(keys::INCREMENTALS, state.map().epoch);
     let mut value = store.get(&key).unwrap().unwrap().value;
@@ -393,7 +393,7 @@ fn fuzz_other_records() {
     let cluster = ClusterRecord { fsid: Uuid::from_u128(1), store_id: Uuid::from_u128(2), created_ns: 3 };
     Target::new("cluster", corpus, vec![encoding::encode(&cluster)])
         .run(|input| Some(encoding::encode(&encoding::decode::<ClusterRecord>(input).ok()?)));
-    let line = LogEntry {
+    let line = ClusterLogEntry {
         stamp_ns: 4,
         name: "mon.a".into(),
         seq: 5,
@@ -401,7 +401,7 @@ fn fuzz_other_records() {
         text: "line".into(),
         channel: nacre_mon::logic::LogChannel::Cluster,
     };
-    let encoded = |line: &LogEntry| postcard::to_extend(line, Vec::new()).unwrap();
+    let encoded = |line: &ClusterLogEntry| postcard::to_extend(line, Vec::new()).unwrap();
     Target::new("log-line", corpus, vec![encoded(&line)])
-        .run(|input| LogEntry::decode(input).ok().map(|line| encoded(&line)));
+        .run(|input| ClusterLogEntry::decode(input).ok().map(|line| encoded(&line)));
 }

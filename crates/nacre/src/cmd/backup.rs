@@ -127,7 +127,7 @@ fn info(pool: &IoCtx, volume: &str, as_json: bool) -> Result<()> {
     let layout = match nacre_client::striper(pool.clone()).stat(volume).wait() {
         Ok(stat) => Some(stat.layout),
         Err(error) if error.is_not_found() => None,
-        Err(error) => return Err(error).with_context(|| format!("can't look at {volume}")),
+        Err(error) => return Err(error).with_context(|| format!("can't stat {volume}")),
     };
     let mut value = described(volume, &found);
     if let Some(layout) = layout {

@@ -22,30 +22,30 @@ pub(super) const USAGE: &str = "\
 usage: nacre bench s3 [--endpoint URL] [--bucket NAME] [--mode put,list,get,del] [--size 4K] [--threads 32]
                       [--duration 10] [OPTION]...
 
-Loads an S3 server and prints, for every second and for each mode as a whole: operations, MB/s, operations per second, latencies in
-milliseconds, and how often the server said SlowDown. The keys come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN),
-the region from AWS_REGION or AWS_DEFAULT_REGION. Exit code 1 where a request failed.
+Loads an S3 server and prints, per second and in total for each mode: operations, MB/s, operations per second, latencies in milliseconds,
+and the number of SlowDown answers. The keys are taken from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), the region
+from AWS_REGION or AWS_DEFAULT_REGION. The exit code is 1 if a request failed.
 
-  --endpoint URL     the server [default: http://127.0.0.1:8000]
-  --bucket NAME      the bucket; made where it is not there, and removed afterwards if this run made and emptied it [default: nacre-bench]
-  --mode LIST        what to do, in this order [default: put,list,get,del]
-                     put   writes new objects   get  reads them, at random
-                     list  lists 1 000 keys from a random one on   del  removes them, each once
+  --endpoint URL     URL of the server [default: http://127.0.0.1:8000]
+  --bucket NAME      bucket; created if it does not exist, and removed at the end if this run created and emptied it [default: nacre-bench]
+  --mode LIST        modes to run, in this order [default: put,list,get,del]
+                     put   writes new objects   get  reads random objects
+                     list  lists 1 000 keys from a random key on   del  removes each object once
   --size BYTES       size of an object: 4096, 64K, 4M [default: 4K]
-  --threads N        connections, each with one request under way [default: 32]
-  --duration SECONDS how long each mode goes on; del ends when nothing is left [default: 10]
-  --warm-up SECONDS  before a mode is measured, do it until the rates of three slices in a row differ by at most a tenth, for at most so
-                     many seconds; not for del [default: 0]
-  --slice SECONDS    length of these slices [default: 5]
-  --objects N        the most objects that put writes [default: as many as it can]
-  --prefix TEXT      what keys begin with [default: bench-]
-  --loops N          how often all modes are done [default: 1]
-  --sign-payload     puts carry a signature over their data too (its SHA-256, once per run)
+  --threads N        number of connections, each with one request in flight [default: 32]
+  --duration SECONDS duration of each mode; del ends when no object is left [default: 10]
+  --warm-up SECONDS  maximum warm-up before a mode is measured; it ends when the rates of three consecutive slices differ by at most 10 %;
+                     del has none [default: 0]
+  --slice SECONDS    length of a slice of the warm-up [default: 5]
+  --objects N        maximum number of objects that put writes [default: no limit]
+  --prefix TEXT      prefix of the keys [default: bench-]
+  --loops N          number of runs of all modes [default: 1]
+  --sign-payload     include the SHA-256 of the data in the signature of puts (computed once per run)
   --format json, --json
                      JSON on standard output: an array of hsbench's records, with more percentiles
   -h, --help         print this
 
-get, list and del without put take the objects that an earlier run with the same bucket and prefix left.
+Without put, the modes get, list and del use the objects of an earlier run with the same bucket and prefix.
 ";
 
 /// Maximum number of connections.
@@ -95,7 +95,7 @@ impl Args {
                 _ => (word, None),
             };
             let mut value =
-                || inline.or_else(|| words.next()).with_context(|| format!("{flag} takes a value\n{USAGE}"));
+                || inline.or_else(|| words.next()).with_context(|| format!("{flag} needs a value\n{USAGE}"));
             let number = |text: &str, most: u64| {
                 let number = text.parse().ok().filter(|number| (1..=most).contains(number));
                 number.with_context(|| format!("{flag}: '{text}' is not a number from 1 to {most}"))
@@ -106,20 +106,21 @@ impl Args {
                 "--bucket" => parsed.bucket = value()?.to_owned(),
                 "--mode" => {
                     let mode =
-                        |name| Mode::from_name(name).with_context(|| format!("'{name}' is no mode\n{USAGE}"));
+                        |name| Mode::from_name(name).with_context(|| format!("bad mode '{name}'\n{USAGE}"));
                     parsed.modes = value()?.split(',').map(mode).collect::<Result<_>>()?;
                 }
                 "--size" => {
                     let text = value()?;
                     let bytes = size(text).filter(|bytes| *bytes <= MAX_SIZE);
-                    parsed.size = bytes.with_context(|| format!("--size: '{text}' is no size up to 5G"))?;
+                    parsed.size =
+                        bytes.with_context(|| format!("--size: '{text}' is not a size up to 5G"))?;
                 }
                 "--threads" => parsed.threads = number(value()?, MAX_THREADS)?,
                 "--duration" => {
                     let text = value()?;
                     let seconds = text.trim_end_matches('s').parse().ok().filter(|s| (0.1..=1e6).contains(s));
-                    parsed.duration =
-                        seconds.with_context(|| format!("--duration: '{text}' are no seconds"))?;
+                    parsed.duration = seconds
+                        .with_context(|| format!("--duration: '{text}' is not a number of seconds"))?;
                 }
                 "--warm-up" => parsed.warm_up = steady::seconds(flag, value()?, 0)?,
                 "--slice" => parsed.slice = steady::seconds(flag, value()?, 1)?,
@@ -133,10 +134,10 @@ impl Args {
                 _ => bail!("unknown argument '{word}'\n{USAGE}"),
             }
         }
-        what.with_context(|| format!("what is to be measured?\n{USAGE}"))?;
+        what.with_context(|| format!("no target given: use nacre bench s3\n{USAGE}"))?;
         let sound = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
         if parsed.bucket.is_empty() || !sound(&parsed.bucket) {
-            bail!("'{}' can't be a bucket's name", parsed.bucket);
+            bail!("'{}' is not a valid bucket name", parsed.bucket);
         }
         Ok(Some(parsed))
     }
@@ -195,7 +196,7 @@ async fn measure(args: &Args, plan: &Arc<S3BenchPlan>) -> Result<()> {
             };
             if *mode != Mode::Put && objects == 0 {
                 bail!(
-                    "{} finds no objects in {} that begin with '{}'",
+                    "{} found no objects in bucket {} with prefix '{}'",
                     mode.name(),
                     args.bucket,
                     args.prefix

@@ -30,7 +30,7 @@ const NO_BLUEFS: Support =
     Support::Refused("there is no BlueFS: the database is in files of the OSD's folder");
 const ONE_DEVICE: Support = Support::Refused("a store has one device");
 const NO_KEYS: Support = Support::Refused("a label has a fixed set of keys");
-const NO_SHARDING: Support = Support::Refused("the format says which column families there are");
+const NO_SHARDING: Support = Support::Refused("the format defines the column families");
 const LATER: Support = Support::Partial("Ceph 16.2 does not have it, later releases do");
 const OWN: Support = Support::Partial("Nacre's own");
 
@@ -38,7 +38,7 @@ const OWN: Support = Support::Partial("Nacre's own");
 pub(super) const COMMANDS: &[(&str, Support)] = &[
     ("fsck", Support::Full),
     ("repair", Support::Full),
-    ("quick-fix", Support::Refused("repair mends all that can be mended")),
+    ("quick-fix", Support::Refused("use repair, which repairs all that can be repaired")),
     ("bluefs-export", NO_BLUEFS),
     ("bluefs-import", NO_BLUEFS),
     ("bluefs-bdev-sizes", Support::Refused("a store has one device, whose size show-label prints")),
@@ -49,11 +49,11 @@ pub(super) const COMMANDS: &[(&str, Support)] = &[
     ("show-label", Support::Partial("the keys osd_uuid, size, btime, description and whoami only")),
     ("set-label-key", NO_KEYS),
     ("rm-label-key", NO_KEYS),
-    ("prime-osd-dir", Support::Refused("a label does not hold what an OSD's folder has")),
+    ("prime-osd-dir", Support::Refused("a label does not contain the contents of an OSD's folder")),
     ("bluefs-log-dump", NO_BLUEFS),
-    ("free-dump", Support::Partial("the allocator block only: there is no other")),
-    ("free-score", Support::Partial("the allocator block only: there is no other")),
-    ("bluefs-stats", Support::Partial("what the database takes, by column family")),
+    ("free-dump", Support::Partial("only the allocator block; there is no other")),
+    ("free-score", Support::Partial("only the allocator block; there is no other")),
+    ("bluefs-stats", Support::Partial("space used by the database, per column family")),
     ("reshard", NO_SHARDING),
     ("show-sharding", NO_SHARDING),
     ("qfsck", LATER),
@@ -65,16 +65,16 @@ pub(super) const COMMANDS: &[(&str, Support)] = &[
     ("bench-start", OWN),
 ];
 
-/// Examines and repairs the BlueStore of an OSD that is stopped.
+/// Check, repair and copy the BlueStore of a stopped OSD.
 #[derive(Debug, Parser)]
 #[command(name = "bluestore-tool", disable_version_flag = true)]
-#[command(after_help = "Options of the configuration may be given too, before or after the verb: \
+#[command(after_help = "Configuration options may be given before or after the command: \
     --bluestore_allocation_recovery_threads=12.")]
 struct Args {
-    /// The OSD's folder
+    /// Data directory of the OSD
     #[arg(long, global = true, value_name = "DIR")]
     path: Option<PathBuf>,
-    /// How to print: text, or one JSON document at the end [default: plain]
+    /// Output format: text, or one JSON document at the end [default: plain]
     #[arg(short = 'f', long, global = true, value_enum, value_name = "FORMAT")]
     format: Option<Format>,
     #[command(subcommand)]
@@ -83,33 +83,33 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Checks that every block has one owner and every record can be read; with --deep that all data is what was written
+    /// Check that every block has one owner and every record is readable; with --deep, verify all data
     Fsck(check::FsckArgs),
-    /// As fsck, and mends what can be counted again or belongs to nothing
+    /// Check as fsck does, repair counters and allocation, and remove unreferenced records
     Repair(check::FsckArgs),
-    /// Compares what the store noted of allocation with what its objects own
+    /// Compare the store's allocation records with the blocks that its objects own
     Qfsck,
-    /// Prints the label of the store's device
+    /// Print the label of the store's device
     ShowLabel,
-    /// Takes the space that the store's device has grown by into use
+    /// Extend the store after its device has grown
     BluefsBdevExpand,
-    /// Prints what the database takes, by column family
+    /// Print the space used by the database, per column family
     BluefsStats,
-    /// Writes PGs or single objects to a file
+    /// Export PGs or single objects to a file
     Export(archive::ExportArgs),
-    /// Takes PGs or single objects from a file
+    /// Import PGs or single objects from a file
     Import(archive::ImportArgs),
-    /// Compares the parallel scan of all objects with the simple one: time, counts, usage, allocators
+    /// Compare the parallel scan of all objects with the simple one: time, counts, usage, allocators
     RecoveryCompare(allocation::CompareArgs),
-    /// Builds the map of what is allocated from all objects and compares it with what the store noted
+    /// Build the allocation map from all objects and compare it with the store's allocation records
     Allocmap,
-    /// Prints the free extents
+    /// Print the free extents
     FreeDump(allocation::FreeArgs),
-    /// Prints how fragmented free space is: 0 not at all, 1 wholly
+    /// Print the fragmentation score of free space, from 0 (none) to 1 (complete)
     FreeScore(allocation::FreeArgs),
-    /// Fills an empty store with made-up objects, for benchmarks
+    /// Fill an empty store with generated objects, for benchmarks
     Fill(fill::FillArgs),
-    /// Measures how long a start takes to the first read; can write and crash
+    /// Measure the time from start to the first read; can write and crash
     BenchStart(start::StartArgs),
 }
 

@@ -102,7 +102,7 @@ fn options_section(page: &mut String) {
     );
     let limited: Vec<_> = options::all().map(|spec| (spec.name, spec.support)).collect();
     section(page, limited.into_iter().filter(|(_, support)| *support != Support::Full), false);
-    let names = options::ceph_only_names();
+    let names = options::ceph_only_options();
     let _ = writeln!(
         page,
         "Ceph has {} more. They are advisory for clients on librados: reading one gives Ceph's default, or what the client \

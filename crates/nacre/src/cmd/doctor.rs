@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 pub(super) const USAGE: &str = "\
 usage: nacre doctor [--data DIR] [--format json]
 
-Measures what the key-value store of this program was built with (CRC instructions, optimisation), looks at the limit of open
-files, and measures how long a small write takes to be durable. Prints a line for each; exit code 1 where something is wrong.
+Checks how the key-value store of this program was built (CRC instructions, optimisation) and the limit of open files, and
+measures how long a small durable write takes. Prints a line for each check; the exit code is 1 if a check fails.
 
-  --data DIR   the folder on whose disk durable writes are measured (default: the present one)
-  --format F   plain (default) or json: an array of what was looked at
+  --data DIR   measure durable writes in this folder (default: the current one)
+  --format F   plain (default) or json: an array of the checks
   -h, --help   print this
 ";
 
@@ -37,11 +37,11 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
             }
             ("--data", _) => match args.next() {
                 Some(folder) => data = folder.into(),
-                None => bail!("--data takes a folder\n{USAGE}"),
+                None => bail!("--data needs a folder\n{USAGE}"),
             },
             ("-f" | "--format", _) => match args.next() {
                 Some(format) => json = is_json(format)?,
-                None => bail!("--format takes plain or json\n{USAGE}"),
+                None => bail!("--format needs plain or json\n{USAGE}"),
             },
             (_, Some(folder)) => data = folder.into(),
             (other, None) if other.starts_with("--format=") => json = is_json(&other["--format=".len()..])?,
@@ -79,13 +79,13 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let text = files.map_or("unlimited".to_owned(), |files| files.to_string());
     say(files.is_none_or(|files| files >= FEW_FILES), "open files", format!("at most {text}"))?;
     let (median, worst) = durable_writes(&data)?;
-    let text = format!("4 KiB in {}: {median:.1?} in the middle, {worst:.1?} at most", data.display());
+    let text = format!("4 KiB in {}: median {median:.1?}, maximum {worst:.1?}", data.display());
     say(median <= SLOW_WRITE, "durable write", text)?;
     if json {
         writeln!(out, "{:#}", serde_json::Value::Array(checks))?;
     }
     if wrong > 0 {
-        bail!("{wrong} of these are not as they must be");
+        bail!("{wrong} checks failed");
     }
     Ok(())
 }
@@ -108,7 +108,7 @@ fn durable_writes(folder: &Path) -> Result<(Duration, Duration)> {
 fn nameless_file_in(folder: &Path) -> Result<std::fs::File> {
     let path = folder.join(format!(".nacre-doctor.{}", std::process::id()));
     let file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path);
-    let file = file.with_context(|| format!("measure writes in {}", folder.display()))?;
+    let file = file.with_context(|| format!("can't create a file in {}", folder.display()))?;
     std::fs::remove_file(&path)?;
     Ok(file)
 }

@@ -22,17 +22,17 @@ use std::process::ExitCode;
 pub(super) const USAGE: &str = "\
 usage: nacre-dplcompat OPERATION [VOLUME [PART]]
 
-The program for Bareos' dplcompat device (Bareos 24 and later), which calls it; docs/backup.md says how to set it up.
+The program for Bareos' dplcompat device (Bareos 24 and later), which runs it. See docs/backup.md for the configuration.
 
-  options                  names of the options, which come in the environment
-  testconnection           whether the cluster and the pool can be reached
-  list VOLUME              the volume's parts with their sizes
-  stat VOLUME PART         a part's size
-  upload VOLUME PART       store standard input as a part, in the place of one that is there
+  options                  print the names of the options, which are environment variables
+  testconnection           check the connection to the cluster and the pool
+  list VOLUME              list the volume's parts with their sizes
+  stat VOLUME PART         print the size of a part
+  upload VOLUME PART       store standard input as a part, and replace an existing one
   download VOLUME PART     write a part to standard output
   remove VOLUME PART       remove a part
 
-Exit code 0 on success only.
+The exit code is 0 only on success.
 ";
 
 /// Bytes per request to the cluster, and requests in flight.
@@ -71,7 +71,7 @@ fn run(args: &[OsString]) -> Result<()> {
     }
     // Otherwise a part of one volume could have the name of another volume's part.
     if let Some(part) = words.get(2).filter(|part| part.contains('/')) {
-        bail!("'{part}' is no name of a part: there is a '/' in it");
+        bail!("'{part}' is not a valid part name: it contains a '/'");
     }
     let device = Device::from_environment(|name| std::env::var(name).ok())?;
     let (cluster, store) = Store::open(&device)?;
@@ -181,7 +181,7 @@ impl Store {
         let key = Bytes::copy_from_slice(part.as_bytes());
         match self.pool.omap_get_vals_by_keys(&list_of(volume), vec![key.clone()]).wait() {
             Err(error) if error.is_not_found() => Ok(None),
-            found => Ok(found.with_context(|| format!("can't look for {volume} {part}"))?.remove(&key)),
+            found => Ok(found.with_context(|| format!("can't look up {volume} {part}"))?.remove(&key)),
         }
     }
 

@@ -148,7 +148,7 @@ fn split_format(words: Vec<&str>) -> Result<(Vec<&str>, Format), Stop> {
             }
         };
         format = Format::from_name(name)
-            .ok_or_else(|| Stop::Usage(format!("--format: '{name}' is none of plain, json, json-pretty")))?;
+            .ok_or_else(|| Stop::Usage(format!("--format: '{name}' is not plain, json or json-pretty")))?;
     }
     Ok((rest, format))
 }
@@ -200,7 +200,7 @@ static COMMANDS: &[Command] = &[
     command("rm", 2..=2, |context, args, _| Ok(context.store.rm(args[0], &unescape(args[1])?)?)),
     command("rm-prefix", 1..=1, |context, args, _| Ok(context.store.rm_prefix(args[0])?)),
     command("store-copy", 1..=2, store_copy)
-        .partial("a copy is of the kind of its source; Ceph's takes another one as a third argument"),
+        .partial("a copy has the type of its source; Ceph's accepts another type as a third argument"),
     command("store-crc", 1..=1, store_crc),
     command("compact", 0..=0, |context, _, out| compact(context, None, (None, None), out)),
     command("compact-prefix", 1..=1, |context, args, out| compact(context, Some(args[0]), (None, None), out)),
@@ -213,7 +213,7 @@ static COMMANDS: &[Command] = &[
 
 /// Each command with its support.
 pub(super) fn commands() -> Vec<(&'static str, Support)> {
-    let repair = Support::Partial("a database that can be read is left alone; Ceph's rewrites it");
+    let repair = Support::Partial("a readable database is left unchanged; Ceph's rewrites it");
     COMMANDS.iter().map(|command| (command.name, command.support)).chain([(REPAIR, repair)]).collect()
 }
 

@@ -133,7 +133,7 @@ pub(super) fn last_run(store: &impl BenchBackend, run_name: Option<&str>) -> Res
     let name = run_name.unwrap_or(LAST_RUN);
     match store.load(name) {
         Ok(Some(bytes)) => RunRecord::decode(&bytes).ok_or_else(|| {
-            eprintln!("{name} does not say what a write benchmark left behind");
+            eprintln!("{name} does not contain the metadata of a write benchmark");
             bench_failed("benchmark", Errno::EINVAL)
         }),
         Ok(None) => {

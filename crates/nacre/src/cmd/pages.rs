@@ -65,18 +65,18 @@ fn programs() -> Vec<Program> {
     let program = |name, purpose, help: String, sentences| Program { name, purpose, help, sentences };
     vec![
         program("nacre", "Ceph's object layer in one binary", crate::USAGE.to_owned(), nacre_words),
-        program("nacre-serve", "a whole cluster in one process", crate::serve::help(), Vec::new()),
-        program("radosgw-admin", "S3 users, keys, buckets and garbage", radosgw_admin::help(), Vec::new()),
-        program("nacre-doctor", "checks this program and this machine", doctor::USAGE.to_owned(), Vec::new()),
-        program("nacre-backup", "streams in striped volumes", backup::USAGE.to_owned(), Vec::new()),
-        program("nacre-bench", "load on an S3 server", bench::USAGE.to_owned(), Vec::new()),
-        program("rest-bench", "load on an S3 gateway", rest_bench::USAGE.to_owned(), Vec::new()),
-        program("nacre-dplcompat", "parts of Bareos' volumes", dplcompat::USAGE.to_owned(), Vec::new()),
+        program("nacre-serve", "run a whole cluster in one process", crate::serve::help(), Vec::new()),
+        program("radosgw-admin", "manage S3 users, keys and buckets", radosgw_admin::help(), Vec::new()),
+        program("nacre-doctor", "check this build and this machine", doctor::USAGE.to_owned(), Vec::new()),
+        program("nacre-backup", "store streams in striped volumes", backup::USAGE.to_owned(), Vec::new()),
+        program("nacre-bench", "load an S3 server", bench::USAGE.to_owned(), Vec::new()),
+        program("rest-bench", "load an S3 gateway", rest_bench::USAGE.to_owned(), Vec::new()),
+        program("nacre-dplcompat", "store volumes of Bareos", dplcompat::USAGE.to_owned(), Vec::new()),
         program("ceph", "commands of a cluster", ceph::help(), ceph_words),
         program("rados", "objects of a cluster", rados::USAGE.to_owned(), rados::verbs()),
         program("crushtool", "CRUSH maps", crushtool::usage(), Vec::new()),
         program("bluestore-tool", "the BlueStore of a stopped OSD", bluestore_tool::help(), Vec::new()),
-        program("vstart.sh", "a cluster for development", vstart::usage(), Vec::new()),
+        program("vstart.sh", "start a development cluster", vstart::usage(), Vec::new()),
         program("osdmaptool", "cluster maps in files", osdmaptool::usage(), Vec::new()),
         program(
             "ceph-kvstore-tool",
@@ -129,7 +129,7 @@ pub(crate) fn completions(args: &[String]) -> Result<()> {
         "bash" => bash(),
         "zsh" => format!("#compdef nacre\nautoload -U +X bashcompinit && bashcompinit\n{}", bash()),
         "fish" => fish(),
-        other => bail!("no completions for '{other}': bash, zsh and fish have them"),
+        other => bail!("no completions for '{other}': use bash, zsh or fish"),
     };
     std::io::stdout().lock().write_all(text.as_bytes()).context("can't write to standard output")
 }

@@ -17,7 +17,7 @@ mod watch;
 
 use super::session;
 use args::Args;
-use nacre_client::{Cluster, Error, IoCtx, Network, block_on};
+use nacre_client::{Cluster, Error, IoCtx, NetworkThread, block_on};
 use nacre_common::config::Invocation;
 use nacre_types::errno::Errno;
 use std::ffi::OsString;
@@ -154,7 +154,7 @@ impl Context<'_> {
     }
 
     /// The same pool through a separate session, which ends with the cluster's handle.
-    fn another_session(&self, network: &Arc<Network>) -> Result<(Cluster, IoCtx), RadosFailure> {
+    fn another_session(&self, network: &Arc<NetworkThread>) -> Result<(Cluster, IoCtx), RadosFailure> {
         let cluster = session::connect_on(network, self.invocation)
             .map_err(|e| RadosFailure::new(format!("couldn't connect to cluster: {e}")))?;
         let pool = open_pool(&cluster, self.pool().pool_name(), self.args)?;

@@ -26,11 +26,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Administers the S3 gateway's users and buckets (Ceph's radosgw-admin). Answers are JSON.
+/// Manage users, buckets and topics of the S3 gateway (Ceph's radosgw-admin). The output is JSON.
 #[derive(Debug, Parser)]
 #[command(name = "radosgw-admin", disable_version_flag = true)]
 struct Args {
-    /// Answers are JSON in any case: `json` and `json-pretty` are the same
+    /// Output format; `json` and `json-pretty` are the same
     #[arg(short = 'f', long = "format", global = true, value_name = "FORMAT", value_parser = ["json", "json-pretty"])]
     _format: Option<String>,
     #[command(subcommand)]
@@ -219,7 +219,7 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
         }
         Subject::Metadata(MetadataVerb::Get { key }) => {
             let (section, key) =
-                key.split_once(':').context("a key of metadata is user:ID or bucket:NAME")?;
+                key.split_once(':').context("a metadata key must be user:ID or bucket:NAME")?;
             Ok(Some(gateway.metadata(section, key).await?))
         }
         Subject::Lc(LcVerb::List) => {
@@ -293,7 +293,7 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
         Subject::Gc(GcVerb::Process { include_all }) => {
             let GcResult { damaged, failed, .. } = gateway.collect_garbage(include_all).await?;
             if damaged > 0 {
-                eprintln!("{damaged} damaged records stay where they are; gc list --include-all shows them");
+                eprintln!("{damaged} damaged records were not removed; gc list --include-all shows them");
             }
             if failed > 0 {
                 bail!("the objects of {failed} records could not be removed; try again");
@@ -323,7 +323,7 @@ async fn users(gateway: &Arc<Gateway>, verb: UserVerb) -> Result<Option<Value>> 
             let user = match (uid, access_key) {
                 (Some(uid), _) => gateway.user(&uid).await?,
                 (None, Some(key)) => gateway.user_of_key(&key).await?,
-                (None, None) => bail!("--uid or --access-key is needed"),
+                (None, None) => bail!("--uid or --access-key is required"),
             };
             Some(user.describe())
         }
@@ -390,9 +390,9 @@ async fn set_quota(gateway: &Gateway, verb: QuotaVerb) -> Result<Option<Value>> 
     let QuotaArgs { quota_scope, uid, bucket } = whose;
     match (quota_scope.as_deref(), uid, bucket) {
         (None | Some("bucket"), None, Some(bucket)) => drop(gateway.set_bucket_quota(&bucket, change).await?),
-        (Some("user"), None, Some(_)) => bail!("a quota of scope user is that of a user: --uid"),
+        (Some("user"), None, Some(_)) => bail!("a quota with scope user requires --uid"),
         (Some(scope), Some(uid), _) => drop(gateway.set_user_quota(&uid, scope == "bucket", change).await?),
-        _ => bail!("--quota-scope=user or --quota-scope=bucket is needed"),
+        _ => bail!("--quota-scope=user or --quota-scope=bucket is required"),
     }
     Ok(None)
 }
@@ -463,7 +463,7 @@ async fn buckets(gateway: &Arc<Gateway>, verb: BucketVerb) -> Result<Option<Valu
             let answer = if named { all.remove(0) } else { all.into() };
             if wrong > 0 {
                 println!("{answer:#}");
-                bail!("{wrong} problems were found; --fix mends them");
+                bail!("{wrong} problems were found; --fix repairs them");
             }
             Some(answer)
         }

@@ -159,7 +159,7 @@ impl Args {
         }
         let is_sound = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
         if !is_sound(&self.bucket) {
-            return Err(RadosFailure::invalid(format!("'{}' can't be a bucket's name", self.bucket)));
+            return Err(RadosFailure::invalid(format!("'{}' is not a valid bucket name", self.bucket)));
         }
         if self.run_name.as_deref() == Some("") {
             self.run_name = None;
@@ -174,7 +174,7 @@ impl Args {
     }
 
     fn target(&self) -> Result<S3Endpoint, String> {
-        let wrong = || format!("'{}' is no host with or without a port", self.host);
+        let wrong = || format!("'{}' is not HOST or HOST:PORT", self.host);
         let authority: http::uri::Authority = self.host.parse().map_err(|_| wrong())?;
         if authority.as_str().contains('@') {
             return Err(wrong());
@@ -337,7 +337,7 @@ fn run(args: &Args) -> Result<(), RadosFailure> {
     // It lives as long as the program.
     let target: &'static S3Endpoint = Box::leak(Box::new(args.target().map_err(failed)?));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| failed(format!("no threads: {error}")))?;
+    let runtime = runtime.map_err(|error| failed(format!("can't start threads: {error}")))?;
     let root: Arc<str> = if args.vhost { Arc::from("") } else { format!("/{}", args.bucket).into() };
     let ways: Vec<Way> = (0..args.concurrent)
         .map(|_| Way {
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(told(&format!("write -t 0 {rest}")), "-t must be from 1 to 10000");
         assert_eq!(told(&format!("write -b 6G {rest}")), "-b must be from 1 to 5368709120 bytes");
         let args = parse("write --api-host a@b --access-key A --secret s").unwrap().unwrap();
-        assert!(args.target().is_err_and(|text| text.contains("'a@b' is no host")));
+        assert!(args.target().is_err_and(|text| text.contains("'a@b' is not HOST")));
     }
 
     #[test]

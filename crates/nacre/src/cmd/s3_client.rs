@@ -129,7 +129,7 @@ impl Tls {
             .with_no_client_auth();
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(host.to_owned())
-            .with_context(|| format!("'{host}' is no name that TLS can verify"))?;
+            .with_context(|| format!("'{host}' is not a valid server name for TLS"))?;
         Ok(Tls { connector: TlsConnector::from(Arc::new(config)), name })
     }
 }
@@ -148,13 +148,13 @@ pub(super) fn region() -> String {
 impl S3Endpoint {
     /// The server at `endpoint`, with the keys and region from the environment.
     pub(super) fn from_env(endpoint: &str) -> Result<S3Endpoint> {
-        let uri: Uri = endpoint.parse().with_context(|| format!("'{endpoint}' is no URL"))?;
+        let uri: Uri = endpoint.parse().with_context(|| format!("'{endpoint}' is not a URL"))?;
         if uri.scheme_str() != Some("http") {
-            bail!("'{endpoint}': only http:// is spoken; measure a TLS server behind a proxy on its host");
+            bail!("'{endpoint}': only http:// is supported; use a proxy on the server's host for TLS");
         }
-        let authority = uri.authority().context("the endpoint names no host")?;
+        let authority = uri.authority().context("the endpoint has no host")?;
         if !matches!(uri.path(), "" | "/") {
-            bail!("'{endpoint}': an endpoint has no path");
+            bail!("'{endpoint}': an endpoint must not have a path");
         }
         let needed = |name: &str| environment(name).with_context(|| format!("{name} is not set"));
         Ok(S3Endpoint {
@@ -215,7 +215,7 @@ impl<'a> Connection<'a> {
         }
         let made = self.send(S3Request { method: &Method::PUT, ..ask }, &Payload::empty()).await?;
         if !made.status.is_success() {
-            bail!("can't make bucket {}: {}", path.trim_matches('/'), made.failure());
+            bail!("can't create bucket {}: {}", path.trim_matches('/'), made.failure());
         }
         Ok(true)
     }
@@ -287,7 +287,7 @@ impl<'a> Connection<'a> {
                 None => handshake(socket).await?,
                 Some(Tls { connector, name }) => {
                     let stream = connector.connect(name.clone(), socket).await;
-                    handshake(stream.with_context(|| format!("no TLS with {connect}"))?).await?
+                    handshake(stream.with_context(|| format!("TLS handshake with {connect} failed"))?).await?
                 }
             });
         }

@@ -1,7 +1,7 @@
 //! The start of every command that uses a cluster: the user, the configuration, and the connection.
 
-use nacre_client::{Cluster, Network, native};
-use nacre_common::config::{Config, Invocation, Program, parse_argv};
+use nacre_client::{Cluster, NetworkThread, native};
+use nacre_common::config::{Config, Invocation, ProgramKind, parse_argv};
 use std::ffi::OsString;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
         texts.push(arg.into_string().map_err(|arg| format!("argument {arg:?} is not UTF-8"))?);
     }
     let ceph_args = std::env::var("CEPH_ARGS").ok();
-    parse_argv(Program::Client, &texts, ceph_args.as_deref()).map_err(|e| e.to_string())
+    parse_argv(ProgramKind::Client, &texts, ceph_args.as_deref()).map_err(|e| e.to_string())
 }
 
 /// Connects according to the command line and the configuration.
@@ -31,7 +31,7 @@ pub(crate) fn connect(invocation: &Invocation) -> Result<Cluster, String> {
     let hint = std::thread::spawn(move || {
         if waiting.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
             eprintln!(
-                "no answer from the monitor at {mon_host}; trying for {} s (is the cluster running? Ctrl-C stops this)",
+                "no answer from the monitor at {mon_host}; retrying for {} s (is the cluster running? Ctrl-C stops this)",
                 timeout.as_secs()
             );
         }
@@ -48,13 +48,13 @@ fn check_named(config: &Config) -> Result<(), String> {
     if config.conf_path().is_some() || !config.snapshot().global.mon_host.0.is_empty() {
         return Ok(());
     }
-    Err("no configuration file was found: run the command in the folder that has the cluster's data, or name the cluster \
+    Err("no configuration file was found: run the command in the folder of the cluster's data, or specify the cluster \
          with -c FILE, CEPH_CONF or -m ADDRESS"
         .to_owned())
 }
 
 /// Like [`connect`], on an existing network thread.
-pub(crate) fn connect_on(network: &Arc<Network>, invocation: &Invocation) -> Result<Cluster, String> {
+pub(crate) fn connect_on(network: &Arc<NetworkThread>, invocation: &Invocation) -> Result<Cluster, String> {
     let config = Config::load(invocation).map_err(|e| e.to_string())?;
     native::connect_on(network, &config).wait().map_err(|e| e.to_string())
 }

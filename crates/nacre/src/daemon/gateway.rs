@@ -24,11 +24,11 @@ usage: nacre gateway [-c FILE] [-n NAME] [--option-name VALUE]...
 
   -c, --conf FILE    configuration file (else CEPH_CONF, /etc/nacre/ceph.conf, /var/lib/nacre/ceph.conf,
                      /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
-  -n, --name NAME    who it is to the cluster [default: client.admin]
+  -n, --name NAME    client name of the gateway [default: client.admin]
   --rgw_frontends 'endpoint=ADDR:PORT'
-                     where it listens [default: 127.0.0.1:8000]
+                     address to listen on [default: 127.0.0.1:8000]
   --rgw_frontends 'ssl_endpoint=ADDR:PORT ssl_certificate=FILE ssl_private_key=FILE'
-                     the same by TLS; SIGHUP reads the files again
+                     address to listen on for TLS; SIGHUP reloads the files
 ";
 
 /// Default interval between checks of the certificates for changes.
@@ -295,7 +295,7 @@ impl Frontends {
 
     /// Refuses inconsistent settings.
     pub(crate) fn check(&self) -> Result<()> {
-        ensure!(!self.plain.is_empty() || !self.tls.is_empty(), "no endpoint is named");
+        ensure!(!self.plain.is_empty() || !self.tls.is_empty(), "no endpoint is given");
         ensure!(self.tls.is_empty() || self.certificate.is_some(), "TLS needs a certificate");
         ensure!(!self.tls.is_empty() || self.certificate.is_none(), "the certificate has no TLS endpoint");
         ensure!(self.key.is_none() || self.certificate.is_some(), "the key has no certificate");

@@ -85,9 +85,9 @@ pub(super) fn prepare_devices(paths: &[PathBuf], wipe: bool) -> Result<Vec<Block
     for path in paths {
         let (file, device) = open(path)?;
         let same = opened.iter().any(|(_, other)| other.path == device.path);
-        ensure!(!same, "{} is named twice", path.display());
+        ensure!(!same, "{} is given twice", path.display());
         if !wipe && let Some(found) = signature(&file, device.size_bytes)? {
-            bail!("{} bears {found}: its data would be lost", path.display());
+            bail!("{} contains {found}: use --wipe-devs to overwrite it", path.display());
         }
         opened.push((file, device));
     }
@@ -101,7 +101,7 @@ pub(super) fn prepare_devices(paths: &[PathBuf], wipe: bool) -> Result<Vec<Block
 fn open(path: &Path) -> Result<(File, BlockDevice)> {
     let shown = path.display();
     let path = path.canonicalize().with_context(|| format!("can't find the device {shown}"))?;
-    let kind = path.metadata().with_context(|| format!("can't look at {shown}"))?.file_type();
+    let kind = path.metadata().with_context(|| format!("can't stat {shown}"))?.file_type();
     ensure!(kind.is_block_device() || kind.is_file(), "{shown} is neither a block device nor a file");
     let mut options = OpenOptions::new();
     options.read(true).write(true);
@@ -116,8 +116,8 @@ fn open(path: &Path) -> Result<(File, BlockDevice)> {
         opened => opened.with_context(|| format!("can't open {shown}"))?,
     };
     // Seeking also returns the size of block devices.
-    let size_bytes = file.seek(SeekFrom::End(0)).with_context(|| format!("can't measure {shown}"))?;
-    ensure!(size_bytes >= MIN_BYTES, "{shown} has {size_bytes} bytes: a store takes {MIN_BYTES} or more");
+    let size_bytes = file.seek(SeekFrom::End(0)).with_context(|| format!("can't get the size of {shown}"))?;
+    ensure!(size_bytes >= MIN_BYTES, "{shown} has {size_bytes} bytes: a store needs at least {MIN_BYTES}");
     Ok((file, BlockDevice { path, size_bytes }))
 }
 
@@ -186,7 +186,8 @@ mod tests {
             };
             file.write_all_at(signature.magic, offset).unwrap();
             let error = prepare_devices(&paths, false).unwrap_err().to_string();
-            let expected = format!("{} bears {}: its data would be lost", path.display(), signature.name);
+            let expected =
+                format!("{} contains {}: use --wipe-devs to overwrite it", path.display(), signature.name);
             assert_eq!(error, expected);
             prepare_devices(&paths, true).unwrap();
             prepare_devices(&paths, false).unwrap();
@@ -203,7 +204,7 @@ mod tests {
         let error = prepare_devices(&[good.clone(), bad], true).unwrap_err().to_string();
         assert!(error.contains("has 5 bytes"), "{error}");
         let error = prepare_devices(&[good.clone(), good.clone()], true).unwrap_err().to_string();
-        assert!(error.contains("is named twice"), "{error}");
+        assert!(error.contains("is given twice"), "{error}");
         let error = prepare_devices(&[good.clone(), folder.path().to_owned()], true).unwrap_err().to_string();
         assert!(error.contains("neither a block device nor a file"), "{error}");
         assert!(prepare_devices(&[good], false).unwrap_err().to_string().contains("an XFS file system"));

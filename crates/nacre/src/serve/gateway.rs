@@ -20,7 +20,7 @@ const CAPS: [&str; 4] = ["mon", "allow rw", "osd", "allow rwx"];
 /// Parses the name of a gateway's client.
 pub(super) fn client_name(text: &str) -> Result<EntityName> {
     let name: EntityName = text.parse()?;
-    ensure!(name.kind == EntityKind::Client, "the name of a gateway begins with 'client.'");
+    ensure!(name.kind == EntityKind::Client, "the name of a gateway must begin with 'client.'");
     Ok(name)
 }
 

@@ -49,7 +49,7 @@ pub(super) fn print_banner(
         println!("  export AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={}", key.access_key, key.secret_key);
         println!("  aws --endpoint-url {url} s3 mb s3://mybucket");
     }
-    println!("Ctrl-C stops it; the data stays.");
+    println!("Ctrl-C stops the cluster and keeps its data.");
 }
 
 /// Logs the start of a service in the journal, without the keys, because others than their owner read the journal.

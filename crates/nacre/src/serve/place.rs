@@ -20,12 +20,12 @@ pub(super) fn check_space(data: &Path, plan: &ClusterSpec) -> Result<()> {
         if kind.is_some_and(|kind| kind == "memstore") { NEW_FILES_BYTES } else { NEW_OSD_BYTES }
     };
     let needed = NEW_FILES_BYTES + (0..plan.osds as usize).map(of_osd).sum::<u64>();
-    let space = statvfs(data).with_context(|| format!("can't look at {}", data.display()))?;
+    let space = statvfs(data).with_context(|| format!("can't stat {}", data.display()))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     if free < needed {
         bail!(
-            "the file system of {} has {} MiB left, a new cluster of {} OSDs takes {} MiB: free some, or name another \
-             folder with --data",
+            "the file system of {} has {} MiB free, a new cluster of {} OSDs needs {} MiB: free some space, or choose \
+             another folder with --data",
             data.display(),
             free >> 20,
             plan.osds,
@@ -41,10 +41,9 @@ pub(super) fn check_rights(layout: &ClusterDir) -> Result<()> {
     paths.extend(layout.stores()?);
     for path in paths {
         if access(&path, Access::READ_OK | Access::WRITE_OK).is_err() {
-            let owner =
-                fs::metadata(&path).with_context(|| format!("can't look at {}", path.display()))?.uid();
+            let owner = fs::metadata(&path).with_context(|| format!("can't stat {}", path.display()))?.uid();
             bail!(
-                "no rights to {}: it belongs to user {owner}, and this process runs as user {}",
+                "no permission for {}: it belongs to user {owner}, this process runs as user {}",
                 path.display(),
                 geteuid().as_raw()
             );

@@ -17,26 +17,26 @@ const TRIES: u16 = 100;
 /// The address of a new cluster's map authority: `asked`, or the first free port on loopback.
 pub(super) fn mon_addr(asked: Option<SocketAddr>) -> Result<SocketAddr> {
     match asked {
-        Some(addr) => check(addr, "--listen names another address").map(|()| addr),
-        None => first_free(MON_PORT, "--listen names one"),
+        Some(addr) => check(addr, "choose another address with --listen").map(|()| addr),
+        None => first_free(MON_PORT, "choose one with --listen"),
     }
 }
 
 /// The default address of S3: the first free port on loopback.
 pub(super) fn s3_addr() -> Result<SocketAddr> {
-    first_free(S3_PORT, "--s3 names one, or is none")
+    first_free(S3_PORT, "choose one with --s3, or disable S3 with --s3 none")
 }
 
 /// Fails if S3 can't listen on `addr`.
 pub(super) fn check_s3(addr: SocketAddr) -> Result<()> {
-    check(addr, "--s3 names another address, or is none")
+    check(addr, "choose another address with --s3, or disable S3 with --s3 none")
 }
 
 /// Fails if the cluster in `layout` is already running.
 pub(super) fn check_stopped(layout: &ClusterDir, data: &Path) -> Result<()> {
     if layout.is_running()? {
         let conf = layout.conf();
-        bail!("the cluster in {} runs already: try nacre -c {} status", data.display(), conf.display());
+        bail!("the cluster in {} is already running: see nacre -c {} status", data.display(), conf.display());
     }
     Ok(())
 }
@@ -45,7 +45,7 @@ pub(super) fn check_stopped(layout: &ClusterDir, data: &Path) -> Result<()> {
 pub(super) fn check_mon(layout: &ClusterDir) -> Result<()> {
     let config = layout.config(EntityName::mon())?;
     match config.snapshot().global.mon_host.resolve()?.first() {
-        Some(addr) => check(*addr, "--listen moves this cluster's map authority to another address"),
+        Some(addr) => check(*addr, "change the address of the map authority with --listen"),
         None => Ok(()),
     }
 }
@@ -66,7 +66,7 @@ fn check(addr: SocketAddr, advice: &str) -> Result<()> {
             bail!("{addr} is in use by another program: {advice}")
         }
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            bail!("ports below 1024 need root's rights, {addr} for one: {advice}")
+            bail!("no permission to listen on {addr}, ports below 1024 need root: {advice}")
         }
         Err(error) => Err(error).with_context(|| format!("can't listen on {addr}: {advice}")),
     }
@@ -81,7 +81,10 @@ mod tests {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = taken.local_addr().unwrap();
         let error = mon_addr(Some(addr)).unwrap_err().to_string();
-        assert_eq!(error, format!("{addr} is in use by another program: --listen names another address"));
+        assert_eq!(
+            error,
+            format!("{addr} is in use by another program: choose another address with --listen")
+        );
         drop(taken);
         assert_eq!(mon_addr(Some(addr)).unwrap(), addr);
     }

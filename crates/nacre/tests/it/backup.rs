@@ -89,7 +89,7 @@ fn volumes_keep_streams_and_notice_damage() {
     assert!(plain == [&first[..], &second].concat());
     ok(run(&["verify", "v"], b""));
 
-    refused(&run(&["create", "v"], b"x"), "is there already");
+    refused(&run(&["create", "v"], b"x"), "already exists");
     refused(&run(&["cat", "none"], b""), "there is no volume none");
     refused(&run(&["append", "none"], b"x"), "there is no volume none");
     refused(&run(&["cat", "v", "--segment", "2"], b""), "no segment 2");
@@ -171,12 +171,12 @@ fn a_stream_that_broke_off_goes_on_where_it_was() {
             child.wait().unwrap();
             drop(stdin);
         }
-        refused(&run(&["cat", volume], b""), "broke off");
+        refused(&run(&["cat", volume], b""), "was interrupted");
         refused(&run(&[command, volume], b"x"), "--resume");
         let mut other = data.clone();
         other[1 << 20] ^= 1;
-        refused(&run(&[command, volume, "--resume"], &other), "what comes is not what broke off");
-        refused(&run(&[command, volume, "--resume"], &data[..1 << 20]), "what comes is not what broke off");
+        refused(&run(&[command, volume, "--resume"], &other), "differs from the interrupted");
+        refused(&run(&[command, volume, "--resume"], &data[..1 << 20]), "differs from the interrupted");
         // All of it, or less than was sent before.
         let rest = if command == "create" { &data[..] } else { &data[..30 << 20] };
         ok(run(&[command, volume, "--resume"], rest));

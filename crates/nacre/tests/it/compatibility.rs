@@ -191,7 +191,7 @@ fn options_of_the_cluster(tried: &Tried) {
         tried.ok(json!({ "prefix": "config rm", "who": "client.x", "name": spec.name }));
     }
     // Only a sample, because each refusal is a line in the audit log.
-    for name in options::ceph_only_names().into_iter().step_by(20) {
+    for name in options::ceph_only_options().into_iter().step_by(20) {
         let default = options::ceph_option(name).unwrap().default(false);
         assert_eq!(get(name), format!("{default}\n"));
         let set = json!({ "prefix": "config set", "who": "osd", "name": name, "value": "1" });

@@ -1,7 +1,9 @@
 //! Tests that generated pages match the code.
 
 use crate::support::nacre;
-use std::path::Path;
+use regex::Regex;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[test]

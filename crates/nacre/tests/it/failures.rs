@@ -381,11 +381,11 @@ fn first_errors_say_what_is_wrong_and_what_to_do() {
         .spawn()
         .unwrap();
     for (args, said) in [
-        (&["--listen", &taken][..], "is in use by another program: --listen names another address"),
-        (&["--listen", &free, "--osds", "9000000"], "free some, or name another folder with --data"),
+        (&["--listen", &taken][..], "is in use by another program: choose another address with --listen"),
+        (&["--listen", &free, "--osds", "9000000"], "free some space, or choose another folder with --data"),
         (
             &["--listen", &free, "--osds", "1", "--s3", &taken],
-            "is in use by another program: --s3 names another",
+            "is in use by another program: choose another address with --s3",
         ),
     ] {
         let errors = refused_serve(folder, args);
@@ -418,7 +418,7 @@ fn first_errors_say_what_is_wrong_and_what_to_do() {
     let mon = folder.join("data/mon");
     fs::set_permissions(&mon, fs::Permissions::from_mode(0o0)).unwrap();
     let errors = refused_serve_again(folder, &["setpriv", "--bounding-set=-all", "--inh-caps=-all"]);
-    assert!(errors.contains("no rights to") && errors.contains("data/mon"), "{errors}");
+    assert!(errors.contains("no permission for") && errors.contains("data/mon"), "{errors}");
     fs::set_permissions(&mon, fs::Permissions::from_mode(0o700)).unwrap();
 
     let out = waits.wait_with_output().unwrap();
@@ -464,13 +464,13 @@ fn a_map_store_that_was_restored_goes_on_under_a_new_generation() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains(why), "{args:?}: {said}");
     };
-    refused(&["mon", "osd.1"], "OSDs are named with --mint-generation only");
-    refused(&["mon", "--mkfs", "--mint-generation"], "exclude each other");
+    refused(&["mon", "osd.1"], "OSDs may be listed only with --mint-generation");
+    refused(&["mon", "--mkfs", "--mint-generation"], "can't be used together");
     let absent = cluster.folder().join("absent");
     refused(&["mon", "--mint-generation", "--mon_data", absent.to_str().unwrap()], "absent");
     assert!(!absent.exists(), "a store was made");
     let said = cluster.ok(&["mon", "--mint-generation", "osd.1"]);
-    assert!(said.contains("goes on under generation"), "{said}");
+    assert!(said.contains("has generation"), "{said}");
     cluster.spawn(Daemon::Mon);
     cluster.wait_healthy();
     assert!(!cluster.ok(&["osd", "pool", "ls"]).contains("later"));

@@ -160,7 +160,7 @@ fn rest_bench_tells_what_fails() {
     let told = Bench { host: "127.0.0.1:1", ..Bench::of(&s3) }.fails("write");
     assert!(told.contains("can't connect to 127.0.0.1:1"), "{told}");
     let told = bench.fails("--protocol https write");
-    assert!(told.contains("no TLS with "), "{told}");
+    assert!(told.contains("TLS handshake with "), "{told}");
     assert!(bench.fails("--protocol ftp write").starts_with("bad protocol\nusage: rest-bench "));
 
     // The keys in the environment are used if none are given.

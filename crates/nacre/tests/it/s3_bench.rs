@@ -80,7 +80,7 @@ fn bench_s3_measures_every_mode() {
     // Failures are reported.
     let out = bench(&s3, &["--bucket", "load", "--mode", "get", "--prefix", "none-"]);
     let told = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(!out.status.success() && told.contains("GET finds no objects"), "{told}");
+    assert!(!out.status.success() && told.contains("GET found no objects"), "{told}");
     let wrong = Command::new(nacre())
         .args(["bench", "s3", "--endpoint", &s3.endpoint])
         .env("AWS_ACCESS_KEY_ID", &s3.access)

@@ -330,7 +330,7 @@ fn only_a_gateway_that_is_blocklisted_ends_and_may_come_back() {
     cluster.ok(&["osd", "blocklist", "add", &session]);
     let status = own.child.take().unwrap().wait().unwrap();
     let said = own.log(&cluster);
-    assert!(!status.success() && said.contains("has blocklisted it"), "{status}: {said}");
+    assert!(!status.success() && said.contains("has blocklisted the gateway"), "{status}: {said}");
     own.start(&cluster);
     let endpoint = own.endpoint();
     let folder = tempfile::tempdir().unwrap();

@@ -154,7 +154,7 @@ fn a_new_cluster_with_s3_has_room_for_more_pools() {
     // A second start reports that the first one is running.
     let again = Command::new(nacre()).args(["serve", "--data"]).arg(&data).output().unwrap();
     let said = String::from_utf8_lossy(&again.stderr).into_owned();
-    assert!(!again.status.success() && said.contains("runs already"), "{said}");
+    assert!(!again.status.success() && said.contains("is already running"), "{said}");
     serve.interrupt();
 }
 

@@ -189,7 +189,7 @@ fn advice_says_what_is_and_what_more_would_bring() {
         cluster.ok(&["ceph", "osd", "pool", "set", "cache", name, value]);
     }
     cluster.ok(&["ceph", "osd", "tier", "set-overlay", "base", "cache"]);
-    assert!(cluster.ok(&["tier", "advise", "cache"]).ends_with("nothing is known of accesses yet\n"));
+    assert!(cluster.ok(&["tier", "advise", "cache"]).ends_with("no accesses are recorded yet\n"));
     let set_target = |objects: u64| {
         cluster.ok(&["ceph", "osd", "pool", "set", "cache", "target_max_objects", &objects.to_string()]);
     };

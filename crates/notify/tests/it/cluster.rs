@@ -22,7 +22,7 @@ use nacre_notify::{Notifier, NotifierConfig, Settings, TopicDefaults};
 use nacre_queues::name::{CLOSED_NAMESPACE, DEAD_LETTER_NAMESPACE, QUEUE_NAMESPACE};
 use nacre_queues::record::{self, DeadLetter};
 use nacre_sim::gateway::executor::Scheduler;
-use nacre_sim::history::Broken;
+use nacre_sim::history::BrokenPromise;
 use nacre_sim::profile::Profile;
 use nacre_sim::program::{Program, Start};
 use nacre_sim::random::{Random, Stream};
@@ -159,10 +159,10 @@ impl Program for Gateways {
         })
     }
 
-    fn broken(&self) -> Option<Broken> {
+    fn broken(&self) -> Option<BrokenPromise> {
         let broken = self.room.shared.check.lock().broken.clone();
         let broken = broken.or_else(|| self.room.heads.lock().broken.clone());
-        broken.map(|detail| Broken { rule: "gateways do not keep a promise", detail })
+        broken.map(|detail| BrokenPromise { rule: "gateways do not keep a promise", detail })
     }
 
     fn describe(&self) -> String {

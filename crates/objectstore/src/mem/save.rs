@@ -74,7 +74,7 @@ impl Label {
 }
 
 /// The result of loading a store.
-pub(super) struct Loaded {
+pub(super) struct LoadedStore {
     pub(super) incarnation: Incarnation,
     pub(super) clean: bool,
     pub(super) loss: Option<String>,
@@ -83,7 +83,7 @@ pub(super) struct Loaded {
 
 /// Loads the contents and marks the store as in use. Fails with [`StoreError::NoSpace`] and changes nothing if the save file is
 /// larger than `room` bytes.
-pub(super) fn load(directory: &Path, room: u64) -> Result<Loaded> {
+pub(super) fn load(directory: &Path, room: u64) -> Result<LoadedStore> {
     let mut label = Label::read(directory)?;
     let save = directory.join("save");
     if label.state == State::Saved {
@@ -114,7 +114,7 @@ pub(super) fn load(directory: &Path, room: u64) -> Result<Loaded> {
     }
     label.state = State::InUse;
     label.write(directory)?;
-    Ok(Loaded { incarnation: label.incarnation, clean, loss, collections })
+    Ok(LoadedStore { incarnation: label.incarnation, clean, loss, collections })
 }
 
 /// Saves the contents and marks the store as clean. Durable on return.

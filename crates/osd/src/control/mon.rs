@@ -35,7 +35,7 @@ impl MonSession {
 
 impl Control {
     /// Connects if there is no connection, and renews the ticket before it expires.
-    pub(super) fn keep_session(&self, state: &mut State, now_ns: u64) {
+    pub(super) fn maintain_session(&self, state: &mut State, now_ns: u64) {
         if state.mon.conn.is_none() && now_ns >= state.mon.retry_ns {
             self.connect(state, now_ns);
         }
@@ -90,7 +90,7 @@ impl Control {
     }
 
     /// Handles the end of the connection and schedules the next one.
-    pub(super) fn mon_lost(&self, conn: &Conn) {
+    pub(super) fn on_mon_lost(&self, conn: &Conn) {
         let state = &mut *self.state.lock();
         if state.mon.conn.as_ref() != Some(conn) {
             return;
@@ -152,7 +152,7 @@ impl Control {
         let Some(grant) = reply.ticket else { return };
         let now_ns = clock::boot_ns();
         let wall_s = clock::wall_s();
-        let life_s = match self.service_keys.open_granted(&grant.blob) {
+        let life_s = match self.service_keys.open_ignoring_time(&grant.blob) {
             Ok(ticket) => {
                 if let Some(difference) = self.service_keys.clock_difference(&ticket, wall_s) {
                     tracing::warn!(

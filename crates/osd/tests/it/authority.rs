@@ -6,7 +6,7 @@ use nacre_common::auth::{
 };
 use nacre_common::clock::{Clock, SystemClock};
 use nacre_common::config::Config;
-use nacre_mon::logic::{Effect, Event, MapState, Now, Origin, Tuning};
+use nacre_mon::logic::{MapEffect, MapEvent, MapState, Now, Origin, Tuning};
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
 use nacre_types::crush::CrushMap;
 use nacre_types::encoding::encode;
@@ -82,7 +82,7 @@ impl Authority {
         runtime.spawn(async move {
             loop {
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                state.lock().event(Event::Tick);
+                state.lock().event(MapEvent::Tick);
             }
         });
         (self.runtime, self.messenger) = (Some(runtime), Some(messenger));
@@ -131,7 +131,7 @@ impl Drop for Authority {
 }
 
 impl State {
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: MapEvent) {
         let effects = self.logic.handle(now(), event);
         self.carry_out(effects);
         self.commit();
@@ -148,9 +148,9 @@ impl State {
         }
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>) {
+    fn carry_out(&mut self, effects: Vec<MapEffect>) {
         for effect in effects {
-            let Effect::CasReply { to, reply } = effect else { continue };
+            let MapEffect::CasReply { to, reply } = effect else { continue };
             if let Some(conn) = self.origins.remove(&to.0) {
                 let _ = conn.send(&reply);
             }
@@ -235,29 +235,29 @@ impl Dispatcher for Server {
                 let request = frame.decode().unwrap();
                 state.ticket(conn, &request);
             }
-            OsdBoot::KIND => state.event(Event::Boot(frame.decode().unwrap())),
+            OsdBoot::KIND => state.event(MapEvent::Boot(frame.decode().unwrap())),
             OsdFailure::KIND => {
                 let report = frame.decode().unwrap();
-                state.event(Event::Failure { reporter: osd.unwrap(), report });
+                state.event(MapEvent::Failure { reporter: osd.unwrap(), report });
             }
             OsdAlive::KIND => {
                 let alive = frame.decode().unwrap();
-                state.event(Event::Alive { osd: osd.unwrap(), alive });
+                state.event(MapEvent::Alive { osd: osd.unwrap(), alive });
             }
             OsdMarkMeDown::KIND => {
                 let request = frame.decode().unwrap();
-                state.event(Event::MarkMeDown { osd: osd.unwrap(), request });
+                state.event(MapEvent::MarkMeDown { osd: osd.unwrap(), request });
             }
             PgCas::KIND => {
                 let cas: PgCas = frame.decode().unwrap();
                 let origin = state.next_origin;
                 state.next_origin += 1;
                 state.origins.insert(origin, conn.clone());
-                state.event(Event::Cas { origin: Origin(origin), osd: osd.unwrap(), cas });
+                state.event(MapEvent::Cas { origin: Origin(origin), osd: osd.unwrap(), cas });
             }
             StatsReport::KIND => {
                 let report = frame.decode().unwrap();
-                state.event(Event::Stats { osd: osd.unwrap(), report });
+                state.event(MapEvent::Stats { osd: osd.unwrap(), report });
             }
             ConfigReport::KIND | LogAppend::KIND => {}
             other => panic!("unexpected message kind {other}"),

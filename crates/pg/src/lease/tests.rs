@@ -38,7 +38,7 @@ fn lease_ends(assumed: LeaseSettings, clocks: (Clock, Clock), sent_ns: u64, dela
     let (a, b) = clocks;
     let mut holder = LeaseTable::new(assumed, 1, a.read(0));
     let mut granter = LeaseTable::new(assumed, 2, b.read(0));
-    granter.proved_fresh(A);
+    granter.skip_boot_wait(A);
     let asked = holder.request(B, a.read(sent_ns));
     let grant = granter.grant(A, &asked, b.read(sent_ns + delay_ns)).unwrap();
     holder.granted(B, &grant, a.read(sent_ns + 2 * delay_ns));
@@ -105,7 +105,7 @@ fn a_successors_lease_does_not_count_for_who_does_not_know_that_it_was_replaced(
     let mut granter = LeaseTable::new(SETTINGS, 2, 0);
     holder.on_map(Epoch(5), 0);
     granter.on_map(Epoch(5), 0);
-    granter.acts_on(Epoch(6));
+    granter.advance_acted_epoch(Epoch(6));
     for second in 1..=20 {
         let asked = holder.request(B, second * SECOND);
         let grant = granter.grant(A, &asked, second * SECOND).unwrap();
@@ -119,7 +119,7 @@ fn a_successors_lease_does_not_count_for_who_does_not_know_that_it_was_replaced(
     assert_eq!(holder.on_map(Epoch(7), 20 * SECOND), [], "held already");
     let leases = holder.at(20 * SECOND);
     assert!(
-        leases.held_from(B, Epoch(6)) && !leases.held_from(B, Epoch(5)),
+        leases.holds_lease(B, Epoch(6)) && !leases.holds_lease(B, Epoch(5)),
         "a PG that is behind its OSD's map"
     );
 }
@@ -129,7 +129,7 @@ fn a_booted_osd_waits_for_the_grants_that_it_forgot() {
     let mut granter = LeaseTable::new(SETTINGS, 2, 100 * SECOND);
     assert_eq!(granter.boot_wait_until(), 105 * SECOND + 5_000_000);
     assert_eq!(granter.quiet_at(A), granter.boot_wait_until());
-    granter.proved_fresh(A);
+    granter.skip_boot_wait(A);
     assert_eq!(granter.quiet_at(A), 0);
     assert_eq!(granter.quiet_at(B), granter.boot_wait_until());
     granter.grant(A, &request(1, 1, 0), 101 * SECOND);

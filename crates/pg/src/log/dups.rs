@@ -563,11 +563,11 @@ impl Dups {
             .into_iter()
             .filter(|key| !matches!(key, MetaKey::Record(reqid) if self.retained(*reqid).is_some()))
             .collect();
-        self.settle_all();
+        self.enforce_session_limit();
     }
 
     /// Applies the bound on sessions once all entries are known.
-    pub(super) fn settle_all(&mut self) {
+    pub(super) fn enforce_session_limit(&mut self) {
         let clients: Vec<ClientId> = self.clients.keys().copied().collect();
         for client in clients {
             self.settle(client);

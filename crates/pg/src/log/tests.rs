@@ -58,11 +58,11 @@ fn trimmed_requests_are_still_answered_until_their_client_moves_on() {
     let dup = log.lookup(request(1, 2)).unwrap();
     assert_eq!((dup.version, dup.result), (at(1, 2), entry(at(1, 2), 2, request(1, 2)).result));
 
-    log.note_oldest(ClientId(1), 3, 0);
-    assert_eq!(log.admit(request(1, 2), 0), Admission::Refused);
-    assert!(matches!(log.admit(request(1, 3), 1), Admission::Duplicate(_)));
-    assert!(matches!(log.admit(request(1, 4), 1), Admission::Duplicate(_)));
-    assert_eq!(log.admit(request(1, 5), 1), Admission::Execute);
+    log.update_oldest_tid(ClientId(1), 3, 0);
+    assert_eq!(log.admit(request(1, 2), 0), DupCheck::Refused);
+    assert!(matches!(log.admit(request(1, 3), 1), DupCheck::Duplicate(_)));
+    assert!(matches!(log.admit(request(1, 4), 1), DupCheck::Duplicate(_)));
+    assert_eq!(log.admit(request(1, 5), 1), DupCheck::Execute);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn divergent_entries_take_their_dup_records_along() {
     assert_eq!(removed.iter().map(|e| e.version).collect::<Vec<_>>(), [at(2, 4), at(2, 3)]);
     assert_eq!(log.latest_for_object(&object(1)).unwrap().version, at(1, 1));
     for gone in [request(2, 9), request(1, 3)] {
-        assert_eq!(log.admit(gone, 3), Admission::Execute);
+        assert_eq!(log.admit(gone, 3), DupCheck::Execute);
     }
     log.append(entry(at(3, 3), 1, request(2, 9)));
     assert_eq!(log.lookup(request(2, 9)).unwrap().version, at(3, 3));
@@ -85,28 +85,28 @@ fn expired_sessions_are_refused_never_executed_again() {
     let mut log = log_of(4, DupLimits::default());
     log.trim_to(at(1, 2));
     assert_eq!(log.expire_sessions(1000, 100), [], "the term begins when a session is first looked at");
-    log.note_oldest(ClientId(1), 1, 1050);
+    log.update_oldest_tid(ClientId(1), 1, 1050);
     assert_eq!(log.expire_sessions(1149, 100), []);
     assert_eq!(log.expire_sessions(1150, 100), [ClientId(1)]);
     assert_eq!(log.expire_sessions(9999, 100), [], "expired once");
     assert_eq!(log.retained_dups(), (0, 0));
     assert!(log.is_refused(request(1, 2), 1));
-    assert!(matches!(log.admit(request(1, 4), 1), Admission::Duplicate(_)), "the log still knows");
+    assert!(matches!(log.admit(request(1, 4), 1), DupCheck::Duplicate(_)), "the log still knows");
     log.trim_to(at(1, 4));
     assert!(log.is_refused(request(1, 4), 1));
-    assert_eq!(log.admit(request(1, 5), 0), Admission::Execute);
+    assert_eq!(log.admit(request(1, 5), 0), DupCheck::Execute);
 }
 
 #[test]
 fn a_term_that_begins_anew_is_a_whole_one() {
     let mut log = log_of(4, DupLimits::default());
-    log.note_oldest(ClientId(1), 1, 1000);
+    log.update_oldest_tid(ClientId(1), 1, 1000);
     assert_eq!(log.expire_sessions(1010, 100), []);
     // The client may have been in contact with another OSD in the meantime.
-    log.begin_terms(5000);
+    log.restart_session_terms(5000);
     assert_eq!(log.expire_sessions(5000, 100), []);
     assert_eq!(log.expire_sessions(5099, 100), []);
-    log.note_oldest(ClientId(1), 1, 5050);
+    log.update_oldest_tid(ClientId(1), 1, 5050);
     assert_eq!(log.expire_sessions(5149, 100), [], "it was heard since");
     assert_eq!(log.expire_sessions(5150, 100), [ClientId(1)]);
 }
@@ -133,11 +133,11 @@ fn sessions_expire_as_if_all_were_looked_at_each_time() {
         } else if below(2) == 0
             && let Some(known) = model.get_mut(&client)
         {
-            log.note_oldest(ClientId(client), 0, now);
+            log.update_oldest_tid(ClientId(client), 0, now);
             *known = (Some(now), false);
         }
         if below(200) == 0 {
-            log.begin_terms(now);
+            log.restart_session_terms(now);
             terms_from = now;
         }
         if below(40) == 0 {
@@ -178,12 +178,12 @@ fn idle_clients_are_forgotten_before_others() {
         log.append(entry(at(1, client), 1, request(client, 1)));
     }
     log.trim_to(at(1, 4));
-    log.note_oldest(ClientId(1), 2, 0);
+    log.update_oldest_tid(ClientId(1), 2, 0);
     assert_eq!(log.expire_sessions(0, 100), []);
-    log.note_oldest(ClientId(1), 2, 150);
+    log.update_oldest_tid(ClientId(1), 2, 150);
     assert_eq!(log.expire_sessions(150, 100), [ClientId(2), ClientId(3), ClientId(4)]);
     for (client, admission) in
-        [(1, Admission::Execute), (2, Admission::Refused), (3, Admission::Refused), (4, Admission::Execute)]
+        [(1, DupCheck::Execute), (2, DupCheck::Refused), (3, DupCheck::Refused), (4, DupCheck::Execute)]
     {
         assert_eq!(log.admit(request(client, 2), 1), admission, "client {client}");
     }
@@ -200,9 +200,9 @@ fn forgotten_clients_may_send_anew_but_not_resend() {
     for client in 1..=5 {
         assert!(log.is_refused(request(client, 1), 1), "client {client}");
     }
-    assert_eq!(log.admit(request(2, 2), 0), Admission::Execute);
-    assert_eq!(log.admit(request(2, 2), 1), Admission::Refused, "nobody knows whether it took effect");
-    assert_eq!(log.admit(request(9, 2), 1), Admission::Execute, "never seen here");
+    assert_eq!(log.admit(request(2, 2), 0), DupCheck::Execute);
+    assert_eq!(log.admit(request(2, 2), 1), DupCheck::Refused, "nobody knows whether it took effect");
+    assert_eq!(log.admit(request(9, 2), 1), DupCheck::Execute, "never seen here");
     log.append(entry(at(1, 9), 1, request(2, 2)));
     assert!(log.is_refused(request(2, 1), 1), "what came before stays refused");
     assert_eq!(log.retained_dups().0, 3);
@@ -360,18 +360,18 @@ impl Model {
 
     fn send(&mut self, object: u8, reqid: ReqId, attempt: u32) {
         match self.log.admit(reqid, attempt) {
-            Admission::Execute => {
+            DupCheck::Execute => {
                 assert!(!self.effective.contains_key(&reqid), "{reqid} is executed twice");
                 let made = entry(at(self.interval, self.head().version + 1), object, reqid);
                 self.effective.insert(reqid, made.version);
                 self.entries.push(made.clone());
                 self.log.append(made);
             }
-            Admission::Duplicate(dup) => {
+            DupCheck::Duplicate(dup) => {
                 assert_eq!(Some(&dup.version), self.effective.get(&reqid));
                 assert_eq!(dup.result, entry(dup.version, 0, reqid).result);
             }
-            Admission::Refused => {}
+            DupCheck::Refused => {}
         }
     }
 
@@ -412,7 +412,7 @@ impl Model {
                 let oldest = self.next_tid.get(&client).copied().unwrap_or(1).saturating_sub(back);
                 let entry = self.oldest.entry(client).or_default();
                 *entry = oldest.max(*entry);
-                self.log.note_oldest(ClientId(client), oldest, self.now_ns);
+                self.log.update_oldest_tid(ClientId(client), oldest, self.now_ns);
             }
             Step::Expire => {
                 self.expired |= !self.log.expire_sessions(self.now_ns, 40).is_empty();
@@ -456,9 +456,9 @@ impl Model {
         assert_eq!(log.latest.len(), objects.len(), "the index holds nothing beyond the log");
         for (reqid, version) in &self.effective {
             match log.admit(*reqid, 1) {
-                Admission::Execute => panic!("a resend of {reqid} would be executed again"),
-                Admission::Duplicate(dup) => assert_eq!(dup.version, *version),
-                Admission::Refused => {
+                DupCheck::Execute => panic!("a resend of {reqid} would be executed again"),
+                DupCheck::Duplicate(dup) => assert_eq!(dup.version, *version),
+                DupCheck::Refused => {
                     let passed = self.oldest.get(&reqid.client.0).is_some_and(|oldest| reqid.tid < *oldest);
                     assert!(
                         passed || self.expired || self.limits == SMALL,
@@ -468,7 +468,7 @@ impl Model {
             }
         }
         for (client, next) in &self.next_tid {
-            assert_eq!(log.admit(request(*client, *next), 0), Admission::Execute, "new requests always go");
+            assert_eq!(log.admit(request(*client, *next), 0), DupCheck::Execute, "new requests always go");
         }
         let (count, bytes) = log.retained_dups();
         assert!(count <= self.limits.total && bytes <= self.limits.total_bytes);

@@ -1,9 +1,9 @@
 //! Replication of ordered updates: sending them to the members, logging, trimming and acknowledging them.
 
-use super::{Inflight, MAX_LOG_BYTES, Phase, Primary, Waiter};
-use crate::api::{ClientOp, Command, LeaseView, PeerMsg};
+use super::{Inflight, MAX_LOG_BYTES, Primary, PrimaryPhase, Waiter};
+use crate::api::{ClientOp, LeaseView, PeerMsg, PgCommand};
 use crate::log::LogEntry;
-use crate::pg::{Durable, Pg};
+use crate::pg::{OnCommit, Pg};
 use crate::settings::Mutation;
 use nacre_types::ids::{Eversion, Interval, OsdId};
 use nacre_types::osdmap::Member;
@@ -16,7 +16,7 @@ impl Pg {
         entry: LogEntry,
         mut txn: Transaction,
         op: &ClientOp,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         let version = entry.version;
         let (encoded, log_bytes) = (entry.encode(), entry.size());
@@ -36,14 +36,14 @@ impl Pg {
         let me = self.me.osd;
         let past_cursor = self.settings.breaks(Mutation::ApplyPastCursor);
         for member in self.in_sync().iter().filter(|m| m.osd != me) {
-            out.push(Command::Send { to: member.osd, msg: message(&shared) });
+            out.push(PgCommand::Send { to: member.osd, msg: message(&shared) });
         }
         if let Some(primary) = &mut self.primary {
             for (to, catching_up) in primary.catching_up.iter_mut().filter(|(_, c)| c.follows()) {
-                let applies = catching_up.takes(&entry.object, version, kind) || past_cursor;
+                let applies = catching_up.should_send_op(&entry.object, version, kind) || past_cursor;
                 let logged_only = || Arc::new(Transaction::new(self.id));
                 let msg = if applies { message(&shared) } else { message(&logged_only()) };
-                out.push(Command::Send { to: *to, msg });
+                out.push(PgCommand::Send { to: *to, msg });
             }
             if primary.inflight.is_empty() {
                 (primary.retried_at, primary.progressed_at) = (self.now, self.now);
@@ -54,7 +54,7 @@ impl Pg {
         self.log.append(entry);
         txn.push(TxnOp::LogAppend(vec![(version, encoded)]));
         self.trim(trim_to, &mut txn);
-        self.persist(txn, Durable::Head(version), out);
+        self.persist(txn, OnCommit::Head(version), out);
     }
 
     /// The version to trim the log to; its tail for no trimming.
@@ -72,7 +72,7 @@ impl Pg {
     }
 
     /// Trims a log that is too large for a message, for example one from an earlier release.
-    pub(crate) fn bound_log(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn trim_oversized_log(&mut self, out: &mut Vec<PgCommand>) {
         if self.log.bytes() <= MAX_LOG_BYTES {
             return;
         }
@@ -80,13 +80,13 @@ impl Pg {
         if to > self.log.tail() {
             let mut txn = Transaction::new(self.id);
             self.trim(to, &mut txn);
-            self.persist(txn, Durable::Nothing, out);
+            self.persist(txn, OnCommit::Nothing, out);
         }
     }
 
     /// Whether as many in-sync members are up as the pool's size.
     fn has_all_copies(&self) -> bool {
-        let up = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
+        let up = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.is_member_up(**m)).count();
         up >= self.size()
     }
 
@@ -123,7 +123,7 @@ impl Pg {
         from: OsdId,
         interval: Interval,
         head: Eversion,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         let Some(primary) = &mut self.primary else { return };
         if interval < primary.since || head > self.log.head() {
@@ -135,31 +135,31 @@ impl Pg {
             catching_up.acked = catching_up.acked.max(head);
             catching_up.heard_at = self.now;
         }
-        self.settle(leases, out);
+        self.ack_durable_writes(leases, out);
         self.resume_waiting(leases, out);
     }
 
     /// Whether an outstanding proposal would make `osd` a member.
-    pub(crate) fn proposed(&self, osd: OsdId) -> bool {
-        self.outstanding().any(|m| m.in_sync.iter().any(|m| m.osd == osd))
+    pub(crate) fn is_proposed(&self, osd: OsdId) -> bool {
+        self.outstanding_proposals().any(|m| m.in_sync.iter().any(|m| m.osd == osd))
     }
 
     /// The version up to which updates may be acknowledged: every required member has them (R1), and so has a member that is
     /// about to join. Otherwise that member might never have all acknowledged updates.
     fn agreed(&self) -> Eversion {
         let Some(primary) = &self.primary else { return self.committed_to };
-        let joins = primary.catching_up.values().filter(|c| c.holds_writes(self.now, self.settings.retry_ns));
-        joins.map(|c| c.acked).fold(self.agreed_by_members(), Eversion::min)
+        let joins = primary.catching_up.values().filter(|c| c.delays_acks(self.now, self.settings.retry_ns));
+        joins.map(|c| c.acked).fold(self.durable_on_required(), Eversion::min)
     }
 
     /// The version up to which every required member has the log durable (R1). The log of a member that may not have recorded
     /// the membership does not count (R7).
-    pub(super) fn agreed_by_members(&self) -> Eversion {
+    pub(super) fn durable_on_required(&self) -> Eversion {
         let Some(primary) = &self.primary else { return self.committed_to };
         let below = self.settings.breaks(Mutation::AckBelowMinSize);
         let head = |member: &Member| {
             let replaced = !primary.replaced.is_empty() && primary.replaced.contains(member);
-            let counts = !replaced && !primary.unrecorded.contains(&member.osd);
+            let counts = !replaced && !primary.record_unconfirmed.contains(&member.osd);
             primary.heads.get(&member.osd).copied().filter(|_| counts).unwrap_or_default()
         };
         let counts = |m: &&Member| !below || self.map.as_ref().is_some_and(|map| map.is_up(m.osd));
@@ -182,10 +182,11 @@ impl Pg {
     }
 
     /// Acknowledges the updates that have become durable on all required members.
-    pub(crate) fn settle(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+    pub(crate) fn ack_durable_writes(&mut self, leases: &dyn LeaseView, out: &mut Vec<PgCommand>) {
         let remembered = self.pending.front().is_none_or(|(id, _)| *id > self.record_persist);
         // An update may be durable without its object (R10).
-        let serves = self.primary.as_ref().is_some_and(|p| p.phase == Phase::Active) && !self.mend;
+        let serves =
+            self.primary.as_ref().is_some_and(|p| p.phase == PrimaryPhase::Active) && !self.repair_pending;
         if !remembered || !serves {
             return;
         }
@@ -211,7 +212,7 @@ impl Pg {
             (primary.retried_at, primary.progressed_at) = (self.now, self.now);
             primary.inflight_bytes -= write.log_bytes;
             if held {
-                out.push(Command::Reply { token: write.token });
+                out.push(PgCommand::Reply { token: write.token });
             } else {
                 primary.wait_for_leases([Waiter::Reply(write.token)], self.now);
             }

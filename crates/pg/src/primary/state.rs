@@ -1,6 +1,6 @@
 //! The state that a primary reports for its PG, and what it waits for.
 
-use super::{Phase, Primary};
+use super::{Primary, PrimaryPhase};
 use crate::pg::Pg;
 use nacre_types::stats::pg_state;
 
@@ -9,7 +9,7 @@ impl Pg {
     pub(crate) fn is_clean(&self) -> bool {
         let Some(primary) = &self.primary else { return false };
         let set = self.in_sync();
-        primary.phase == Phase::Active
+        primary.phase == PrimaryPhase::Active
             && primary.catching_up.is_empty()
             && primary.proposals().next().is_none()
             && self.missing.is_empty()
@@ -26,11 +26,11 @@ impl Pg {
 
     pub(crate) fn primary_state(&self, primary: &Primary) -> u64 {
         let set = self.in_sync();
-        let live = set.iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
+        let live = set.iter().filter(|m| m.osd == self.me.osd || self.is_member_up(**m)).count();
         let mut state = match primary.phase {
-            Phase::Active if live >= self.min_size() => pg_state::ACTIVE,
-            Phase::Active | Phase::Peered => pg_state::PEERED,
-            Phase::Peering => pg_state::PEERING,
+            PrimaryPhase::Active if live >= self.min_size() => pg_state::ACTIVE,
+            PrimaryPhase::Active | PrimaryPhase::Peered => pg_state::PEERED,
+            PrimaryPhase::Peering => pg_state::PEERING,
         };
         if self.is_remapped() {
             state |= pg_state::REMAPPED;
@@ -40,7 +40,7 @@ impl Pg {
         }
         if live < self.size() {
             state |= pg_state::UNDERSIZED;
-            if primary.phase != Phase::Peering {
+            if primary.phase != PrimaryPhase::Peering {
                 state |= pg_state::DEGRADED;
             }
         }
@@ -50,14 +50,17 @@ impl Pg {
     pub(crate) fn blocked_by(&self) -> Vec<String> {
         if self.restoring.is_some() {
             let told = |osd| format!("the MapStore was restored: {osd} has not told its highest record");
-            return self.unheard().into_iter().map(told).collect();
+            return self.unanswered_members().into_iter().map(told).collect();
         }
         let Some(primary) = &self.primary else { return Vec::new() };
-        let dead = self.in_sync().iter().filter(|m| m.osd != self.me.osd && !self.member_up(**m));
+        let dead = self.in_sync().iter().filter(|m| m.osd != self.me.osd && !self.is_member_up(**m));
         let mut reasons: Vec<String> =
             dead.map(|m| format!("{} is in the in-sync set but down", m.osd)).collect();
         reasons.extend(
-            primary.lacking.iter().map(|osd| format!("{osd} lacks what it must have as an in-sync member")),
+            primary
+                .lost_copies
+                .iter()
+                .map(|osd| format!("{osd} lacks what it must have as an in-sync member")),
         );
         if self.in_sync().len() < self.min_size() {
             reasons.push(format!(

@@ -1,10 +1,10 @@
 //! Listings for backfill: the objects of both sides with their versions, and their differences.
 
 use super::Backfill;
-use crate::api::{Command, PeerMsg};
-use crate::copy::is_temp;
+use crate::api::{PeerMsg, PgCommand};
 use crate::damage::UNKNOWN;
-use crate::pg::{ListFor, Pg};
+use crate::pg::{ListPurpose, Pg};
+use crate::pg_info::is_temp;
 use nacre_types::ids::{Eversion, Interval, OsdId};
 use nacre_types::object::ObjectId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ impl Pg {
         list: u64,
         mut objects: Vec<(ObjectId, Eversion)>,
         end: bool,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         let last = objects.last().map(|(o, _)| o.clone());
         objects.retain(|(object, _)| !is_temp(object));
@@ -24,17 +24,17 @@ impl Pg {
             objects.extend(last.map(|o| (o, Eversion::default())));
         }
         match self.listings.remove(&list) {
-            Some(ListFor::Scan { to, interval, scan }) if self.follows(to, interval) => {
+            Some(ListPurpose::Scan { to, interval, scan }) if self.follows(to, interval) => {
                 // The interval of the request: the primary may learn of a later one after this member.
-                out.push(Command::Send { to, msg: PeerMsg::ScanReply { interval, scan, objects, end } });
+                out.push(PgCommand::Send { to, msg: PeerMsg::ScanReply { interval, scan, objects, end } });
             }
-            Some(ListFor::Backfill { osd, scan }) => {
+            Some(ListPurpose::Backfill { osd, scan }) => {
                 self.list_missing(&mut objects, end);
                 if let Some(backfill) = self.backfill_of(osd, scan) {
                     backfill.mine = Some((objects, end));
                 }
             }
-            Some(ListFor::Scan { .. }) | None => {}
+            Some(ListPurpose::Scan { .. }) | None => {}
         }
     }
 

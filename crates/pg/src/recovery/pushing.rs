@@ -1,16 +1,16 @@
 //! Transfer of objects, in pieces, to members that catch up.
 
 use super::SILENT_RETRIES;
-use crate::api::{Command, ObjectPiece, PeerMsg, PieceCursor};
+use crate::api::{ObjectPiece, PeerMsg, PgCommand, PieceCursor};
 use crate::log::EntryKind;
-use crate::pg::{Pg, ReadFor};
+use crate::pg::{Pg, ReadPurpose};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, Interval, OsdId};
 use nacre_types::object::ObjectId;
 
 /// A piece of an object in transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum PushStep {
     /// The first one, which may be the whole object.
     First,
     /// A later one, or the first of several after it was sent: writes wait.
@@ -21,11 +21,11 @@ pub(super) enum Piece {
 
 /// An object in transfer.
 #[derive(Clone, Debug)]
-pub(super) struct Pushing {
+pub(super) struct InflightPush {
     /// The current or last read; answers to other reads belong to an attempt that was given up.
     read: u64,
     /// Which piece it is.
-    piece: Piece,
+    piece: PushStep,
     /// The piece that is being read or was sent last.
     pub(super) at: PieceCursor,
     /// The next piece, which is read when the member has stored the previous one.
@@ -34,15 +34,15 @@ pub(super) struct Pushing {
     sent_at: u64,
 }
 
-impl Pushing {
+impl InflightPush {
     /// Whether writes to the object wait for the copy.
     pub(super) fn is_in_pieces(&self) -> bool {
-        self.piece != Piece::First
+        self.piece != PushStep::First
     }
 
     /// Whether the member must answer. This includes the time while an unanswered piece is read again.
     pub(super) fn is_awaited(&self) -> bool {
-        self.next.is_some() || self.piece == Piece::Again
+        self.next.is_some() || self.piece == PushStep::Again
     }
 
     /// Whether the piece, or its answer, counts as lost.
@@ -56,15 +56,15 @@ impl Pg {
         &mut self,
         to: OsdId,
         object: ObjectId,
-        (cursor, piece): (PieceCursor, Piece),
-        out: &mut Vec<Command>,
+        (cursor, piece): (PieceCursor, PushStep),
+        out: &mut Vec<PgCommand>,
     ) {
-        let purpose = ReadFor::Push { to, object: object.clone() };
+        let purpose = ReadPurpose::Push { to, object: object.clone() };
         let at = cursor.clone();
         let read = self.read_object(purpose, object.clone(), cursor, out);
         let sent_at = self.now;
         if let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) {
-            catching_up.pushing.insert(object, Pushing { read, piece, at, next: None, sent_at });
+            catching_up.pushing.insert(object, InflightPush { read, piece, at, next: None, sent_at });
         }
     }
 
@@ -72,11 +72,11 @@ impl Pg {
         &mut self,
         read: u64,
         piece: Result<Option<ObjectPiece>, Errno>,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         match self.reads.remove(&read) {
-            Some(ReadFor::Tail { to }) => self.on_tail_read(to, read, piece, out),
-            Some(ReadFor::Push { to, object }) => self.push(to, read, object, piece, out),
+            Some(ReadPurpose::Tail { to }) => self.on_tail_read(to, read, piece, out),
+            Some(ReadPurpose::Push { to, object }) => self.push(to, read, object, piece, out),
             None => {}
         }
     }
@@ -87,7 +87,7 @@ impl Pg {
         read: u64,
         object: ObjectId,
         piece: Result<Option<ObjectPiece>, Errno>,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         let interval = self.interval();
         // A write may have replaced what was read; the copy must have the newest version.
@@ -101,7 +101,7 @@ impl Pg {
         };
         let pushing = catching_up.pushing.get(&object).filter(|pushing| pushing.read == read);
         let Some((at, which)) = pushing.map(|pushing| (pushing.at.clone(), pushing.piece)) else { return };
-        if which != Piece::Again {
+        if which != PushStep::Again {
             // The read counts as progress, however long the store took. A piece that the member does not answer shows no
             // progress of it.
             catching_up.heard_at = self.now;
@@ -117,24 +117,24 @@ impl Pg {
                 // It is tried again later, unless it is known to be damaged then.
                 catching_up.unreadable.insert(object.clone());
                 if other == Err(Errno::EIO) {
-                    self.note_damaged(&object, out);
+                    self.mark_damaged(&object, out);
                 }
                 return;
             }
         };
         let version = piece.as_ref().map_or(Eversion::default(), |p| p.version);
         if expected.is_some_and(|expected| expected != version) {
-            return self.read_push(to, object, (PieceCursor::default(), Piece::First), out);
+            return self.read_push(to, object, (PieceCursor::default(), PushStep::First), out);
         }
         let next = piece.as_ref().and_then(|p| p.next.clone());
-        out.push(Command::Send {
+        out.push(PgCommand::Send {
             to,
             msg: PeerMsg::Push { interval, object: object.clone(), version, piece },
         });
         match next {
             Some(cursor) => {
-                let piece = if which == Piece::First { Piece::Later } else { which };
-                let waiting = Pushing { read, piece, at, next: Some(cursor), sent_at: self.now };
+                let piece = if which == PushStep::First { PushStep::Later } else { which };
+                let waiting = InflightPush { read, piece, at, next: Some(cursor), sent_at: self.now };
                 catching_up.pushing.insert(object, waiting);
             }
             None => {
@@ -171,7 +171,7 @@ impl Pg {
         from: OsdId,
         interval: Interval,
         object: ObjectId,
-        out: &mut Vec<Command>,
+        out: &mut Vec<PgCommand>,
     ) {
         if !self.reign_includes(interval) {
             return;
@@ -183,7 +183,7 @@ impl Pg {
         let Some(pushing) = catching_up.pushing.get_mut(&object) else { return };
         catching_up.heard_at = now;
         if let Some(cursor) = pushing.next.take() {
-            self.read_push(from, object, (cursor, Piece::Later), out);
+            self.read_push(from, object, (cursor, PushStep::Later), out);
         }
     }
 }

@@ -125,8 +125,8 @@ impl Clients {
                 Request::Append(_) | Request::Delete | Request::Ensure | Request::Fail
             ),
             listing: operation.request == Request::List,
-            vouched: false,
-            resumed: false,
+            dup_check_by_host: false,
+            requeued: false,
         };
         operation.attempt += 1;
         let queue = self.queues.entry(membership.primary).or_default();

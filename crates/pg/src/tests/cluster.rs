@@ -4,9 +4,9 @@ use super::authority::Authority;
 use super::clients::Clients;
 use super::host::{Host, MS, Output};
 use super::store::Store;
-use crate::api::{Event, PeerMsg};
+use crate::api::{PeerMsg, PgEvent};
 use crate::heartbeat::{HbEvent, HbMsg};
-use crate::settings::Settings;
+use crate::settings::PgSettings;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Incarnation, Interval, OsdId, PgId, PoolId};
 use nacre_types::msg::{PgCas, PgCasReply};
@@ -74,7 +74,7 @@ pub enum Action {
 pub struct Cluster {
     pub now: u64,
     pub pg: PgId,
-    pub settings: Arc<Settings>,
+    pub settings: Arc<PgSettings>,
     pub mon: Authority,
     pub hosts: BTreeMap<OsdId, Host>,
     pub disks: BTreeMap<OsdId, (Incarnation, Store)>,
@@ -101,21 +101,21 @@ pub fn osd(n: u32) -> OsdId {
     OsdId(n)
 }
 
-pub fn test_settings() -> Settings {
-    Settings {
+pub fn test_settings() -> PgSettings {
+    PgSettings {
         min_log_entries: 1000,
         max_log_entries: 2000,
         push_bytes: 6,
         scan_objects: 3,
         cas_retry_ns: 50 * MS,
         retry_ns: 100 * MS,
-        ..Settings::default()
+        ..PgSettings::default()
     }
 }
 
 impl Cluster {
     /// Creates a cluster of `osds` OSDs, all up, and one PG that CRUSH wants on the first `size` of them.
-    pub fn new(osds: u32, size: u32, min_size: u32, settings: Settings) -> Cluster {
+    pub fn new(osds: u32, size: u32, min_size: u32, settings: PgSettings) -> Cluster {
         let pg = PgId::new(PoolId(1), 0);
         let up = (0..size).map(OsdId).collect();
         let mut cluster = Cluster {
@@ -300,14 +300,14 @@ impl Cluster {
                 let reply = self.from_mon.get_mut(&id).unwrap().pop_front().unwrap();
                 self.note(|| format!("{id} hears {reply:?}"));
                 let host = self.host(id);
-                host.leases.acts_on(reply.epoch);
-                host.feed(now, Event::Cas(reply));
+                host.leases.advance_acted_epoch(reply.epoch);
+                host.feed(now, PgEvent::Cas(reply));
                 id
             }
             Action::Flush(id) => {
                 let persist = self.host(id).store.flush(1);
                 if let Some(persist) = persist {
-                    self.host(id).feed(now, Event::Committed { persist });
+                    self.host(id).feed(now, PgEvent::Committed { persist });
                 }
                 id
             }
@@ -324,7 +324,7 @@ impl Cluster {
             }
             Action::Wake(id) => {
                 self.host(id).heartbeat(now, HbEvent::Tick);
-                self.host(id).feed(now, Event::Tick);
+                self.host(id).feed(now, PgEvent::Tick);
                 id
             }
             Action::Removed(id) => {
@@ -346,14 +346,14 @@ impl Cluster {
             Wire::Reset { nonce } => {
                 self.known.insert((to, from), nonce);
                 self.note(|| format!("{to} sees a reset by {from}"));
-                self.host(to).feed(now, Event::PeerReset(from));
+                self.host(to).feed(now, PgEvent::PeerReset(from));
             }
             Wire::Peer { to_nonce, msg } => {
                 if self.host(to).nonce != to_nonce {
                     return;
                 }
                 self.note(|| format!("{from} -> {to} {}", brief(&msg)));
-                self.host(to).feed(now, Event::Peer { from, msg });
+                self.host(to).feed(now, PgEvent::Peer { from, msg });
             }
         }
     }

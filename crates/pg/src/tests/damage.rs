@@ -2,9 +2,9 @@
 
 use super::cluster::{Cluster, osd, test_settings};
 use super::host::{MS, Request};
-use crate::api::Refusal;
-use crate::pg::Durable;
-use crate::settings::Settings;
+use crate::api::StoreRefusal;
+use crate::pg::OnCommit;
+use crate::settings::PgSettings;
 use nacre_types::stats::pg_state;
 use nacre_types::txn::{Transaction, TxnOp};
 
@@ -191,7 +191,7 @@ fn an_unfound_object_holds_up_neither_recovery_nor_backfill() {
 
 #[test]
 fn a_member_that_is_filled_learns_of_unfound_objects_that_nobody_has_on_disk() {
-    let settings = Settings { min_log_entries: 4, max_log_entries: 8, ..test_settings() };
+    let settings = PgSettings { min_log_entries: 4, max_log_entries: 8, ..test_settings() };
     let mut c = Cluster::new(2, 2, 1, settings);
     c.run_clean();
     append(&mut c, "a1");
@@ -249,7 +249,7 @@ fn a_rollback_that_the_store_refuses_is_not_done_without_its_removals() {
     c.boot(osd(0));
     let catch_up = |c: &Cluster| {
         let pending = &c.hosts[&osd(0)].pg.pending;
-        let caught = pending.iter().position(|(_, durable)| matches!(durable, Durable::CaughtLog { .. }));
+        let caught = pending.iter().position(|(_, durable)| matches!(durable, OnCommit::CaughtLog { .. }));
         caught.and_then(|at| Some(pending.get(at.checked_sub(1)?)?.0))
     };
     c.run_until("a rollback", |c| catch_up(c).is_some());
@@ -257,5 +257,8 @@ fn a_rollback_that_the_store_refuses_is_not_done_without_its_removals() {
     let mut txn = Transaction::new(c.pg);
     txn.push(TxnOp::Remove(c.clients.object("fresh")));
     let pg = &mut c.host(osd(0)).pg;
-    assert!(!pg.refused(now, id, txn, Refusal::Full, &mut Vec::new()), "the object would be left");
+    assert!(
+        !pg.on_store_refused(now, id, txn, StoreRefusal::Full, &mut Vec::new()),
+        "the object would be left"
+    );
 }

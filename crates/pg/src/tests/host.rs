@@ -1,11 +1,11 @@
 //! One OSD of the toy cluster: a machine, a store, an executor, heartbeats with leases.
 
 use super::store::{Store, VERSION_ATTR, encode_version};
-use crate::api::{ClientOp, Command, Event, Executed, PeerMsg, Refusal};
+use crate::api::{ClientOp, ExecuteReply, PeerMsg, PgCommand, PgEvent, StoreRefusal};
 use crate::heartbeat::{HbCommand, HbEvent, HbMsg, Heartbeat, HeartbeatMap, HeartbeatSettings};
 use crate::lease::{LeaseSettings, LeaseTable};
 use crate::pg::Pg;
-use crate::settings::Settings;
+use crate::settings::PgSettings;
 use bytes::Bytes;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, OsdId, PgId};
@@ -70,7 +70,7 @@ pub struct Host {
     pub member: Member,
     pub nonce: u64,
     pub pg_id: PgId,
-    pub settings: Arc<Settings>,
+    pub settings: Arc<PgSettings>,
     pub pg: Pg,
     pub store: Store,
     pub leases: LeaseTable,
@@ -89,7 +89,7 @@ pub struct Host {
     pub output: Vec<Output>,
     now: u64,
     /// Answers of the store that have not arrived yet.
-    pub answers: VecDeque<Event>,
+    pub answers: VecDeque<PgEvent>,
     pub removals: u32,
 }
 
@@ -102,7 +102,7 @@ impl Host {
         member: Member,
         nonce: u64,
         pg_id: PgId,
-        settings: Arc<Settings>,
+        settings: Arc<PgSettings>,
         store: Store,
         now: u64,
     ) -> Host {
@@ -140,7 +140,7 @@ impl Host {
 
     pub fn client(&mut self, now: u64, op: ClientOp, request: Request) {
         self.ops.insert(op.token, HostOp { op: op.clone(), request, result: None });
-        self.feed(now, Event::Client(op));
+        self.feed(now, PgEvent::Client(op));
     }
 
     pub fn take_map(&mut self, now: u64, map: &Arc<OsdMap>, up: &[OsdId]) {
@@ -153,7 +153,7 @@ impl Host {
         (self.map, self.up) = (Some(map.clone()), up.to_vec());
         let running = map.osds.get(&self.member.osd).is_some_and(|info| info.boot_nonce == self.nonce);
         if running {
-            self.feed(now, Event::Map { map: map.clone(), up: up.to_vec(), unlisted: Arc::from([]) });
+            self.feed(now, PgEvent::Map { map: map.clone(), up: up.to_vec(), unlisted: Arc::from([]) });
         }
     }
 
@@ -172,7 +172,7 @@ impl Host {
             }
         }
         if gained {
-            self.feed(now, Event::Leases);
+            self.feed(now, PgEvent::Leases);
         }
     }
 
@@ -181,13 +181,13 @@ impl Host {
         [self.pg.next_wake(), beat].into_iter().flatten().min()
     }
 
-    pub fn feed(&mut self, now: u64, event: Event) {
+    pub fn feed(&mut self, now: u64, event: PgEvent) {
         self.now = now;
         let mut out = Vec::new();
         self.pg.handle(now, &self.leases.at(now), event, &mut out);
         let mut execution = None;
         for command in out {
-            assert!(execution.is_none() || !matches!(command, Command::Execute { .. }), "two executions");
+            assert!(execution.is_none() || !matches!(command, PgCommand::Execute { .. }), "two executions");
             self.carry_out(command, &mut execution);
         }
         if let Some(event) = execution {
@@ -197,79 +197,79 @@ impl Host {
         assert!(!backfills || self.reserved == Some(true), "a backfill without a slot for backfills");
     }
 
-    fn carry_out(&mut self, command: Command, execution: &mut Option<Event>) {
+    fn carry_out(&mut self, command: PgCommand, execution: &mut Option<PgEvent>) {
         match command {
-            Command::Execute { token, version } => {
+            PgCommand::Execute { token, version } => {
                 let outcome = self.execute(token, version);
-                if !matches!(outcome, Executed::Read) {
+                if !matches!(outcome, ExecuteReply::Read) {
                     self.output.push(Output::Ordered { token, version });
                 }
-                *execution = Some(Event::Executed { token, outcome });
+                *execution = Some(PgEvent::Executed { token, outcome });
             }
-            Command::Persist { id, txn } => self.persist(id, txn, execution),
-            Command::Send { to, msg } => {
+            PgCommand::Persist { id, txn } => self.persist(id, txn, execution),
+            PgCommand::Send { to, msg } => {
                 assert!(to != self.member.osd, "a message to itself: {msg:?}");
                 self.output.push(Output::Peer(to, msg));
             }
-            Command::Reply { token } => {
+            PgCommand::Reply { token } => {
                 let op = self.ops.remove(&token).expect("a reply to an unknown token");
                 let result = op.result.expect("a reply before the execution");
                 self.output.push(Output::Reply { token, result });
             }
-            Command::ReplyDup { token, result, .. } => {
+            PgCommand::ReplyDup { token, result, .. } => {
                 self.ops.remove(&token).expect("a reply to an unknown token");
                 self.output.push(Output::Reply { token, result });
             }
-            Command::Drop { token, .. } => {
+            PgCommand::Drop { token, .. } => {
                 self.ops.remove(&token).expect("dropped an unknown token");
                 self.output.push(Output::Drop { token });
             }
-            Command::Refuse { token, errno } => {
+            PgCommand::Refuse { token, errno } => {
                 self.ops.remove(&token).expect("refused an unknown token");
                 self.output.push(Output::Refuse { token, errno });
             }
-            Command::Forget { token } => drop(self.ops.remove(&token)),
-            Command::Propose(cas) => self.output.push(Output::Propose(cas)),
-            Command::ReadObject { read, object, cursor, max_bytes } => {
+            PgCommand::Forget { token } => drop(self.ops.remove(&token)),
+            PgCommand::Propose(cas) => self.output.push(Output::Propose(cas)),
+            PgCommand::ReadObject { read, object, cursor, max_bytes } => {
                 let piece = if self.store.damaged.contains(&object) {
                     Err(Errno::EIO)
                 } else {
                     Ok(self.store.seen.read(&object, &cursor, max_bytes))
                 };
-                self.answers.push_back(Event::ObjectRead { read, piece });
+                self.answers.push_back(PgEvent::ObjectRead { read, piece });
             }
-            Command::ListObjects { list, from, max } => {
+            PgCommand::ListObjects { list, from, max } => {
                 let (objects, end) = self.store.seen.list(from.as_ref(), max);
-                self.answers.push_back(Event::Listed { list, objects, end });
+                self.answers.push_back(PgEvent::Listed { list, objects, end });
             }
-            Command::Reserve { backfill, .. } => match self.reserved {
+            PgCommand::Reserve { backfill, .. } => match self.reserved {
                 None => {
                     self.reserved = Some(backfill);
-                    self.answers.push_back(Event::Reserved);
+                    self.answers.push_back(PgEvent::Reserved);
                 }
                 // The priority has changed.
                 Some(asked) => assert_eq!(asked, backfill, "asked for another slot besides"),
             },
-            Command::Release => {
+            PgCommand::Release => {
                 assert!(self.reserved.is_some(), "gave back a slot that it does not have");
                 self.reserved = None;
             }
-            Command::ReserveTarget { .. } => {
+            PgCommand::ReserveRemoteBackfill { .. } => {
                 if !self.target && !self.backfill_full {
                     self.target = true;
-                    self.answers.push_back(Event::TargetReserved);
+                    self.answers.push_back(PgEvent::RemoteBackfillReserved);
                 }
             }
-            Command::ReleaseTarget => {
+            PgCommand::ReleaseRemoteBackfill => {
                 // A request that was not granted is withdrawn.
                 self.target = false;
             }
-            Command::Invalidate { .. } => {}
-            Command::RemovePg => self.output.push(Output::RemovePg),
+            PgCommand::Invalidate { .. } => {}
+            PgCommand::RemovePg => self.output.push(Output::RemovePg),
         }
     }
 
-    fn persist(&mut self, id: u64, txn: Transaction, execution: &mut Option<Event>) {
+    fn persist(&mut self, id: u64, txn: Transaction, execution: &mut Option<PgEvent>) {
         let mut replaced = BTreeSet::new();
         let mut is_refused = false;
         for op in &txn.ops {
@@ -287,8 +287,8 @@ impl Host {
             return self.store.queue(id, txn);
         }
         let mut out = Vec::new();
-        let why = if is_refused { Refusal::Damaged } else { Refusal::Full };
-        assert!(self.pg.refused(self.now, id, txn, why, &mut out), "the OSD would end");
+        let why = if is_refused { StoreRefusal::Damaged } else { StoreRefusal::Full };
+        assert!(self.pg.on_store_refused(self.now, id, txn, why, &mut out), "the OSD would end");
         for command in out {
             self.carry_out(command, execution);
         }
@@ -304,11 +304,11 @@ impl Host {
         self.pg = Pg::new(self.pg_id, self.member, self.nonce, self.settings.clone());
         if let Some(map) = self.map.clone() {
             let up = self.up.clone();
-            self.feed(now, Event::Map { map, up, unlisted: Arc::from([]) });
+            self.feed(now, PgEvent::Map { map, up, unlisted: Arc::from([]) });
         }
     }
 
-    fn execute(&mut self, token: u64, version: Eversion) -> Executed {
+    fn execute(&mut self, token: u64, version: Eversion) -> ExecuteReply {
         let op = self.ops.get_mut(&token).expect("execution of an unknown token");
         let object = &op.op.object;
         // Only the store needs the rest of the block that is appended to.
@@ -317,7 +317,7 @@ impl Host {
         if op.request != Request::List && (needs || self.pg.lacks(object)) {
             let removal = (op.request == Request::Delete).then(Bytes::new);
             op.result.clone_from(&removal);
-            return Executed::Damaged { removal };
+            return ExecuteReply::Damaged { removal };
         }
         let object = self.store.seen.objects.get(&op.op.object);
         let prior = object.map_or(Eversion::default(), |o| o.version());
@@ -327,17 +327,17 @@ impl Host {
         let (result, delete) = match op.request {
             Request::Read => {
                 op.result = Some(Bytes::copy_from_slice(data));
-                return Executed::Read;
+                return ExecuteReply::Read;
             }
             Request::List => {
                 op.result = Some(Bytes::new());
-                return Executed::Read;
+                return ExecuteReply::Read;
             }
             Request::Delete => {
                 if object.is_none() {
                     let result = Bytes::from_static(b"absent");
                     op.result = Some(result.clone());
-                    return Executed::Failed { result };
+                    return ExecuteReply::Failed { result };
                 }
                 txn.push(TxnOp::Remove(oid));
                 (Bytes::new(), true)
@@ -345,13 +345,13 @@ impl Host {
             Request::Fail => {
                 let result = Bytes::from(vec![b'x'; 60 << 10]);
                 op.result = Some(result.clone());
-                return Executed::Failed { result };
+                return ExecuteReply::Failed { result };
             }
             Request::Ensure => {
                 if object.is_some() {
                     let result = Bytes::from_static(b"there");
                     op.result = Some(result.clone());
-                    return Executed::Unchanged { result };
+                    return ExecuteReply::Unchanged { result };
                 }
                 let attrs = vec![(VERSION_ATTR.to_owned(), encode_version(version))];
                 txn.push(TxnOp::Touch(oid.clone()));
@@ -375,6 +375,6 @@ impl Host {
             }
         };
         op.result = Some(result.clone());
-        Executed::Write { txn, delete, prior, user_version: version.version, mtime_ns: 0, result }
+        ExecuteReply::Write { txn, delete, prior, user_version: version.version, mtime_ns: 0, result }
     }
 }

@@ -7,9 +7,9 @@ mod waiting;
 
 use super::cluster::{Action, Cluster, Wire, osd, test_settings};
 use super::host::{MS, Request, TERM};
-use crate::api::{Event, PeerMsg};
+use crate::api::{PeerMsg, PgEvent};
 use crate::log::{EntryKind, LogEntry};
-use crate::settings::Settings;
+use crate::settings::PgSettings;
 use bytes::Bytes;
 use nacre_types::ids::{ClientId, Eversion, ReqId};
 use nacre_types::stats::pg_state;
@@ -470,11 +470,11 @@ fn a_resend_is_answered_not_executed() {
 #[test]
 fn a_client_heard_by_another_primary_was_not_silent() {
     let term = 60_000 * MS;
-    let mut c = Cluster::new(3, 3, 2, Settings { session_expiry_ns: term, ..test_settings() });
+    let mut c = Cluster::new(3, 3, 2, PgSettings { session_expiry_ns: term, ..test_settings() });
     c.run_clean();
     let expired_at = |c: &mut Cluster, id| {
         let now = c.now;
-        c.host(id).feed(now, Event::Tick);
+        c.host(id).feed(now, PgEvent::Tick);
         c.collect(id);
         c.hosts[&id].pg.reached().sessions_expired
     };
@@ -554,10 +554,10 @@ fn an_update_by_a_former_process_of_the_primary_is_not_taken() {
     let query = |boot_nonce| PeerMsg::Query { interval, round: 99, versions_after: None, boot_nonce };
     let replica = c.host(osd(1));
     for msg in [rep_op(nonce + 1), query(nonce + 1), rep_op(nonce + 1)] {
-        replica.feed(now, Event::Peer { from: osd(0), msg });
+        replica.feed(now, PgEvent::Peer { from: osd(0), msg });
         assert_eq!(replica.pg.head(), head);
     }
-    replica.feed(now, Event::Peer { from: osd(0), msg: rep_op(nonce) });
+    replica.feed(now, PgEvent::Peer { from: osd(0), msg: rep_op(nonce) });
     assert_eq!(replica.pg.head(), version);
 }
 

@@ -2,7 +2,7 @@
 
 use super::cluster::{Action, Cluster, Rng, test_settings};
 use super::host::{Host, MS, Request};
-use crate::settings::Settings;
+use crate::settings::PgSettings;
 use nacre_types::osdmap::Member;
 
 /// The parameters of a history.
@@ -53,7 +53,7 @@ impl History {
         });
         let shape = Shape { damages: damages.clone().chance(40), ..shape(&mut rng) };
         let settings =
-            Settings { min_log_entries: shape.log, max_log_entries: shape.log + 4, ..test_settings() };
+            PgSettings { min_log_entries: shape.log, max_log_entries: shape.log + 4, ..test_settings() };
         let cluster = Cluster::new(shape.osds, shape.size, shape.min_size, settings);
         let unlucky = rng.below(12);
         History { rng, shape, cluster, unlucky }

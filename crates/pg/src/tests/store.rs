@@ -154,9 +154,9 @@ impl Store {
     }
 
     /// The durable records of a copy; `None` if there is no copy.
-    pub fn copy(&self) -> Option<crate::copy::Loaded> {
+    pub fn copy(&self) -> Option<crate::pg_info::LoadedCopy> {
         let meta: Vec<_> = self.durable.meta.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-        crate::copy::load(&meta).ok()
+        crate::pg_info::load(&meta).ok()
     }
 
     /// Makes the oldest `count` transactions durable. Returns the last one's id.

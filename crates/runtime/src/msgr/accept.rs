@@ -5,10 +5,10 @@ use super::connect::{exchange_banners, read_record, record, set_socket_options, 
 use super::link::{self, DisconnectReason, reset_from_cause};
 use super::{MessengerInner, Policy, nanos};
 use nacre_common::auth::Peer;
-use nacre_common::auth::handshake::{Refusal, Transport, banner, decode, encode, respond};
+use nacre_common::auth::handshake::{AuthRefusal, TransportKeys, banner, decode, encode, respond};
 use nacre_common::error::{Error, Result};
-use nacre_session::incoming::{Admission, Incoming, Input, Standing, Step};
-use nacre_session::{Cause, Confirm, Loss, Outcome, Ready};
+use nacre_session::incoming::{Incoming, IncomingEvent, IncomingStep, SessionAdmission, SessionStatus};
+use nacre_session::{Confirm, EndCause, Ready, SessionOutcome, SocketLoss};
 use nacre_types::ids::EntityKind;
 use parking_lot::Mutex;
 use std::cmp::Reverse;
@@ -31,7 +31,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// A socket on which a peer returns to its session, to be passed to the session's lane.
 pub(super) struct ResumedSocket {
     stream: std::net::TcpStream,
-    transport: Transport,
+    transport: TransportKeys,
     confirm: Confirm,
     /// The peer with its current rights.
     peer: Peer,
@@ -44,8 +44,8 @@ pub(crate) struct IncomingSession {
 }
 
 impl IncomingSession {
-    fn standing(&self) -> Standing {
-        Standing { is_over: self.attach.is_closed(), has_heard: self.conn.received.has_heard() }
+    fn standing(&self) -> SessionStatus {
+        SessionStatus { is_over: self.attach.is_closed(), has_heard: self.conn.received.has_heard() }
     }
 }
 
@@ -262,7 +262,7 @@ async fn authenticate(
     addr: SocketAddr,
     who: &mut String,
     slot: &HandshakeSlot,
-) -> Result<(TcpStream, Transport, Peer, Confirm)> {
+) -> Result<(TcpStream, TransportKeys, Peer, Confirm)> {
     let broken = |e: std::io::Error| Error::Unreachable { peer: addr, refused: false, reason: e.to_string() };
     let mut stream = TcpStream::from_std(stream).map_err(broken)?;
     set_socket_options(inner, &stream).map_err(broken)?;
@@ -284,7 +284,7 @@ async fn authenticate(
         Ok(answer) => answer,
         Err(error) => {
             // The refusal is only a courtesy; a peer that does not read it is refused as well.
-            let _ = write_record(&mut stream, record::REFUSED, &encode(&Refusal::of(&error))).await;
+            let _ = write_record(&mut stream, record::REFUSED, &encode(&AuthRefusal::of(&error))).await;
             let _ = stream.shutdown().await;
             return Err(error);
         }
@@ -303,7 +303,7 @@ async fn admit(
     lane: usize,
     addr: SocketAddr,
     mut stream: TcpStream,
-    transport: Transport,
+    transport: TransportKeys,
     peer: Peer,
     confirm: Confirm,
 ) -> Result<()> {
@@ -318,7 +318,7 @@ async fn admit(
         inner.register(|id| ConnInner::new(id, inner.clone(), lane, confirm.policy, false, addr, Some(peer)))
     };
     if confirm.policy == Policy::Lossy {
-        send_ready(&mut stream, &transport, Ready { outcome: Outcome::New, in_seq: 0 }).await?;
+        send_ready(&mut stream, &transport, Ready { outcome: SessionOutcome::New, in_seq: 0 }).await?;
         let conn = make(peer);
         run_lossy(&conn, stream, &transport).await;
         inner.unregister(&conn);
@@ -332,20 +332,20 @@ async fn admit(
             let mut sessions = inner.sessions.lock();
             match sessions.admit(&entity, &peer.caps, &confirm, |session| session.standing()) {
                 // The session has not yet taken the last socket: this one is dropped, and the peer tries again.
-                Admission::Resume(session) => {
+                SessionAdmission::Resume(session) => {
                     return session
                         .attach
                         .try_send(attach)
                         .map_err(|_| Error::Busy("session is being resumed".into()));
                 }
-                Admission::Begin => {
+                SessionAdmission::Begin => {
                     let (sender, receiver) = mpsc::channel(1);
                     let rights = peer.caps.clone();
                     let session = Arc::new(IncomingSession { conn: make(peer), attach: sender });
                     sessions.insert(entity.clone(), rights, &confirm, Arc::clone(&session));
                     break (session, receiver);
                 }
-                Admission::Supersede(earlier) => earlier,
+                SessionAdmission::Supersede(earlier) => earlier,
             }
         };
         earlier.iter().for_each(|session| session.conn.supersede());
@@ -361,7 +361,7 @@ async fn admit(
     Ok(())
 }
 
-async fn send_ready(stream: &mut TcpStream, transport: &Transport, ready: Ready) -> Result<()> {
+async fn send_ready(stream: &mut TcpStream, transport: &TransportKeys, ready: Ready) -> Result<()> {
     let mut sealed = Vec::new();
     transport.seal(0, &encode(&ready), &mut sealed)?;
     write_record(stream, record::READY, &sealed)
@@ -369,15 +369,15 @@ async fn send_ready(stream: &mut TcpStream, transport: &Transport, ready: Ready)
         .map_err(|e| Error::Io { what: "answer a connecting peer".into(), source: Arc::new(e) })
 }
 
-async fn run_lossy(conn: &Arc<ConnInner>, stream: TcpStream, transport: &Transport) {
+async fn run_lossy(conn: &Arc<ConnInner>, stream: TcpStream, transport: &TransportKeys) {
     let dispatcher = &conn.messenger.lanes[conn.lane].dispatcher;
     let handle = Conn(conn.clone());
     dispatcher.on_accept(&handle);
     let (cause, error) = match link::run(conn, stream, transport, None).await {
         DisconnectReason::LocalClosed | DisconnectReason::Stopped | DisconnectReason::Replaced(_) => return,
-        DisconnectReason::PeerClosed => (Cause::PeerClosed, Error::Closed),
-        DisconnectReason::Idle => (Cause::Idle, Error::Closed),
-        DisconnectReason::Fault(error) => (Cause::Failed, error),
+        DisconnectReason::PeerClosed => (EndCause::PeerClosed, Error::Closed),
+        DisconnectReason::Idle => (EndCause::Idle, Error::Closed),
+        DisconnectReason::Fault(error) => (EndCause::Failed, error),
     };
     conn.queue.lock().closing = true;
     if !conn.closed.load(Ordering::Acquire) {
@@ -395,18 +395,18 @@ async fn run_session(
     let dispatcher = &inner.lanes[conn.lane].dispatcher;
     let handle = Conn(conn.clone());
     let mut session = Incoming::new(nanos(inner.limits.session_timeout));
-    let (mut input, mut next) = (Input::Attached(first.confirm), Some(first));
+    let (mut input, mut next) = (IncomingEvent::Attached(first.confirm), Some(first));
     let cause = loop {
         let step = session.turn(inner.now(), input, &mut conn.queue.lock(), &conn.received);
         let (ready, first) = match step {
-            Step::Run { ready, first } => (ready, first),
-            Step::Over(cause) => break cause,
-            Step::Wait => {
+            IncomingStep::Run { ready, first } => (ready, first),
+            IncomingStep::Over(cause) => break cause,
+            IncomingStep::Wait => {
                 input = tokio::select! {
                     biased;
                     () = conn.stopped(StopLevel::Close) => stopped(conn),
-                    Some(attach) = sockets.recv() => Input::Attached(next.insert(attach).confirm),
-                    () = inner.sleep_until(session.next_wake()) => Input::Wake,
+                    Some(attach) = sockets.recv() => IncomingEvent::Attached(next.insert(attach).confirm),
+                    () = inner.sleep_until(session.next_wake()) => IncomingEvent::Wake,
                 };
                 continue;
             }
@@ -417,17 +417,17 @@ async fn run_session(
             dispatcher.on_accept(&handle);
         }
         input = match answer(inner, attach.stream, &attach.transport, ready).await {
-            None => Input::Lost(Loss::Fault),
+            None => IncomingEvent::Lost(SocketLoss::Fault),
             Some(stream) => match link::run(conn, stream, &attach.transport, Some(&mut sockets)).await {
                 DisconnectReason::Stopped => stopped(conn),
-                DisconnectReason::Replaced(attach) => Input::Attached(next.insert(*attach).confirm),
+                DisconnectReason::Replaced(attach) => IncomingEvent::Attached(next.insert(*attach).confirm),
                 end => {
                     if let DisconnectReason::Fault(error) = &end
                         && !conn.closed.load(Ordering::Acquire)
                     {
                         dispatcher.on_fault(&handle, error);
                     }
-                    Input::Lost(end.loss())
+                    IncomingEvent::Lost(end.loss())
                 }
             },
         };
@@ -445,7 +445,7 @@ async fn run_session(
 async fn answer(
     inner: &MessengerInner,
     stream: std::net::TcpStream,
-    transport: &Transport,
+    transport: &TransportKeys,
     ready: Ready,
 ) -> Option<TcpStream> {
     let mut stream = TcpStream::from_std(stream).ok()?;
@@ -454,6 +454,6 @@ async fn answer(
     matches!(sent, Ok(Ok(()))).then_some(stream)
 }
 
-fn stopped(conn: &ConnInner) -> Input {
-    Input::Stopped { superseded: *conn.stop.borrow() == StopLevel::Superseded }
+fn stopped(conn: &ConnInner) -> IncomingEvent {
+    IncomingEvent::Stopped { superseded: *conn.stop.borrow() == StopLevel::Superseded }
 }

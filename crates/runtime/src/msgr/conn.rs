@@ -5,8 +5,8 @@ use arc_swap::ArcSwapOption;
 use nacre_common::auth::Peer;
 use nacre_common::conn::{ConnRef, Connection};
 use nacre_common::error::{Error, Result};
-use nacre_session::queue::{OutFrame, Queue, header_of};
-use nacre_session::receive::{Received, TooLong};
+use nacre_session::queue::{OutFrame, SendQueue, header_of};
+use nacre_session::receive::{FrameTooLong, ReceiveState};
 use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::{Encoded, Message};
 use nacre_types::payload::{self, Payload};
@@ -50,13 +50,13 @@ pub(crate) struct ConnInner {
     /// This side's address, once an outgoing connection has one.
     pub(super) local: OnceLock<IpAddr>,
     pub(super) peer: ArcSwapOption<Peer>,
-    pub(super) queue: Mutex<Queue>,
+    pub(super) queue: Mutex<SendQueue>,
     /// Wakes the writer.
     pub(super) wake: Notify,
     /// Wakes senders that wait for room.
     pub(super) room: Notify,
     /// The messages dispatched.
-    pub(super) received: Received,
+    pub(super) received: ReceiveState,
     /// Closed on this side: nothing is dispatched any more.
     pub(super) closed: AtomicBool,
     pub(super) stop: watch::Sender<StopLevel>,
@@ -76,8 +76,8 @@ impl ConnInner {
     ) -> ConnInner {
         // Daemons have few sessions, and never with strangers.
         let queue = match policy {
-            Policy::Lossy => Queue::counted(Arc::clone(&messenger.out_bytes)),
-            Policy::Lossless => Queue::default(),
+            Policy::Lossy => SendQueue::with_total(Arc::clone(&messenger.out_bytes)),
+            Policy::Lossless => SendQueue::default(),
         };
         ConnInner {
             id,
@@ -91,7 +91,7 @@ impl ConnInner {
             queue: Mutex::new(queue),
             wake: Notify::new(),
             room: Notify::new(),
-            received: Received::default(),
+            received: ReceiveState::default(),
             closed: AtomicBool::new(false),
             stop: watch::Sender::new(StopLevel::Run),
             phase: watch::Sender::new(ConnState::Connecting),
@@ -187,7 +187,7 @@ impl ConnInner {
     fn frame(&self, kind: u16, meta: Vec<u8>, data: Vec<Payload>) -> Result<OutFrame> {
         let data_bytes: u64 = data.iter().map(|part| part.len() as u64).sum();
         let checked = self.messenger.limits.frame.check(meta.len() as u64, data_bytes);
-        checked.map_err(|TooLong { bytes, limit }| Error::TooBig { bytes, limit })?;
+        checked.map_err(|FrameTooLong { bytes, limit }| Error::TooBig { bytes, limit })?;
         let crc = self.messenger.crc_data.load(Ordering::Relaxed);
         Ok(OutFrame { header: header_of(kind, &meta, &data, crc), meta, data })
     }

@@ -5,11 +5,12 @@ use super::link::{self, DisconnectReason, reset_from_cause};
 use super::{ConnectTarget, MessengerInner, Reset, nanos};
 use nacre_common::auth::Peer;
 use nacre_common::auth::handshake::{
-    BANNER_BYTES, Initiator, MAX_RECORD_BYTES, Refusal, Transport, banner, check_banner, decode, encode,
+    AuthRefusal, BANNER_BYTES, Initiator, MAX_RECORD_BYTES, TransportKeys, banner, check_banner, decode,
+    encode,
 };
 use nacre_common::error::{Error, Result};
-use nacre_session::outgoing::{Backoff, Input, Outgoing, Step};
-use nacre_session::{Cause, Confirm, Loss, Ready};
+use nacre_session::outgoing::{Backoff, Outgoing, OutgoingEvent, OutgoingStep};
+use nacre_session::{Confirm, EndCause, Ready, SocketLoss};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ pub(super) async fn read_record(stream: &mut TcpStream, expected: u8, peer: Sock
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await.map_err(unreachable(peer))?;
     match head[0] {
-        record::REFUSED => Err(decode::<Refusal>("refusal", &body)?.into_error()),
+        record::REFUSED => Err(decode::<AuthRefusal>("refusal", &body)?.into_error()),
         kind if kind == expected => Ok(body),
         kind => Err(protocol(format!("sent handshake record {kind} where {expected} was due"))),
     }
@@ -113,16 +114,16 @@ async fn drive(conn: &Arc<ConnInner>, target: &ConnectTarget) -> Result<(), (Err
     let cookie = u64::from_le_bytes(cookie);
     let mut session = Outgoing::new(inner.identity.nonce, target.policy, cookie, backoff(inner));
     let mut turn = |input| {
-        if input == Input::Lost(Loss::Fault) {
+        if input == OutgoingEvent::Lost(SocketLoss::Fault) {
             session.backoff = backoff(inner);
         }
         let step = session.turn(inner.now(), input, &mut conn.queue.lock(), &conn.received);
         (step, session.next_wake(), session.failures())
     };
-    let (mut input, mut error) = (Input::Wake, Error::Closed);
+    let (mut input, mut error) = (OutgoingEvent::Wake, Error::Closed);
     loop {
         let (step, next_wake, failures) = turn(input);
-        if input == Input::Lost(Loss::Fault) && !matches!(step, Step::Over(_)) {
+        if input == OutgoingEvent::Lost(SocketLoss::Fault) && !matches!(step, OutgoingStep::Over(_)) {
             tracing::debug!(peer = %target.addr, %error, failures, "connection lost, will reconnect");
             if conn.closed.load(Ordering::Acquire) {
                 return Ok(());
@@ -130,16 +131,16 @@ async fn drive(conn: &Arc<ConnInner>, target: &ConnectTarget) -> Result<(), (Err
             inner.lanes[conn.lane].dispatcher.on_fault(&Conn(conn.clone()), &error);
         }
         let confirm = match step {
-            Step::Connect(confirm) => confirm,
-            Step::Over(None) => return Ok(()),
-            Step::Over(Some(Cause::Failed)) => return Err((error.clone(), Reset::Failed(error))),
-            Step::Over(Some(cause)) => return Err((Error::Closed, reset_from_cause(cause, error))),
-            Step::Wait | Step::Run { .. } => {
+            OutgoingStep::Connect(confirm) => confirm,
+            OutgoingStep::Over(None) => return Ok(()),
+            OutgoingStep::Over(Some(EndCause::Failed)) => return Err((error.clone(), Reset::Failed(error))),
+            OutgoingStep::Over(Some(cause)) => return Err((Error::Closed, reset_from_cause(cause, error))),
+            OutgoingStep::Wait | OutgoingStep::Run { .. } => {
                 tokio::select! {
                     () = conn.stopped(StopLevel::Close) => return Ok(()),
                     () = inner.sleep_until(next_wake) => {}
                 }
-                input = Input::Wake;
+                input = OutgoingEvent::Wake;
                 continue;
             }
         };
@@ -151,13 +152,13 @@ async fn drive(conn: &Arc<ConnInner>, target: &ConnectTarget) -> Result<(), (Err
         };
         let attempt =
             attempt.unwrap_or_else(|_| Err(Error::TimedOut(format!("connecting to {}", target.addr))));
-        input = Input::Lost(Loss::Fault);
+        input = OutgoingEvent::Lost(SocketLoss::Fault);
         match attempt {
             Ok((stream, transport, ready)) => {
-                let restarted = turn(Input::Ready(ready)).0 == Step::Run { restarted: true };
+                let restarted = turn(OutgoingEvent::Ready(ready)).0 == OutgoingStep::Run { restarted: true };
                 announce(conn, restarted);
                 let end = link::run(conn, stream, &transport, None).await;
-                input = Input::Lost(end.loss());
+                input = OutgoingEvent::Lost(end.loss());
                 if let DisconnectReason::Fault(fault) = end {
                     error = fault;
                 }
@@ -197,7 +198,7 @@ async fn establish(
     conn: &Arc<ConnInner>,
     target: &ConnectTarget,
     confirm: &Confirm,
-) -> Result<(TcpStream, Transport, Ready)> {
+) -> Result<(TcpStream, TransportKeys, Ready)> {
     let inner = &conn.messenger;
     let addr = target.addr;
     let credential = target.credentials.credential()?;

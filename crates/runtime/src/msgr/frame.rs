@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use nacre_common::error::{Error, Result};
 use nacre_common::throttle::Permit;
-use nacre_session::wire::Header;
+use nacre_session::wire::FrameHeader;
 use nacre_types::msg::Message;
 use nacre_types::payload::{self, Payload};
 
@@ -19,7 +19,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    pub(super) fn new(header: &Header, meta: Bytes, data: Payload, permit: Option<Permit>) -> Frame {
+    pub(super) fn new(header: &FrameHeader, meta: Bytes, data: Payload, permit: Option<Permit>) -> Frame {
         let wire_bytes = header.wire_bytes() as usize;
         Frame { kind: header.kind, seq: header.seq, wire_bytes, meta, data, permit }
     }

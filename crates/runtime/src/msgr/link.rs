@@ -5,16 +5,16 @@ use super::conn::{Conn, ConnInner, ConnState, StopLevel};
 use super::frame::Frame;
 use super::{Dispatcher, Policy, Reset, nanos};
 use bytes::BufMut;
-use nacre_common::auth::handshake::Transport;
+use nacre_common::auth::handshake::TransportKeys;
 use nacre_common::error::{Error, Result};
 use nacre_common::options::kinds::ConnMode;
 use nacre_common::throttle::{Permit, Throttle};
-use nacre_session::body::Body;
-use nacre_session::keepalive::{Activity, Beat, Keepalive};
-use nacre_session::queue::{Batch, Queue};
-use nacre_session::receive::{Arrival, Reader, memory_bytes};
-use nacre_session::wire::{HEADER_BYTES, Header};
-use nacre_session::{Cause, Loss, Rules};
+use nacre_session::body::FrameBody;
+use nacre_session::keepalive::{Activity, Keepalive, KeepaliveAction};
+use nacre_session::queue::{SendQueue, WriteBatch};
+use nacre_session::receive::{FrameAction, FrameReader, memory_bytes};
+use nacre_session::wire::{FrameHeader, HEADER_BYTES};
+use nacre_session::{EndCause, Rules, SocketLoss};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,31 +48,31 @@ pub(super) enum DisconnectReason {
 
 impl DisconnectReason {
     /// The consequence for the session.
-    pub(super) fn loss(&self) -> Loss {
+    pub(super) fn loss(&self) -> SocketLoss {
         match self {
-            DisconnectReason::PeerClosed => Loss::PeerClosed,
-            DisconnectReason::LocalClosed | DisconnectReason::Stopped => Loss::LocalClosed,
-            DisconnectReason::Idle => Loss::Idle,
-            DisconnectReason::Replaced(_) | DisconnectReason::Fault(_) => Loss::Fault,
+            DisconnectReason::PeerClosed => SocketLoss::PeerClosed,
+            DisconnectReason::LocalClosed | DisconnectReason::Stopped => SocketLoss::LocalClosed,
+            DisconnectReason::Idle => SocketLoss::Idle,
+            DisconnectReason::Replaced(_) | DisconnectReason::Fault(_) => SocketLoss::Fault,
         }
     }
 }
 
 /// The reset to report to the connection's owner. `error` is the last error of the socket.
-pub(super) fn reset_from_cause(cause: Cause, error: Error) -> Reset {
+pub(super) fn reset_from_cause(cause: EndCause, error: Error) -> Reset {
     match cause {
-        Cause::PeerClosed => Reset::PeerClosed,
-        Cause::PeerRestarted => Reset::PeerRestarted,
-        Cause::Failed => Reset::Failed(error),
-        Cause::Idle => Reset::Idle,
-        Cause::Lapsed => Reset::Lapsed,
+        EndCause::PeerClosed => Reset::PeerClosed,
+        EndCause::PeerRestarted => Reset::PeerRestarted,
+        EndCause::Failed => Reset::Failed(error),
+        EndCause::Idle => Reset::Idle,
+        EndCause::Lapsed => Reset::Lapsed,
     }
 }
 
 /// The state that the three parts of a link share.
 struct Link<'a> {
     conn: &'a Arc<ConnInner>,
-    transport: &'a Transport,
+    transport: &'a TransportKeys,
     secure: bool,
     /// Whether data arrived since the last check of the keepalive.
     heard: AtomicBool,
@@ -86,7 +86,7 @@ struct Link<'a> {
 pub(super) async fn run(
     conn: &Arc<ConnInner>,
     mut stream: TcpStream,
-    transport: &Transport,
+    transport: &TransportKeys,
     replacements: Option<&mut mpsc::Receiver<ResumedSocket>>,
 ) -> DisconnectReason {
     let secure = transport.mode == ConnMode::Secure;
@@ -146,7 +146,7 @@ impl Link<'_> {
         DisconnectReason::Fault(Error::Protocol { peer: self.conn.addr, reason: reason.into() })
     }
 
-    fn wake_writer(&self, ask: impl FnOnce(&mut Queue)) {
+    fn wake_writer(&self, ask: impl FnOnce(&mut SendQueue)) {
         let idle = {
             let mut queue = self.conn.queue.lock();
             ask(&mut queue);
@@ -172,7 +172,7 @@ impl Link<'_> {
         let kind = kind.ok_or_else(|| self.protocol("is not authenticated"))?;
         let throttle = conn.messenger.throttle(kind);
         let counters = &conn.messenger.counters;
-        let mut reader = Reader::new(conn.policy, conn.messenger.limits.frame, Rules::default());
+        let mut reader = FrameReader::new(conn.policy, conn.messenger.limits.frame, Rules::default());
         loop {
             let header = self.read_header(source).await?;
             if let Some(ack) = reader.new_ack(&header)
@@ -180,21 +180,21 @@ impl Link<'_> {
             {
                 conn.room.notify_waiters();
             }
-            let arrival = reader.judge(&header, &conn.received).map_err(|e| self.protocol(e))?;
+            let arrival = reader.classify(&header, &conn.received).map_err(|e| self.protocol(e))?;
             match arrival {
-                Arrival::Nothing => continue,
-                Arrival::Keepalive => {
+                FrameAction::Nothing => continue,
+                FrameAction::Keepalive => {
                     self.wake_writer(|queue| queue.ask_keepalive(true));
                     continue;
                 }
-                Arrival::Close => return Ok(DisconnectReason::PeerClosed),
-                Arrival::Next | Arrival::Duplicate => {}
+                FrameAction::Close => return Ok(DisconnectReason::PeerClosed),
+                FrameAction::Next | FrameAction::Duplicate => {}
             }
             let permit = self.permit(throttle, memory_bytes(&header)).await;
-            let mut body = Body::new(&header);
+            let mut body = FrameBody::new(&header);
             source.read_body(&mut body, &self.heard).await.map_err(|e| self.fault(e))?;
             let (meta, data) = body.finish(&header).map_err(|e| self.protocol(e))?;
-            if arrival == Arrival::Duplicate {
+            if arrival == FrameAction::Duplicate {
                 counters.duplicates.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
@@ -206,12 +206,12 @@ impl Link<'_> {
                 dispatcher.on_message(&handle, Frame::new(&header, meta, data, Some(permit)));
             }
             if reader.is_ack_due(&header, &conn.received) {
-                self.wake_writer(Queue::ask_ack);
+                self.wake_writer(SendQueue::ask_ack);
             }
         }
     }
 
-    async fn read_header(&self, source: &mut Source<'_>) -> Result<Header, DisconnectReason> {
+    async fn read_header(&self, source: &mut Source<'_>) -> Result<FrameHeader, DisconnectReason> {
         if source.available() < HEADER_BYTES {
             // Messages from handlers are sent before more is read.
             if source.more_expected() {
@@ -222,7 +222,7 @@ impl Link<'_> {
                 self.heard.store(true, Ordering::Relaxed);
             }
         }
-        let header = Header::decode(source.header()).map_err(|e| self.protocol(e))?;
+        let header = FrameHeader::decode(source.header()).map_err(|e| self.protocol(e))?;
         source.consume(HEADER_BYTES);
         Ok(header)
     }
@@ -242,7 +242,7 @@ impl Link<'_> {
     async fn write(&self, mut half: WriteHalf<'_>) -> DisconnectReason {
         let conn = self.conn;
         let lossless = conn.policy == Policy::Lossless;
-        let mut batch = Batch::default();
+        let mut batch = WriteBatch::default();
         let mut sealer = self.secure.then(|| Sealer::new(self.transport));
         loop {
             let ack = conn.received.last();
@@ -261,7 +261,7 @@ impl Link<'_> {
                 conn.wake.notified().await;
                 continue;
             }
-            conn.received.tell(ack);
+            conn.received.mark_acked(ack);
             let written = match &mut sealer {
                 None => write_plain(&mut half, &mut batch).await,
                 Some(sealer) => sealer.write(&mut half, &batch).await,
@@ -315,13 +315,13 @@ impl Link<'_> {
             };
             let idle_timeout = (!lossless).then(|| nanos(inner.config.get().ms.ms_connection_idle_timeout));
             match keepalive.turn(inner.now(), activity, idle_timeout) {
-                Beat::Silent => {
+                KeepaliveAction::Silent => {
                     let what = format!("a sign of life of {}", conn.addr);
                     return DisconnectReason::Fault(Error::TimedOut(what));
                 }
-                Beat::Idle => return DisconnectReason::Idle,
-                Beat::Ask { ack: false, keepalive: false } => {}
-                Beat::Ask { ack, keepalive } => self.wake_writer(|queue| {
+                KeepaliveAction::Idle => return DisconnectReason::Idle,
+                KeepaliveAction::Ask { ack: false, keepalive: false } => {}
+                KeepaliveAction::Ask { ack, keepalive } => self.wake_writer(|queue| {
                     if ack {
                         queue.ask_ack();
                     }
@@ -334,9 +334,9 @@ impl Link<'_> {
     }
 }
 
-async fn write_plain(half: &mut WriteHalf<'_>, batch: &mut Batch) -> io::Result<()> {
+async fn write_plain(half: &mut WriteHalf<'_>, batch: &mut WriteBatch) -> io::Result<()> {
     loop {
-        let mut slices = Batch::no_slices();
+        let mut slices = WriteBatch::no_slices();
         let filled = batch.slices(&mut slices);
         if filled == 0 {
             return Ok(());
@@ -351,7 +351,7 @@ async fn write_plain(half: &mut WriteHalf<'_>, batch: &mut Batch) -> io::Result<
 
 /// Divides the outgoing stream into sealed records: `length u16 le | ciphertext`.
 struct Sealer<'a> {
-    transport: &'a Transport,
+    transport: &'a TransportKeys,
     nonce: u64,
     plain: Vec<u8>,
     out: Vec<u8>,
@@ -361,7 +361,7 @@ struct Sealer<'a> {
 const FIRST_RECORD: u64 = 1;
 
 impl<'a> Sealer<'a> {
-    fn new(transport: &'a Transport) -> Sealer<'a> {
+    fn new(transport: &'a TransportKeys) -> Sealer<'a> {
         Sealer { transport, nonce: FIRST_RECORD, plain: Vec::with_capacity(PLAIN_BYTES), out: Vec::new() }
     }
 
@@ -376,7 +376,7 @@ impl<'a> Sealer<'a> {
         Ok(())
     }
 
-    async fn write(&mut self, half: &mut WriteHalf<'_>, batch: &Batch) -> io::Result<()> {
+    async fn write(&mut self, half: &mut WriteHalf<'_>, batch: &WriteBatch) -> io::Result<()> {
         for chunk in batch.chunks(PLAIN_BYTES) {
             let mut rest = chunk;
             while !rest.is_empty() {
@@ -409,7 +409,7 @@ struct Source<'a> {
 }
 
 struct Opener<'a> {
-    transport: &'a Transport,
+    transport: &'a TransportKeys,
     nonce: u64,
     sealed: Vec<u8>,
     start: usize,
@@ -417,7 +417,7 @@ struct Opener<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn new(half: ReadHalf<'a>, secure: Option<&'a Transport>) -> Source<'a> {
+    fn new(half: ReadHalf<'a>, secure: Option<&'a TransportKeys>) -> Source<'a> {
         let room = if secure.is_some() { READ_BUFFER_BYTES + PLAIN_BYTES } else { READ_BUFFER_BYTES };
         let opener = secure.map(|transport| Opener {
             transport,
@@ -477,7 +477,7 @@ impl<'a> Source<'a> {
     }
 
     /// Reads a frame's body into its final place.
-    async fn read_body(&mut self, body: &mut Body, heard: &AtomicBool) -> io::Result<()> {
+    async fn read_body(&mut self, body: &mut FrameBody, heard: &AtomicBool) -> io::Result<()> {
         loop {
             self.start += body.fill(&self.buffer[self.start..self.end]);
             let Some((buffer, missing)) = body.next_buffer() else { return Ok(()) };

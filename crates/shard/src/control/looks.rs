@@ -4,7 +4,7 @@
 //! following the map, and after the lease term the PGs of all its shards would stop answering. So control continues with its
 //! last knowledge.
 
-use crate::progress::Progress;
+use crate::progress::ShardActivity;
 use crate::shard::{Shard, ShardCell};
 use nacre_types::ids::OsdId;
 use nacre_types::stats::{PgStats, SlowOps};
@@ -17,7 +17,7 @@ const WAIT: Duration = Duration::from_millis(20);
 
 /// The last knowledge of one shard.
 #[derive(Clone, Debug, Default)]
-struct Look {
+struct ProbedShard {
     neighbours: BTreeSet<OsdId>,
     pgs: usize,
     slow: SlowOps,
@@ -28,16 +28,16 @@ struct Look {
 }
 
 /// See the module's documentation.
-pub(super) struct Looks {
+pub(super) struct ShardProbe {
     cells: Arc<Vec<ShardCell>>,
-    looks: Vec<Look>,
+    looks: Vec<ProbedShard>,
     patience: Duration,
 }
 
-impl Looks {
-    pub(super) fn new(cells: Arc<Vec<ShardCell>>) -> Looks {
-        let looks = vec![Look::default(); cells.len()];
-        Looks { cells, looks, patience: WAIT }
+impl ShardProbe {
+    pub(super) fn new(cells: Arc<Vec<ShardCell>>) -> ShardProbe {
+        let looks = vec![ProbedShard::default(); cells.len()];
+        ShardProbe { cells, looks, patience: WAIT }
     }
 
     /// Sets how long it waits for the end of a turn.
@@ -55,7 +55,7 @@ impl Looks {
         self.note(|at, shard, _| f(at, shard));
     }
 
-    fn note(&mut self, mut f: impl FnMut(usize, &mut Shard, &mut Look)) {
+    fn note(&mut self, mut f: impl FnMut(usize, &mut Shard, &mut ProbedShard)) {
         for (at, (cell, look)) in self.cells.iter().zip(&mut self.looks).enumerate() {
             let wait = if look.busy { Duration::ZERO } else { self.patience };
             look.busy = cell.try_with(wait, |shard| f(at, shard, look)).is_none();
@@ -63,7 +63,7 @@ impl Looks {
     }
 
     /// Adds the OSDs that share a PG with this one to `into`.
-    pub(super) fn neighbours(&mut self, into: &mut BTreeSet<OsdId>) {
+    pub(super) fn pg_peers(&mut self, into: &mut BTreeSet<OsdId>) {
         self.note(|_, shard, look| {
             look.neighbours.clear();
             shard.neighbours(&mut look.neighbours);
@@ -72,7 +72,7 @@ impl Looks {
     }
 
     /// Looks for slow ops. A shard whose turn lasts at least `complaint_ns` has at least one, which it can't report.
-    pub(super) fn watch(&mut self, now_ns: u64, progress: &Progress, complaint_ns: u64) {
+    pub(super) fn watch(&mut self, now_ns: u64, progress: &ShardActivity, complaint_ns: u64) {
         self.note(|_, shard, look| look.slow = shard.tracker().slow(now_ns));
         for (at, look) in self.looks.iter_mut().enumerate().filter(|(_, look)| look.busy) {
             let since_ns = progress.turn_since_ns(at).unwrap_or(now_ns);

@@ -1,7 +1,7 @@
 //! Slow ops: warnings in the log and the cluster log, and the count for health (SLOW_OPS).
 
 use super::Control;
-use crate::tracker::Clocks;
+use crate::tracker::ClockReading;
 use nacre_types::ids::PgId;
 use nacre_types::msg::LogAppend;
 use nacre_types::stats::SlowOps;
@@ -19,7 +19,7 @@ impl Control {
         if slow.count == 0 {
             return slow;
         }
-        let clocks = Clocks { now_ns, wall_ns: self.shared.world.wall_ns() };
+        let clocks = ClockReading { now_ns, wall_ns: self.shared.world.wall_ns() };
         let mut complained = false;
         let metrics = &self.shared.metrics;
         self.looks.ask(|at, shard| {

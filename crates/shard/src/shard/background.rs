@@ -2,15 +2,15 @@
 //!
 //! It is done in pieces of bounded size, one per turn of the shard's task, so that clients' requests are handled in between.
 
-use super::{Shard, Sums};
-use nacre_exec::{ObjectContext, pieces};
+use super::{Shard, SumsTracker};
+use nacre_exec::{ObjectContext, pg_scan};
 use nacre_objectstore::StoreError;
-use nacre_pg::{Event, PieceCursor};
+use nacre_pg::{PgEvent, PieceCursor};
 use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
 
 /// A piece of work, or the rest of one.
-pub(super) enum Work {
+pub(super) enum BackgroundWork {
     /// Read part of an object for recovery.
     Read { slot: u32, read: u64, object: ObjectId, cursor: PieceCursor, max_bytes: usize },
     /// List objects with their versions.
@@ -23,33 +23,33 @@ pub(super) enum Work {
 
 impl Shard {
     /// Does the next piece of work.
-    pub(super) fn work(&mut self) {
+    pub(super) fn run_background(&mut self) {
         match self.background.pop_front() {
             None => {}
-            Some(Work::Read { slot, read, object, cursor, max_bytes }) => {
+            Some(BackgroundWork::Read { slot, read, object, cursor, max_bytes }) => {
                 let Some(hosted) = self.slots[slot as usize].as_ref() else { return };
-                let piece = pieces::read_piece(&*self.shared.store, hosted.pg, &object, &cursor, max_bytes);
+                let piece = pg_scan::read_piece(&*self.shared.store, hosted.pg, &object, &cursor, max_bytes);
                 if let Ok(Some(piece)) = &piece {
                     self.metrics.recovery_bytes.add(piece.data.len() as u64);
                     self.metrics.recovery_ops.add(u64::from(piece.next.is_none()));
                 }
                 let piece = piece.map_err(|error| {
                     tracing::error!(%object, %error, "can't read an object for recovery");
-                    pieces::read_errno(&error)
+                    pg_scan::read_errno(&error)
                 });
-                self.feed(slot, Event::ObjectRead { read, piece });
+                self.feed(slot, PgEvent::ObjectRead { read, piece });
             }
-            Some(Work::List { slot, list, from, max }) => {
+            Some(BackgroundWork::List { slot, list, from, max }) => {
                 let Some(hosted) = self.slots[slot as usize].as_ref() else { return };
-                match pieces::list_versions(&*self.shared.store, hosted.pg, from.as_ref(), max) {
-                    Ok((objects, end)) => self.feed(slot, Event::Listed { list, objects, end }),
+                match pg_scan::list_versions(&*self.shared.store, hosted.pg, from.as_ref(), max) {
+                    Ok((objects, end)) => self.feed(slot, PgEvent::Listed { list, objects, end }),
                     Err(error) => {
                         self.shared.store_failed(&format!("{}: listing objects", hosted.pg), &error);
                     }
                 }
             }
-            Some(Work::Sums { slot }) => self.count_some(slot),
-            Some(Work::Remove { pg }) => self.remove_some(pg),
+            Some(BackgroundWork::Sums { slot }) => self.count_some(slot),
+            Some(BackgroundWork::Remove { pg }) => self.remove_some(pg),
         }
     }
 
@@ -65,26 +65,26 @@ impl Shard {
                 cache.note(object, context);
             }
         };
-        match pieces::count(&*self.shared.store, pg, hosted.sums.position(), &mut note) {
+        match pg_scan::count(&*self.shared.store, pg, hosted.sums.position(), &mut note) {
             Ok((delta, position)) => {
                 let more = position.is_some();
                 hosted.sums.counted(&delta, position);
                 if more {
-                    self.background.push_back(Work::Sums { slot });
+                    self.background.push_back(BackgroundWork::Sums { slot });
                 } else {
                     self.shared.report.notify_one();
                 }
             }
             Err(error) => {
                 tracing::error!(%pg, %error, "counting objects failed");
-                hosted.sums = Sums::default();
+                hosted.sums = SumsTracker::default();
             }
         }
     }
 
     fn remove_some(&mut self, pg: PgId) {
         match self.remove_step(pg) {
-            Ok(false) => self.background.push_back(Work::Remove { pg }),
+            Ok(false) => self.background.push_back(BackgroundWork::Remove { pg }),
             Ok(true) => {
                 tracing::info!(%pg, "the PG's copy is removed");
                 self.removed(pg);
@@ -96,7 +96,7 @@ impl Shard {
     /// Removes some objects, or finally the collection. Returns whether the removal is complete.
     fn remove_step(&self, pg: PgId) -> Result<bool, StoreError> {
         let store = &*self.shared.store;
-        let Some(txn) = pieces::removal(store, pg)? else { return Ok(true) };
+        let Some(txn) = pg_scan::removal_step(store, pg)? else { return Ok(true) };
         store.queue_transaction(&txn, None)?;
         Ok(!store.collection_exists(pg)?)
     }

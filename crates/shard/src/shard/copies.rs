@@ -11,9 +11,9 @@
 //! (`session::is_ordered`).
 
 use super::Shard;
-use super::ops::{Admission, Outcome, Passed, answer, send_back};
-use crate::copy::{CopyRoom, Fetched, HeldCopy, is_copy_read};
-use crate::session::Arrival;
+use super::ops::{AdmittedRequest, OpOutcome, RequestAdmission, answer, send_back};
+use crate::copy::{AdmittedCopy, CopyThrottle, FetchedSource, is_copy_read};
+use crate::session::IncomingRequest;
 use crate::world::Observation;
 use nacre_common::throttle::Permit;
 use nacre_types::errno::Errno;
@@ -25,14 +25,14 @@ use std::collections::BTreeMap;
 struct Copying {
     _share: Permit,
     /// Requests that wait for it, in order.
-    waiting: Vec<(Arrival, Permit)>,
+    waiting: Vec<(IncomingRequest, Permit)>,
 }
 
 /// Objects that are being replaced by copies.
 #[derive(Default)]
-pub(super) struct Copies(BTreeMap<ObjectId, Copying>);
+pub(super) struct PendingCopies(BTreeMap<ObjectId, Copying>);
 
-impl Copies {
+impl PendingCopies {
     /// Whether there are any.
     pub(super) fn is_any(&self) -> bool {
         !self.0.is_empty()
@@ -41,12 +41,12 @@ impl Copies {
 
 impl Shard {
     /// Holds a request that copies, or that waits for a copy of its object; returns any other.
-    pub(super) fn hold_for_copy(
+    pub(super) fn wait_for_copy(
         &mut self,
-        arrival: Arrival,
-        passed: Passed,
+        arrival: IncomingRequest,
+        passed: AdmittedRequest,
         copies: bool,
-    ) -> Option<Arrival> {
+    ) -> Option<IncomingRequest> {
         let object = &arrival.request.object;
         // A copy of an object that is being copied reads the previous contents: otherwise two objects that copy each other
         // would wait forever.
@@ -72,13 +72,13 @@ impl Shard {
     }
 
     /// Handles the source of a request's copy: the request continues, and so do those that waited for it.
-    pub(super) fn on_fetched(&mut self, arrival: Arrival, fetched: Fetched) {
+    pub(super) fn on_fetched(&mut self, arrival: IncomingRequest, fetched: FetchedSource) {
         let copying = self.copies.0.remove(&arrival.request.object);
         if let Some(map) = self.map.clone() {
             match self.admit(&map, &arrival.request, &arrival.conn) {
-                Admission::Pass { passed, .. } if self.executes(passed.slot) => {
+                RequestAdmission::Pass { passed, .. } if self.executes(passed.slot) => {
                     let room = self.copy_room(&arrival.request, true);
-                    match HeldCopy::new(fetched.copy, &room.bytes) {
+                    match AdmittedCopy::new(fetched.copy, &room.bytes) {
                         Some(copy) => self.start(arrival, passed, Some(copy)),
                         None => {
                             self.shared.world.observe(Observation::SentBack);
@@ -86,8 +86,8 @@ impl Shard {
                         }
                     }
                 }
-                Admission::Answer(errno) => refuse(&arrival, errno, map.epoch),
-                Admission::Pass { .. } | Admission::Backoff => self.send_back_copy(&arrival),
+                RequestAdmission::Answer(errno) => refuse(&arrival, errno, map.epoch),
+                RequestAdmission::Pass { .. } | RequestAdmission::Backoff => self.send_back_copy(&arrival),
             }
         }
         for (arrival, share) in copying.map(|copying| copying.waiting).unwrap_or_default() {
@@ -97,23 +97,23 @@ impl Shard {
     }
 
     /// The room for a request that copies (`copies`), or that waits for a copy of its object.
-    fn copy_room(&self, request: &OsdRequest, copies: bool) -> &CopyRoom {
-        if copies && request.is_of_tier() { &self.shared.flushes } else { &self.shared.copies }
+    fn copy_room(&self, request: &OsdRequest, copies: bool) -> &CopyThrottle {
+        if copies && request.is_tier_request() { &self.shared.flushes } else { &self.shared.copies }
     }
 
     fn executes(&self, slot: u32) -> bool {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
-        hosted.is_some_and(|hosted| hosted.machine.executes())
+        hosted.is_some_and(|hosted| hosted.machine.can_execute())
     }
 
-    fn send_back_copy(&self, arrival: &Arrival) {
+    fn send_back_copy(&self, arrival: &IncomingRequest) {
         self.metrics.op_backoffs.inc();
         let epoch = self.map.as_ref().map_or(arrival.request.epoch, |map| map.epoch);
         send_back(&arrival.conn, &arrival.request, epoch);
     }
 }
 
-fn refuse(arrival: &Arrival, errno: Errno, epoch: nacre_types::ids::Epoch) {
-    let outcome = Outcome { result: errno.negated(), ..Outcome::default() };
+fn refuse(arrival: &IncomingRequest, errno: Errno, epoch: nacre_types::ids::Epoch) {
+    let outcome = OpOutcome { result: errno.negated(), ..OpOutcome::default() };
     answer(&arrival.conn, &arrival.request, epoch, outcome);
 }

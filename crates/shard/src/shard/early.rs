@@ -6,7 +6,7 @@
 
 use super::Shard;
 use super::ops::send_back;
-use crate::session::{Arrival, Session};
+use crate::session::{IncomingRequest, Session};
 use crate::world::Observation;
 use nacre_common::{conn::ConnRef, throttle::Permit};
 use nacre_types::ids::Epoch;
@@ -23,10 +23,10 @@ const CONNECTIONS: usize = 4;
 
 /// The requests of one shard that wait for a map, oldest first.
 #[derive(Default)]
-pub(super) struct EarlyRequests(VecDeque<Held>);
+pub(super) struct WaitingForMap(VecDeque<HeldRequest>);
 
-struct Held {
-    arrival: Arrival,
+struct HeldRequest {
+    arrival: IncomingRequest,
     until_ns: u64,
     share: Share,
 }
@@ -40,12 +40,12 @@ struct Share {
 impl Drop for Share {
     fn drop(&mut self) {
         if let Some(session) = self.conn.context::<Session>() {
-            session.early.fetch_sub(1, Ordering::Relaxed);
+            session.waiting_for_map.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-impl EarlyRequests {
+impl WaitingForMap {
     /// The number of waiting requests.
     pub(super) fn len(&self) -> usize {
         self.0.len()
@@ -64,7 +64,7 @@ impl EarlyRequests {
 
 impl Shard {
     /// Holds a request until this OSD has its map, or sends it back.
-    pub(super) fn hold_for_map(&mut self, arrival: Arrival) {
+    pub(super) fn wait_for_map(&mut self, arrival: IncomingRequest) {
         self.ask_for_map(arrival.request.epoch);
         let mut share = self.share_for(&arrival);
         if share.is_none() {
@@ -78,20 +78,20 @@ impl Shard {
         };
         if self.early.0.is_empty() {
             // The shard's task must learn the new deadline.
-            self.inbox.nudge();
+            self.inbox.wake_task();
         }
-        self.early.0.push_back(Held { arrival, until_ns: self.now_ns + MAX_WAIT_NS, share });
+        self.early.0.push_back(HeldRequest { arrival, until_ns: self.now_ns + MAX_WAIT_NS, share });
     }
 
-    fn share_for(&self, arrival: &Arrival) -> Option<Share> {
+    fn share_for(&self, arrival: &IncomingRequest) -> Option<Share> {
         let session = arrival.conn.context::<Session>()?;
         let most = (self.shared.settings.max_waiting_inactive / CONNECTIONS).max(1);
         let increment = |count: usize| (count < most).then_some(count + 1);
-        session.early.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment).ok()?;
+        session.waiting_for_map.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment).ok()?;
         match self.shared.early.try_take(arrival.request.payload_bytes() as u64) {
             Some(permit) => Some(Share { conn: arrival.conn.clone(), _permit: permit }),
             None => {
-                session.early.fetch_sub(1, Ordering::Relaxed);
+                session.waiting_for_map.fetch_sub(1, Ordering::Relaxed);
                 None
             }
         }
@@ -110,7 +110,7 @@ impl Shard {
     }
 
     /// Continues with the requests that waited for the map of `epoch` or an earlier one.
-    pub(super) fn resume_early(&mut self, epoch: Epoch) {
+    pub(super) fn resume_waiting_for_map(&mut self, epoch: Epoch) {
         self.early.drop_over();
         for held in std::mem::take(&mut self.early.0) {
             if held.arrival.request.epoch > epoch {
@@ -123,7 +123,7 @@ impl Shard {
     }
 
     /// Sends back the requests that have reached their time limit.
-    pub(super) fn due_early(&mut self) {
+    pub(super) fn expire_waiting_for_map(&mut self) {
         while let Some(held) = self.early.0.pop_front_if(|held| held.until_ns <= self.now_ns) {
             if !held.arrival.conn.is_over() {
                 self.metrics.op_backoffs.inc();

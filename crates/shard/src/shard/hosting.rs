@@ -1,13 +1,13 @@
 //! The PGs that a shard hosts: maps, loading from the store, peers' first messages, removal.
 
-use super::background::Work;
-use super::sums::Sums;
-use super::tier::Role;
+use super::background::BackgroundWork;
+use super::sums::SumsTracker;
+use super::tier::TierRole;
 use super::{Hosted, LOG_PAGE, LoadError, REMOVING_KEY, Shard};
 use crate::inbox::UpMap;
 use bytes::Bytes;
 use nacre_objectstore::StoreError;
-use nacre_pg::{Event, Pg, PgEnvelope};
+use nacre_pg::{Pg, PgEnvelope, PgEvent};
 use nacre_types::ids::{Epoch, Eversion, Interval, OsdId, PgId};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::stats::IoCounters;
@@ -22,7 +22,7 @@ impl Shard {
         (self.map, self.up, self.unlisted) = (Some(Arc::clone(&map)), Arc::clone(&up), unlisted);
         for slot in 0..self.slots.len() as u32 {
             if self.slots[slot as usize].is_some() {
-                self.feed_map(slot, &map, &up);
+                self.advance_map(slot, &map, &up);
             }
         }
         let whoami = self.shared.whoami;
@@ -35,17 +35,17 @@ impl Shard {
             })
             .collect();
         for pg in wanted {
-            self.host(pg);
+            self.host_pg(pg);
         }
         self.end_blocklisted(&map);
-        self.resume_early(map.epoch);
+        self.resume_waiting_for_map(map.epoch);
     }
 
-    pub(super) fn feed_map(&mut self, slot: u32, map: &Arc<OsdMap>, up: &UpMap) {
+    pub(super) fn advance_map(&mut self, slot: u32, map: &Arc<OsdMap>, up: &UpMap) {
         let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
         let interval = map.interval(hosted.pg);
         let overlay_before = hosted.role.as_ref().map(|role| role.overlay_epoch);
-        hosted.role = Role::of(map, hosted.pg.pool);
+        hosted.role = TierRole::of(map, hosted.pg.pool);
         if hosted.role.is_some() {
             self.shared.report.notify_one();
         }
@@ -66,18 +66,18 @@ impl Shard {
         }
         let Some(hosted) = self.slots[slot as usize].as_ref() else { return };
         let up = up.get(&hosted.pg).cloned().unwrap_or_default();
-        self.feed(slot, Event::Map { map: Arc::clone(map), up, unlisted: Arc::clone(&self.unlisted) });
-        self.settle_cache(slot);
+        self.feed(slot, PgEvent::Map { map: Arc::clone(map), up, unlisted: Arc::clone(&self.unlisted) });
+        self.update_cache_state(slot);
     }
 
     /// Starts to host a PG that the store does not have; `None` while its old copy is being removed.
-    pub(super) fn host(&mut self, pg: PgId) -> Option<u32> {
+    pub(super) fn host_pg(&mut self, pg: PgId) -> Option<u32> {
         if self.removing.contains_key(&pg) {
             return None;
         }
         let shared = &self.shared;
         let machine = Pg::new(pg, shared.me, shared.boot_nonce, Arc::clone(&shared.settings));
-        Some(self.take_in(pg, machine))
+        Some(self.register_pg(pg, machine))
     }
 
     /// Loads and hosts a PG that the store has.
@@ -86,7 +86,7 @@ impl Shard {
         let meta = shared.store.collection_meta(pg)?;
         if meta.iter().any(|(name, _)| name == REMOVING_KEY) {
             self.removing.insert(pg, ());
-            self.background.push_back(Work::Remove { pg });
+            self.background.push_back(BackgroundWork::Remove { pg });
             return Ok(());
         }
         let mut log = Vec::new();
@@ -104,11 +104,11 @@ impl Shard {
             }
         }
         let machine = Pg::load(pg, shared.me, shared.boot_nonce, Arc::clone(&shared.settings), &meta, log)?;
-        self.take_in(pg, machine);
+        self.register_pg(pg, machine);
         Ok(())
     }
 
-    pub(super) fn take_in(&mut self, pg: PgId, machine: Pg) -> u32 {
+    pub(super) fn register_pg(&mut self, pg: PgId, machine: Pg) -> u32 {
         let slot = self.slots.len() as u32;
         let generation = self.next_generation;
         self.next_generation += 1;
@@ -120,7 +120,7 @@ impl Shard {
             tick_ns: u64::MAX,
             active: false,
             committed: None,
-            sums: Sums::default(),
+            sums: SumsTracker::default(),
             io: IoCounters::default(),
             reported: None,
             report_seq: 0,
@@ -131,7 +131,7 @@ impl Shard {
         self.by_pg.insert(pg, slot);
         if let Some(map) = self.map.clone() {
             let up = Arc::clone(&self.up);
-            self.feed_map(slot, &map, &up);
+            self.advance_map(slot, &map, &up);
         }
         slot
     }
@@ -140,7 +140,7 @@ impl Shard {
     pub fn on_peer(&mut self, from: OsdId, envelope: PgEnvelope) {
         self.metrics.subop.inc();
         let PgEnvelope { pg, space_bytes, msg } = envelope;
-        self.space.heard(from, space_bytes);
+        self.space.set_available(from, space_bytes);
         tracing::trace!(%pg, %from, ?msg, "from a peer");
         let slot = match self.by_pg.get(&pg) {
             Some(slot) => *slot,
@@ -150,13 +150,13 @@ impl Shard {
                     .map
                     .as_ref()
                     .is_some_and(|map| map.pools.get(&pg.pool).is_some_and(|pool| pg.seed < pool.pg_num));
-                match known.then(|| self.host(pg)).flatten() {
+                match known.then(|| self.host_pg(pg)).flatten() {
                     Some(slot) => slot,
                     None => return,
                 }
             }
         };
-        self.feed(slot, Event::Peer { from, msg });
+        self.feed(slot, PgEvent::Peer { from, msg });
     }
 
     pub(super) fn invalidate(&mut self, slot: u32, object: Option<&nacre_types::ObjectId>) {
@@ -191,8 +191,8 @@ impl Shard {
             Err(error) => self.shared.store_failed(&format!("{}: beginning its removal", hosted.pg), &error),
         }
         self.removing.insert(hosted.pg, ());
-        self.background.push_back(Work::Remove { pg: hosted.pg });
-        self.inbox.nudge();
+        self.background.push_back(BackgroundWork::Remove { pg: hosted.pg });
+        self.inbox.wake_task();
         self.shared.report.notify_one();
     }
 
@@ -202,7 +202,7 @@ impl Shard {
         let whoami = self.shared.whoami;
         let wanted = self.up.get(&pg).is_some_and(|up| up.contains(&whoami));
         if wanted && !self.by_pg.contains_key(&pg) {
-            self.host(pg);
+            self.host_pg(pg);
         }
     }
 }

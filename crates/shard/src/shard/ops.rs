@@ -1,20 +1,20 @@
 //! Clients' requests from arrival to reply.
 
-use super::space::{Fit, MemberSpace};
-use super::tier::{Gate, Own, TierState};
+use super::space::{MemberSpace, SpaceCheck};
+use super::tier::{CacheResult, InternalChange, TierOpState};
 use super::{Hosted, Shard};
 use crate::access;
-use crate::copy::HeldCopy;
-use crate::session::{Arrival, Session, is_ordered};
+use crate::copy::AdmittedCopy;
+use crate::session::{IncomingRequest, Session, is_ordered};
 use crate::tracker::{OpHandle, Stage};
 use crate::world::Observation;
 use bytes::Bytes;
 use nacre_common::error::Error;
 use nacre_common::{conn::ConnRef, throttle::Permit};
-use nacre_exec::{self as exec, Effect, Environment, ObjectContext, Origin, SumsDelta};
+use nacre_exec::{self as exec, ExecEnv, ObjectContext, OpEffect, Origin, SumsDelta};
 use nacre_objectstore::{ObjectStore, StoreError};
 use nacre_pg::log::MAX_DUP_RESULT_BYTES;
-use nacre_pg::{ClientOp, DropReason, Event, Executed, Mutation};
+use nacre_pg::{ClientOp, DropReason, ExecuteReply, Mutation, PgEvent};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, Eversion, Interval, OsdId, PgId, ReqId};
 use nacre_types::msg::{Message, OsdBackoff, OsdReply, OsdRequest};
@@ -32,7 +32,7 @@ const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// The contents of a reply without its addressee; kept with the log for resends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Outcome {
+pub(super) struct OpOutcome {
     pub(super) result: i32,
     pub(super) user_version: u64,
     /// Empty if all are successes without output. The number of results is that of the request's ops.
@@ -53,21 +53,21 @@ pub(super) struct InflightOp {
     pub(super) writes: bool,
     /// The bytes that are counted as in flight to the members, and these members.
     charged: Option<(u64, Vec<OsdId>)>,
-    pub(super) effects: Vec<Effect>,
-    copy: Option<HeldCopy>,
-    pub(super) outcome: Option<Outcome>,
+    pub(super) effects: Vec<OpEffect>,
+    copy: Option<AdmittedCopy>,
+    pub(super) outcome: Option<OpOutcome>,
     /// The state of the request in a cache tier.
-    pub(super) tier: TierState,
+    pub(super) tier: TierOpState,
     /// The version of its change.
     wrote: Option<Eversion>,
 }
 
-impl Outcome {
+impl OpOutcome {
     /// Decodes a recorded outcome.
-    pub(super) fn recorded(reqid: &ReqId, result: &Bytes) -> Outcome {
+    pub(super) fn recorded(reqid: &ReqId, result: &Bytes) -> OpOutcome {
         postcard::from_bytes(result).unwrap_or_else(|error| {
             tracing::error!(%reqid, %error, "a recorded reply is corrupt");
-            Outcome { result: Errno::EIO.negated(), ..Outcome::default() }
+            OpOutcome { result: Errno::EIO.negated(), ..OpOutcome::default() }
         })
     }
 }
@@ -96,7 +96,7 @@ impl InflightOp {
             effects: Vec::new(),
             copy: None,
             outcome: None,
-            tier: TierState::default(),
+            tier: TierOpState::default(),
             wrote: None,
         }
     }
@@ -109,9 +109,9 @@ impl InflightOp {
     }
 
     /// The copy that replaces its object.
-    fn copied(&self) -> Option<&HeldCopy> {
+    fn copied(&self) -> Option<&AdmittedCopy> {
         match &self.tier.own {
-            Some(Own::Promote { copy, .. }) => Some(copy),
+            Some(InternalChange::Promote { copy, .. }) => Some(copy),
             _ => self.copy.as_ref(),
         }
     }
@@ -172,39 +172,44 @@ impl Ops {
 
 impl Shard {
     /// Handles a client's request.
-    pub fn on_request(&mut self, arrival: Arrival) {
+    pub fn on_request(&mut self, arrival: IncomingRequest) {
         let Some(map) = self.map.clone() else {
-            self.hold_for_map(arrival);
+            self.wait_for_map(arrival);
             return;
         };
-        let Arrival { request, conn, .. } = &arrival;
-        if is_ordered(request) && conn.context::<Session>().is_some_and(|s| s.overtakes(request)) {
+        let IncomingRequest { request, conn, .. } = &arrival;
+        if is_ordered(request) && conn.context::<Session>().is_some_and(|s| s.is_out_of_order(request)) {
             self.metrics.op_backoffs.inc();
             return backoff(conn, request, map.epoch);
         }
-        if request.least_epoch() > map.epoch {
-            self.hold_for_map(arrival);
+        if request.min_epoch() > map.epoch {
+            self.wait_for_map(arrival);
             return;
         }
         if request.tier.is_none() && request.flags & request_flag::IGNORE_CACHE == 0 {
             self.tiers.client_ns = self.now_ns;
         }
         let admission = self.admit(&map, request, conn);
-        if matches!(admission, Admission::Pass { .. }) {
+        if matches!(admission, RequestAdmission::Pass { .. }) {
             self.note_pings(request, conn);
         }
         match admission {
-            Admission::Pass { passed, copies } if copies || self.copies.is_any() => {
-                if let Some(arrival) = self.hold_for_copy(arrival, passed, copies) {
+            RequestAdmission::Pass { passed, copies } if copies || self.copies.is_any() => {
+                if let Some(arrival) = self.wait_for_copy(arrival, passed, copies) {
                     self.start(arrival, passed, None);
                 }
             }
-            Admission::Pass { passed, .. } => self.start(arrival, passed, None),
-            Admission::Answer(errno) => {
+            RequestAdmission::Pass { passed, .. } => self.start(arrival, passed, None),
+            RequestAdmission::Answer(errno) => {
                 self.metrics.op_errors.inc();
-                answer(conn, request, map.epoch, Outcome { result: errno.negated(), ..Outcome::default() });
+                answer(
+                    conn,
+                    request,
+                    map.epoch,
+                    OpOutcome { result: errno.negated(), ..OpOutcome::default() },
+                );
             }
-            Admission::Backoff => {
+            RequestAdmission::Backoff => {
                 self.metrics.op_backoffs.inc();
                 if map.pools.contains_key(&request.pg.pool) {
                     send_back(conn, request, map.epoch);
@@ -216,21 +221,21 @@ impl Shard {
         }
     }
 
-    pub(super) fn admit(&mut self, map: &OsdMap, request: &OsdRequest, conn: &ConnRef) -> Admission {
+    pub(super) fn admit(&mut self, map: &OsdMap, request: &OsdRequest, conn: &ConnRef) -> RequestAdmission {
         let Some(session) = conn.context::<Session>() else {
-            return Admission::Answer(Errno::EPERM);
+            return RequestAdmission::Answer(Errno::EPERM);
         };
         if session.client.is_some_and(|id| id != request.reqid.client) {
             tracing::warn!(entity = %session.entity, reqid = %request.reqid, "a request in another session's name");
-            return Admission::Answer(Errno::EPERM);
+            return RequestAdmission::Answer(Errno::EPERM);
         }
-        let Some(pool) = map.pools.get(&request.pg.pool) else { return Admission::Backoff };
+        let Some(pool) = map.pools.get(&request.pg.pool) else { return RequestAdmission::Backoff };
         if request.tier.is_some() && session.entity.osd_id().is_none() {
             tracing::warn!(entity = %session.entity, reqid = %request.reqid, "only OSDs speak for cache tiers");
-            return Admission::Answer(Errno::EPERM);
+            return RequestAdmission::Answer(Errno::EPERM);
         }
         if request.object.pool() != request.pg.pool || request.pg.seed >= pool.pg_num {
-            return Admission::Answer(Errno::EINVAL);
+            return RequestAdmission::Answer(Errno::EINVAL);
         }
         let special = |op: &OsdOp| op.op.is_listing() || matches!(op.op, Op::CopyFrom { .. });
         let special = request.ops.iter().find(|op| special(op));
@@ -239,14 +244,14 @@ impl Shard {
         if !listing && pool.pg_of(&request.object) != request.pg {
             // An older map may have placed it there. With the current map, it is misdirected.
             return if request.epoch < pool.last_change {
-                Admission::Backoff
+                RequestAdmission::Backoff
             } else {
-                Admission::Answer(Errno::ENXIO)
+                RequestAdmission::Answer(Errno::ENXIO)
             };
         }
         let limits = self.shared.limits.load();
         if let Err(errno) = exec::validate(request, &limits) {
-            return Admission::Answer(errno);
+            return RequestAdmission::Answer(errno);
         }
         let writes = exec::may_write(request);
         let ip = conn.peer_addr().ip();
@@ -255,32 +260,40 @@ impl Shard {
         let is_allowed = |pool| access::is_allowed(&session.caps, map, pool, request, &limits, ip);
         if !is_allowed(pool) && !base.is_some_and(|base| is_allowed(base)) {
             self.metrics.op_denied.inc();
-            return Admission::Answer(Errno::EPERM);
+            return RequestAdmission::Answer(Errno::EPERM);
         }
         let proxied = request.tier.as_ref().and_then(|sender| sender.client.as_ref());
-        let shut_out = |client: &ProxiedClient| Session::shuts_out(map, client.reqid.client, client.addr);
+        let shut_out =
+            |client: &ProxiedClient| Session::is_client_blocklisted(map, client.reqid.client, client.addr);
         if (session.is_blocklisted(map) || proxied.is_some_and(shut_out))
             && !self.shared.settings.breaks(Mutation::IgnoreBlocklist)
         {
-            return Admission::Answer(Errno::ESHUTDOWN);
+            return RequestAdmission::Answer(Errno::ESHUTDOWN);
         }
         let forced = request.flags & request_flag::FULL_FORCE != 0;
         if writes
             && !forced
-            && fit(&self.space, map, request.pg, request.payload_bytes() as u64) == Fit::Later
+            && fit(&self.space, map, request.pg, request.payload_bytes() as u64) == SpaceCheck::Later
         {
-            return Admission::Backoff;
+            return RequestAdmission::Backoff;
         }
         match self.by_pg.get(&request.pg) {
-            Some(slot) => Admission::Pass { passed: Passed { slot: *slot, writes, listing }, copies },
-            None => Admission::Backoff,
+            Some(slot) => {
+                RequestAdmission::Pass { passed: AdmittedRequest { slot: *slot, writes, listing }, copies }
+            }
+            None => RequestAdmission::Backoff,
         }
     }
 
     /// Passes an admitted request to its PG, with the source of its copy-from op if it has one.
-    pub(super) fn start(&mut self, arrival: Arrival, passed: Passed, copy: Option<HeldCopy>) {
-        let Passed { slot, writes, listing } = passed;
-        let Arrival { request, conn, permit, arrived_ns } = arrival;
+    pub(super) fn start(
+        &mut self,
+        arrival: IncomingRequest,
+        passed: AdmittedRequest,
+        copy: Option<AdmittedCopy>,
+    ) {
+        let AdmittedRequest { slot, writes, listing } = passed;
+        let IncomingRequest { request, conn, permit, arrived_ns } = arrival;
         let track = self.tracker.start(&request, Some(conn.peer_addr()), arrived_ns, self.now_ns);
         let proxied = request.tier.as_ref().and_then(|sender| sender.client.as_ref());
         let (reqid, oldest_tid, attempt) = match proxied {
@@ -298,20 +311,20 @@ impl Shard {
             object: request.object.clone(),
             write: writes,
             listing,
-            vouched,
-            resumed: false,
+            dup_check_by_host: vouched,
+            requeued: false,
         };
         let client = reqid.client;
         let mut in_hand = InflightOp::new(request, Some(conn), client, slot, track, arrived_ns, writes);
         (in_hand.permit, in_hand.copy) = (permit, copy);
-        self.feed_new(slot, op, in_hand);
+        self.submit_op(slot, op, in_hand);
     }
 
     /// Passes a request to its PG.
-    pub(super) fn feed_new(&mut self, slot: u32, mut op: ClientOp, in_hand: InflightOp) {
-        op.token = self.ops.insert(Box::new(in_hand));
+    pub(super) fn submit_op(&mut self, slot: u32, mut op: ClientOp, inflight_op: InflightOp) {
+        op.token = self.ops.insert(Box::new(inflight_op));
         let token = op.token;
-        self.feed(slot, Event::Client(op));
+        self.feed(slot, PgEvent::Client(op));
         // It was executed at once, or its PG delays it.
         if let Some(op) = self.ops.get_mut(token)
             && op.outcome.is_none()
@@ -323,12 +336,12 @@ impl Shard {
     }
 
     /// The state of the object on which an operation is executed. Otherwise the immediate answer to the machine.
-    fn context_for(&mut self, slot: u32, token: u64) -> Result<ObjectContext, Executed> {
+    fn context_for(&mut self, slot: u32, token: u64) -> Result<ObjectContext, ExecuteReply> {
         let shared = std::sync::Arc::clone(&self.shared);
-        let Some(hosted) = self.slots[slot as usize].as_mut() else { return Err(Executed::Read) };
+        let Some(hosted) = self.slots[slot as usize].as_mut() else { return Err(ExecuteReply::Read) };
         let Some(op) = self.ops.get_mut(token) else {
             tracing::error!(pg = %hosted.pg, token, "execution of an unknown request");
-            return Err(Executed::Read);
+            return Err(ExecuteReply::Read);
         };
         let request = &op.request;
         self.tracker.stage(op.track, Stage::Started, self.now_ns);
@@ -348,7 +361,7 @@ impl Shard {
                 if !context.info.watchers.is_empty() && !forgets && serves {
                     let infos = &context.info.watchers;
                     self.watches.adopt(slot, &request.object, infos, self.now_ns);
-                    self.inbox.nudge();
+                    self.inbox.wake_task();
                 }
                 self.contexts.put(&request.object, hosted.generation, context.clone());
                 Ok(context)
@@ -366,40 +379,41 @@ impl Shard {
     }
 
     /// Executes a request against the store.
-    pub(super) fn execute(&mut self, slot: u32, token: u64, version: Eversion) -> Executed {
+    pub(super) fn execute(&mut self, slot: u32, token: u64, version: Eversion) -> ExecuteReply {
         let shared = std::sync::Arc::clone(&self.shared);
         let has_role = self.slots[slot as usize].as_ref().is_some_and(|hosted| hosted.role.is_some());
         let in_tier = has_role || self.ops.get_mut(token).is_some_and(|op| op.request.tier.is_some());
-        if in_tier && self.answers_for_tier(slot, token) {
-            return Executed::Read;
+        if in_tier && self.answer_tier_request(slot, token) {
+            return ExecuteReply::Read;
         }
         let mut context = match self.context_for(slot, token) {
             Ok(context) => context,
             Err(executed) => return executed,
         };
         if in_tier {
-            match self.gate(slot, token, context) {
-                Gate::Execute(seen) => context = seen,
-                Gate::Done(executed) => return executed,
+            match self.maybe_handle_cache(slot, token, context) {
+                CacheResult::Execute(seen) => context = seen,
+                CacheResult::Done(executed) => return executed,
             }
         }
         let (Some(hosted), Some(map)) = (self.slots[slot as usize].as_mut(), self.map.as_ref()) else {
-            return Executed::Read;
+            return ExecuteReply::Read;
         };
-        let Some(op) = self.ops.get_mut(token) else { return Executed::Read };
+        let Some(op) = self.ops.get_mut(token) else { return ExecuteReply::Read };
         let request = &op.request;
         let Some(pool) = map.pools.get(&hosted.pg.pool) else {
-            op.outcome = Some(Outcome { result: Errno::ENOENT.negated(), ..Outcome::default() });
-            return Executed::Read;
+            op.outcome = Some(OpOutcome { result: Errno::ENOENT.negated(), ..OpOutcome::default() });
+            return ExecuteReply::Read;
         };
         let (mut full, mut no_space) = (false, false);
         let mut payload = 0;
         if op.writes {
-            payload = (request.payload_bytes() as u64).saturating_add(op.copied().map_or(0, HeldCopy::bytes));
+            payload =
+                (request.payload_bytes() as u64).saturating_add(op.copied().map_or(0, AdmittedCopy::bytes));
             full = shared.is_full()
                 || map.has_flag(flag::FULL)
                 || any_member_full(map, hosted.pg)
-                || fit(&self.space, map, hosted.pg, payload) == Fit::No;
+                || fit(&self.space, map, hosted.pg, payload) == SpaceCheck::No;
             match shared.store.reserve(payload.saturating_add(WRITE_OVERHEAD_BYTES)) {
                 // Held until the change is queued (rule B6).
                 Ok(reservation) => self.reservations.push(reservation),
@@ -411,7 +425,7 @@ impl Shard {
             }
         }
         let limits = shared.limits.load();
-        let env = Environment {
+        let env = ExecEnv {
             store: &*shared.store,
             pg: hosted.pg,
             pool,
@@ -430,7 +444,7 @@ impl Shard {
             wall_ns: &|| shared.world.wall_ns(),
             fresh_uuid: &|| shared.world.fresh_uuid(),
             watches: &|client| shared.watch_counts.of(client),
-            copied: op.copy.as_ref().and_then(HeldCopy::get),
+            copied: op.copy.as_ref().and_then(AdmittedCopy::get),
             recent_requests: &|oid| match shared.settings.breaks(Mutation::LoseRequestIds) {
                 true => Vec::new(),
                 false => hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),
@@ -451,13 +465,13 @@ impl Shard {
         if let Some(copy) = &mut op.copy {
             copy.executed();
         }
-        if let Some(Own::Promote { copy, .. }) = &mut op.tier.own {
+        if let Some(InternalChange::Promote { copy, .. }) = &mut op.tier.own {
             copy.executed();
         }
         op.effects = std::mem::take(&mut executed.effects);
         count(&self.metrics, &mut hosted.io, op.writes, request, &executed);
         let trivial = executed.ops.iter().all(|op| op.code == 0 && op.output.is_empty());
-        let outcome = Outcome {
+        let outcome = OpOutcome {
             result: executed.result,
             user_version: executed.user_version,
             ops: if trivial { Vec::new() } else { executed.ops },
@@ -470,9 +484,9 @@ impl Shard {
             let result = recorded.then(|| record(&outcome));
             op.outcome = Some(outcome);
             return match result {
-                None => Executed::Read,
-                Some(result) if failed => Executed::Failed { result },
-                Some(result) => Executed::Unchanged { result },
+                None => ExecuteReply::Read,
+                Some(result) if failed => ExecuteReply::Failed { result },
+                Some(result) => ExecuteReply::Unchanged { result },
             };
         };
         hosted.sums.changed(&request.object, &change.delta);
@@ -492,7 +506,7 @@ impl Shard {
         let (delete, user_version, mtime_ns) =
             (!change.context.exists, change.context.info.user_version, change.context.info.mtime_ns);
         self.contexts.put(&request.object, hosted.generation, change.context);
-        Executed::Write {
+        ExecuteReply::Write {
             txn: change.transaction,
             delete,
             prior: change.prior_version,
@@ -523,7 +537,7 @@ impl Shard {
         };
         let mut outcome = outcome;
         if self.slots[slot as usize].as_ref().is_some_and(|hosted| hosted.role.is_some()) {
-            match self.hold_answer(slot, op, outcome) {
+            match self.hold_reply_until_flushed(slot, op, outcome) {
                 Some((flushed, told)) => (op, outcome) = (flushed, told),
                 None => return,
             }
@@ -538,20 +552,20 @@ impl Shard {
     /// Answers a resend with the recorded outcome.
     pub(super) fn reply_dup(&mut self, slot: u32, token: u64, version: Eversion, result: &Bytes) {
         let Some(mut op) = self.take_op(token) else { return self.observe_unknown(slot, token) };
-        let mut outcome = Outcome::recorded(&op.request.reqid, result);
+        let mut outcome = OpOutcome::recorded(&op.request.reqid, result);
         op.wrote = Some(version);
-        if let Some(role) = self.role_of(slot) {
+        if let Some(role) = self.tier_role(slot) {
             if role.is_older(&op.request) {
-                return self.back_off(*op, self.epoch());
+                return self.backoff_op(*op, self.epoch());
             }
             if outcome.result >= 0 && self.lost_watch_change(slot, &role, &op) {
-                return self.execute_again(slot, op);
+                return self.reexecute(slot, op);
             }
         }
         if outcome.result >= 0 {
-            self.connect_again(&op);
+            self.reconnect_watches(&op);
         }
-        match self.hold_answer(slot, op, outcome) {
+        match self.hold_reply_until_flushed(slot, op, outcome) {
             Some((flushed, told)) => (op, outcome) = (flushed, told),
             None => return,
         }
@@ -568,7 +582,7 @@ impl Shard {
             let object = &op.request.object;
             self.shared.world.observe(Observation::Unreadable { pg, object, interval });
         }
-        self.finish(&op, Outcome { result: errno.negated(), ..Outcome::default() });
+        self.finish(&op, OpOutcome { result: errno.negated(), ..OpOutcome::default() });
     }
 
     /// The PG in a slot, and its machine's interval.
@@ -609,8 +623,8 @@ impl Shard {
         match &op.conn {
             Some(conn) if reason == DropReason::Full => send_back(conn, &op.request, epoch),
             Some(conn) => backoff(conn, &op.request, epoch),
-            None if op.tier.own.is_some() => self.own_done(&op, Errno::ESTALE.negated()),
-            None => self.lapse_again(&op, false),
+            None if op.tier.own.is_some() => self.on_internal_done(&op, Errno::ESTALE.negated()),
+            None => self.retry_lapse(&op, false),
         }
     }
 
@@ -631,7 +645,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn finish(&mut self, op: &InflightOp, outcome: Outcome) {
+    pub(super) fn finish(&mut self, op: &InflightOp, outcome: OpOutcome) {
         let now = self.shared.world.boot_ns();
         let took = self.tracker.finish(op.track, now).max(now.saturating_sub(op.arrived_ns));
         self.metrics.op.inc();
@@ -649,35 +663,35 @@ impl Shard {
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
         match &op.conn {
             Some(conn) => answer(conn, &op.request, epoch, outcome),
-            None if op.tier.own.is_some() => self.own_done(op, outcome.result),
+            None if op.tier.own.is_some() => self.on_internal_done(op, outcome.result),
             None if outcome.result == Errno::ENOENT.negated() => self.forget_watch(op),
-            None if outcome.result < 0 => self.lapse_again(op, true),
+            None if outcome.result < 0 => self.retry_lapse(op, true),
             None => {}
         }
     }
 }
 
 /// The change for a tier that the OSD makes instead of executing the request's ops.
-fn tier_change(op: &InflightOp) -> Option<exec::tier::Change<'_>> {
-    use exec::tier::Change;
+fn tier_change(op: &InflightOp) -> Option<exec::tier::TierChange<'_>> {
+    use exec::tier::TierChange;
     Some(match &op.tier.own {
-        Some(Own::Promote { copy, epoch }) => {
-            Change::Promote { copied: copy.get().and_then(Result::ok)?, epoch: *epoch }
+        Some(InternalChange::Promote { copy, epoch }) => {
+            TierChange::Promote { copied: copy.get().and_then(Result::ok)?, epoch: *epoch }
         }
-        Some(Own::Change(change)) => *change,
-        Some(Own::Internal) => return None,
+        Some(InternalChange::Change(change)) => *change,
+        Some(InternalChange::Internal) => return None,
         None => match op.request.tier.as_ref().map_or(0, |sender| sender.user_version) {
             0 => return None,
-            user_version => Change::RemoveBase { user_version },
+            user_version => TierChange::RemoveBase { user_version },
         },
     })
 }
 
 /// The outcome of a request whose object can't be read; the object may still be removed.
-fn damaged(hosted: &mut Hosted, op: &mut InflightOp, store: &dyn ObjectStore) -> Executed {
+fn damaged(hosted: &mut Hosted, op: &mut InflightOp, store: &dyn ObjectStore) -> ExecuteReply {
     let object = &op.request.object;
-    if !exec::only_removes(&op.request) {
-        return Executed::Damaged { removal: None };
+    if !exec::only_deletes(&op.request) {
+        return ExecuteReply::Damaged { removal: None };
     }
     if hosted.machine.is_unfound(object) {
         let delta = match exec::load_context(store, hosted.pg, object) {
@@ -686,57 +700,57 @@ fn damaged(hosted: &mut Hosted, op: &mut InflightOp, store: &dyn ObjectStore) ->
         };
         hosted.sums.changed(object, &delta);
     }
-    let outcome = Outcome::default();
+    let outcome = OpOutcome::default();
     let removal = Some(Bytes::from(encode(&outcome)));
-    op.effects.push(Effect::DisconnectAll);
+    op.effects.push(OpEffect::DisconnectAll);
     op.outcome = Some(outcome);
-    Executed::Damaged { removal }
+    ExecuteReply::Damaged { removal }
 }
 
 /// The outcome of a request that the store failed before it was executed. Its client is told, so a late copy of it must not
 /// take effect when the store works again: a write leaves a record (rule R6).
-fn failed(op: &mut InflightOp, errno: Errno) -> Executed {
-    let outcome = Outcome { result: errno.negated(), ..Outcome::default() };
+fn failed(op: &mut InflightOp, errno: Errno) -> ExecuteReply {
+    let outcome = OpOutcome { result: errno.negated(), ..OpOutcome::default() };
     let result = op.writes.then(|| record(&outcome));
     op.outcome = Some(outcome);
-    result.map_or(Executed::Read, |result| Executed::Failed { result })
+    result.map_or(ExecuteReply::Read, |result| ExecuteReply::Failed { result })
 }
 
 /// The recorded outcome of a request that changed nothing.
-fn record(outcome: &Outcome) -> Bytes {
+fn record(outcome: &OpOutcome) -> Bytes {
     match encode(outcome) {
         short if short.len() <= MAX_DUP_RESULT_BYTES => short.into(),
         _ => encode(&without_outputs(outcome)).into(),
     }
 }
 
-fn encode(outcome: &Outcome) -> Vec<u8> {
+fn encode(outcome: &OpOutcome) -> Vec<u8> {
     postcard::to_extend(outcome, Vec::with_capacity(16))
         .expect("invariant: outcomes hold no unsized sequences")
 }
 
 /// The outcome for resends if the outcome of a request that changed nothing is too long to be kept: only the codes of a
 /// failure, otherwise an error because the outputs are lost.
-fn without_outputs(outcome: &Outcome) -> Outcome {
+fn without_outputs(outcome: &OpOutcome) -> OpOutcome {
     if outcome.result >= 0 {
-        return Outcome { result: Errno::EOVERFLOW.negated(), ops: Vec::new(), ..*outcome };
+        return OpOutcome { result: Errno::EOVERFLOW.negated(), ops: Vec::new(), ..*outcome };
     }
     let codes = outcome.ops.iter().map(|op| OpResult { code: op.code, output: Bytes::new() });
-    Outcome { ops: codes.collect(), ..*outcome }
+    OpOutcome { ops: codes.collect(), ..*outcome }
 }
 
 /// The properties of an admitted request.
 #[derive(Clone, Copy)]
-pub(super) struct Passed {
+pub(super) struct AdmittedRequest {
     pub(super) slot: u32,
     writes: bool,
     listing: bool,
 }
 
-pub(super) enum Admission {
+pub(super) enum RequestAdmission {
     /// It is admitted; `copies` means that another object must be read first.
     Pass {
-        passed: Passed,
+        passed: AdmittedRequest,
         copies: bool,
     },
     Answer(Errno),
@@ -744,9 +758,9 @@ pub(super) enum Admission {
 }
 
 /// Whether `bytes` more fit all in-sync members of `pg`.
-fn fit(space: &MemberSpace, map: &OsdMap, pg: PgId, bytes: u64) -> Fit {
+fn fit(space: &MemberSpace, map: &OsdMap, pg: PgId, bytes: u64) -> SpaceCheck {
     if bytes == 0 || !space.is_scarce() {
-        return Fit::Yes;
+        return SpaceCheck::Yes;
     }
     let members = map.membership(pg).map(|m| &m.in_sync[..]).unwrap_or_default();
     space.fits(members.iter().map(|member| member.osd), bytes)
@@ -762,7 +776,7 @@ fn count(
     io: &mut nacre_types::stats::IoCounters,
     writes: bool,
     request: &OsdRequest,
-    executed: &exec::Executed,
+    executed: &exec::ExecResult,
 ) {
     if writes {
         let bytes = executed.change.as_ref().map_or(0, |change| change.written_bytes);
@@ -784,8 +798,8 @@ fn count(
     }
 }
 
-pub(super) fn answer(conn: &ConnRef, request: &OsdRequest, epoch: Epoch, outcome: Outcome) {
-    let Outcome { result, user_version, mut ops } = outcome;
+pub(super) fn answer(conn: &ConnRef, request: &OsdRequest, epoch: Epoch, outcome: OpOutcome) {
+    let OpOutcome { result, user_version, mut ops } = outcome;
     if ops.is_empty() && result >= 0 {
         ops = vec![OpResult::default(); request.ops.len()];
     }
@@ -801,7 +815,7 @@ pub(super) fn backoff(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
 /// Like [`backoff`]; the client's later requests to the PG must not overtake it.
 pub(super) fn send_back(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
     let session = conn.context::<Session>().filter(|_| is_ordered(request));
-    if session.is_some_and(|session| !session.note_sent_back(request)) {
+    if session.is_some_and(|session| !session.note_backoff(request)) {
         tracing::warn!(peer = %conn.peer_addr(), "requests of too many PGs were sent back: the connection ends");
         return conn.abort();
     }

@@ -12,7 +12,7 @@ const PLENTY_BYTES: u64 = 4 << 30;
 
 /// Whether a write fits all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
+pub(super) enum SpaceCheck {
     /// It does.
     Yes,
     /// It would fit without the writes in flight: to be tried again.
@@ -38,7 +38,7 @@ pub(super) struct MemberSpace {
 
 impl MemberSpace {
     /// Records the space that a member's message reports.
-    pub(super) fn heard(&mut self, osd: OsdId, left_bytes: u64) {
+    pub(super) fn set_available(&mut self, osd: OsdId, left_bytes: u64) {
         if self.scarce == 0 && left_bytes >= PLENTY_BYTES {
             return;
         }
@@ -70,15 +70,15 @@ impl MemberSpace {
     }
 
     /// Whether `bytes` more fit `members`.
-    pub(super) fn fits(&self, members: impl Iterator<Item = OsdId>, bytes: u64) -> Fit {
-        let mut fit = Fit::Yes;
+    pub(super) fn fits(&self, members: impl Iterator<Item = OsdId>, bytes: u64) -> SpaceCheck {
+        let mut fit = SpaceCheck::Yes;
         for osd in members {
             let Some(member) = self.members.get(&osd) else { continue };
             if bytes > member.left_bytes {
-                return Fit::No;
+                return SpaceCheck::No;
             }
             if bytes.saturating_add(member.in_flight_bytes) > member.left_bytes {
-                fit = Fit::Later;
+                fit = SpaceCheck::Later;
             }
         }
         fit
@@ -113,25 +113,25 @@ mod tests {
     #[test]
     fn the_fullest_member_decides() {
         let mut space = MemberSpace::default();
-        space.heard(A, PLENTY_BYTES);
+        space.set_available(A, PLENTY_BYTES);
         assert!(!space.is_scarce());
-        space.heard(A, 100);
-        space.heard(B, PLENTY_BYTES);
+        space.set_available(A, 100);
+        space.set_available(B, PLENTY_BYTES);
         assert!(space.is_scarce());
         let both = || [A, B].into_iter();
-        assert_eq!(space.fits(both(), 100), Fit::Yes);
-        assert_eq!(space.fits(both(), 101), Fit::No);
-        assert_eq!(space.fits([B].into_iter(), 101), Fit::Yes);
+        assert_eq!(space.fits(both(), 100), SpaceCheck::Yes);
+        assert_eq!(space.fits(both(), 101), SpaceCheck::No);
+        assert_eq!(space.fits([B].into_iter(), 101), SpaceCheck::Yes);
         space.begin(both(), 60);
-        assert_eq!(space.fits(both(), 40), Fit::Yes);
-        assert_eq!(space.fits(both(), 41), Fit::Later);
+        assert_eq!(space.fits(both(), 40), SpaceCheck::Yes);
+        assert_eq!(space.fits(both(), 41), SpaceCheck::Later);
         space.end(both(), 60);
-        assert_eq!(space.fits(both(), 100), Fit::Yes);
-        space.heard(A, PLENTY_BYTES);
+        assert_eq!(space.fits(both(), 100), SpaceCheck::Yes);
+        space.set_available(A, PLENTY_BYTES);
         assert!(!space.is_scarce());
-        space.heard(B, 5);
+        space.set_available(B, 5);
         assert!(!space.is_full(B));
-        space.heard(B, 0);
+        space.set_available(B, 0);
         assert!(space.is_full(B) && !space.is_full(A));
         space.retain(|osd| osd != B);
         assert!(!space.is_full(B));

@@ -9,14 +9,14 @@ use nacre_types::stats::ObjectSums;
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sums {
+pub(super) struct SumsTracker {
     counted: ObjectSums,
     /// The position at which counting continues; `None` before it starts.
     position: Option<ObjectId>,
     complete: bool,
 }
 
-impl Sums {
+impl SumsTracker {
     /// The sums so far.
     pub(super) fn current(&self) -> ObjectSums {
         self.counted
@@ -73,7 +73,7 @@ mod tests {
             ["a", "b", "c"].into_iter().map(|name| ObjectId::new(PoolId(1), "", "", name)).collect();
         objects.sort();
         let one = SumsDelta { bytes: 10, objects: 1, ..SumsDelta::default() };
-        let mut sums = Sums::default();
+        let mut sums = SumsTracker::default();
         sums.changed(&objects[0], &one);
         assert_eq!(sums.current().objects, 0, "counting will find it");
         sums.counted(&one, Some(objects[1].clone()));

@@ -9,16 +9,16 @@ mod watching;
 
 use super::ops::{InflightOp, backoff};
 use super::*;
-use crate::session::{Arrival, Session};
+use crate::session::{IncomingRequest, Session};
 use crate::shared::{RunState, ShardSettings};
-use crate::world::World;
+use crate::world::ShardHost;
 use nacre_common::auth::Peer;
 use nacre_common::clock::{Clock, SystemClock};
 use nacre_common::config::ConfigBuilder;
 use nacre_common::conn::Connection;
 use nacre_common::error::Error;
 use nacre_common::throttle::{Permit, Throttle};
-use nacre_exec::testing::{Counting, EMFILE};
+use nacre_exec::testing::{CountingStore, EMFILE};
 use nacre_objectstore::{MemStore, MemStoreConfig};
 use nacre_pg::heartbeat::{HbEnvelope, HbMsg};
 use nacre_pg::lease::LeaseRequest;
@@ -45,7 +45,7 @@ const TERM_MS: u64 = 300;
 /// The shard of osd.0.
 struct Bench {
     _directory: tempfile::TempDir,
-    store: Arc<Counting>,
+    store: Arc<CountingStore>,
     shared: Arc<Shared>,
     cell: ShardCell,
     map: OsdMap,
@@ -84,7 +84,7 @@ impl Bench {
         let directory = tempfile::tempdir().unwrap();
         MemStore::mkfs(directory.path()).unwrap();
         let (store, report) = MemStore::mount(directory.path(), size).unwrap();
-        let store = Arc::new(Counting::new(store));
+        let store = Arc::new(CountingStore::new(store));
         let config = ConfigBuilder::new(EntityName::osd(OsdId(0)))
             .set("osd_heartbeat_grace", "1")
             .set("osd_pool_default_read_lease_ratio", "0.3")
@@ -165,15 +165,15 @@ impl Bench {
             object: request.object.clone(),
             write: false,
             listing: false,
-            vouched: false,
-            resumed: false,
+            dup_check_by_host: false,
+            requeued: false,
         };
         self.cell
             .enter(|shard| {
                 let now_ns = shard.now_ns;
                 let track = shard.tracker.start(&request, None, now_ns, now_ns);
                 let in_hand = InflightOp::new(request, None, reqid.client, 0, track, now_ns, false);
-                shard.feed_new(0, op, in_hand);
+                shard.submit_op(0, op, in_hand);
             })
             .unwrap();
         self.unanswered() == 0
@@ -200,7 +200,7 @@ impl Bench {
 
     fn arrive(&self, request: OsdRequest, conn: &ConnRef, permit: Option<Permit>) {
         let arrival =
-            Arrival { request, conn: conn.clone(), permit, arrived_ns: self.shared.world.boot_ns() };
+            IncomingRequest { request, conn: conn.clone(), permit, arrived_ns: self.shared.world.boot_ns() };
         self.cell.enter(|shard| shard.on_request(arrival)).unwrap();
     }
 
@@ -220,7 +220,7 @@ struct Alone {
     asked: Asked,
 }
 
-impl World for Alone {
+impl ShardHost for Alone {
     fn boot_ns(&self) -> u64 {
         SystemClock.monotonic().as_nanos() as u64
     }
@@ -233,7 +233,7 @@ impl World for Alone {
         Uuid::new_v4()
     }
 
-    fn to_mon(&self, _message: Encoded) {}
+    fn send_to_mon(&self, _message: Encoded) {}
 
     fn peer(&self, _osd: OsdId, _shard: usize) -> Result<Option<ConnRef>, Error> {
         Ok(None)
@@ -251,13 +251,13 @@ impl World for Alone {
         None
     }
 
-    fn fetch(&self, _shard: usize, _arrival: Box<Arrival>) {}
+    fn fetch(&self, _shard: usize, _arrival: Box<IncomingRequest>) {}
 
-    fn read_other(&self, _shard: usize, ticket: u64, request: Box<OsdRequest>, _max_bytes: u64) {
+    fn read_base(&self, _shard: usize, ticket: u64, request: Box<OsdRequest>, _max_bytes: u64) {
         self.asked.lock().push((ticket, *request));
     }
 
-    fn ask_other(&self, _shard: usize, ticket: u64, request: Box<OsdRequest>) {
+    fn request_other_pool(&self, _shard: usize, ticket: u64, request: Box<OsdRequest>) {
         self.asked.lock().push((ticket, *request));
     }
 }
@@ -449,7 +449,7 @@ fn requests_of_future_maps_take_a_part_of_the_throttle_for_a_while() {
         .cell
         .enter(|shard| {
             shard.now_ns += 3 * SECOND;
-            shard.due_early();
+            shard.expire_waiting_for_map();
         })
         .unwrap();
     assert_eq!((early(), free()), (0, CAP), "the map does not come");
@@ -482,13 +482,13 @@ fn who_gives_up_a_request_that_was_sent_back_goes_on_with_later_ones() {
         // Another PG's request keeps this one low.
         OsdRequest { oldest_tid: 1, attempt, ..request }
     };
-    assert!(session.note_sent_back(&request(5, 0)));
-    assert!(session.overtakes(&request(6, 0)) && session.overtakes(&request(7, 0)));
+    assert!(session.note_backoff(&request(5, 0)));
+    assert!(session.is_out_of_order(&request(6, 0)) && session.is_out_of_order(&request(7, 0)));
     // The client resends in order: if the earlier request still existed, it would have arrived first.
-    assert!(!session.overtakes(&request(7, 1)) && !session.overtakes(&request(8, 0)));
-    assert!(session.note_sent_back(&request(9, 0)));
-    assert!(session.overtakes(&request(10, 0)) && !session.overtakes(&request(9, 1)));
-    assert!(!session.overtakes(&request(10, 1)));
+    assert!(!session.is_out_of_order(&request(7, 1)) && !session.is_out_of_order(&request(8, 0)));
+    assert!(session.note_backoff(&request(9, 0)));
+    assert!(session.is_out_of_order(&request(10, 0)) && !session.is_out_of_order(&request(9, 1)));
+    assert!(!session.is_out_of_order(&request(10, 1)));
 }
 
 #[test]
@@ -523,7 +523,7 @@ impl Bench {
                 shard.shared.heartbeats.lock().hold_lease(OTHER, now_ns);
             }
             let before = shard.ops.tokens_of(0).len();
-            shard.due_watches();
+            shard.check_watch_timeouts();
             shard.ops.tokens_of(0).len() - before
         })
     }
@@ -535,7 +535,7 @@ fn a_ping_that_waits_for_its_pg_is_a_sign_of_life() {
     let conn = connect();
     let start_ns = bench.watch(1, &conn);
     let request = bench.request(1, Op::WatchPing { cookie: 7 });
-    let arrival = Arrival { request, conn, permit: None, arrived_ns: 0 };
+    let arrival = IncomingRequest { request, conn, permit: None, arrived_ns: 0 };
     bench.cell.with(|shard| {
         shard.now_ns = start_ns + 20 * SECOND;
         shard.on_request(arrival);
@@ -551,7 +551,7 @@ fn a_ping_that_comes_during_a_long_turn_counts_from_then() {
     let conn = connect();
     let start_ns = bench.watch(1, &conn);
     let request = bench.request(1, Op::WatchPing { cookie: 7 });
-    let arrival = Arrival { request, conn, permit: None, arrived_ns: 0 };
+    let arrival = IncomingRequest { request, conn, permit: None, arrived_ns: 0 };
     bench.cell.enter(|shard| {
         // The turn has waited for the store since then.
         shard.now_ns = start_ns.saturating_sub(20 * SECOND);
@@ -703,15 +703,15 @@ fn what_was_sent_after_a_request_that_was_sent_back_does_not_overtake_it() {
     assert_eq!(bench.unanswered(), 12);
     // A client that has given up the ninth request continues with the others.
     let session = conn.context::<Session>().unwrap();
-    assert!(session.note_sent_back(&sent[8]));
-    assert!(session.overtakes(&sent[9]) && !session.overtakes(&sent[7]));
-    assert!(!session.overtakes(&OsdRequest { oldest_tid: 10, ..sent[9].clone() }));
-    assert!(!session.overtakes(&sent[10]));
+    assert!(session.note_backoff(&sent[8]));
+    assert!(session.is_out_of_order(&sent[9]) && !session.is_out_of_order(&sent[7]));
+    assert!(!session.is_out_of_order(&OsdRequest { oldest_tid: 10, ..sent[9].clone() }));
+    assert!(!session.is_out_of_order(&sent[10]));
 }
 
 #[test]
 fn a_write_that_the_store_failed_does_not_take_effect_later() {
-    for fail in [Counting::fail_once, Counting::fail_to_reserve_once] {
+    for fail in [CountingStore::fail_once, CountingStore::fail_to_reserve_once] {
         let bench = Bench::new();
         let (conn, heard) = connect_and_hear();
         let request = bench.request(1, Op::Create { exclusive: true });

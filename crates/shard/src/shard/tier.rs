@@ -1,7 +1,7 @@
 //! Cache tiers: how a cache's PG handles an operation whose object it does not have, and the transfer of objects between the
 //! pools of a tier.
 //!
-//! A PG's machine orders operations as in any other pool. Before one is executed, it is checked ([`Shard::gate`]): it is
+//! A PG's machine orders operations as in any other pool. Before one is executed, it is checked ([`Shard::maybe_handle_cache`]): it is
 //! executed on the cache's contents, or withdrawn from the machine. Then it waits here while its object is promoted or evicted,
 //! or it is proxied: sent to the base in its client's name. Later operations on the same object wait behind it.
 //!
@@ -30,25 +30,25 @@ mod role;
 pub use advice::{PgAccesses, advise};
 pub(super) use agent::CacheState;
 pub(super) use objects::TierObjects;
-pub(super) use objects::{Own, TierState};
-pub(super) use role::Role;
+pub(super) use objects::{InternalChange, TierOpState};
+pub(super) use role::TierRole;
 
 use super::Shard;
-use super::ops::{Admission, InflightOp, Outcome, answer, backoff, send_back};
+use super::ops::{InflightOp, OpOutcome, RequestAdmission, answer, backoff, send_back};
 use crate::copy::is_copy_read;
-use nacre_exec::tier::Change;
+use nacre_exec::tier::TierChange;
 use nacre_exec::{self as exec, ObjectContext};
-use nacre_pg::{ClientOp, Executed, Mutation};
-use nacre_tier::hit_set::history::Recorded;
-use nacre_tier::promote::{self, Decision};
+use nacre_pg::{ClientOp, ExecuteReply, Mutation};
+use nacre_tier::hit_set::history::AccessRecord;
+use nacre_tier::promote::{self, MissDecision};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Epoch, Interval};
 use nacre_types::msg::OsdRequest;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{Op, OsdOp, request_flag};
 use nacre_types::pool::CacheMode;
-use objects::{Busy, Deferred, Work};
-use role::{is_about_copy, is_cache_op, needs_copy, passes};
+use objects::{BusyObject, Deferred, ObjectWork};
+use role::{concerns_cached_copy, is_cache_op, needs_copy, passes};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -56,11 +56,11 @@ use std::sync::Arc;
 pub(super) const DEPOSED: Errno = Errno::ENOTCONN;
 
 /// The decision about an operation before its execution.
-pub(super) enum Gate {
+pub(super) enum CacheResult {
     /// Execute it on this state of its object.
     Execute(ObjectContext),
     /// Answer the machine with this.
-    Done(Executed),
+    Done(ExecuteReply),
 }
 
 /// Creates the operation that is passed to the PG's machine again.
@@ -74,15 +74,15 @@ fn ordered(request: &OsdRequest, write: bool) -> ClientOp {
         object: request.object.clone(),
         write,
         listing: false,
-        vouched: true,
-        resumed: true,
+        dup_check_by_host: true,
+        requeued: true,
     }
 }
 
 /// The properties of an operation that a cache's policies use.
-fn traits_of(op: &InflightOp) -> promote::Request {
+fn traits_of(op: &InflightOp) -> promote::RequestTraits {
     let ordered = op.request.flags & request_flag::ORDER_READS_WRITES != 0;
-    let mut request = promote::Request::of(&op.request.ops, ordered);
+    let mut request = promote::RequestTraits::of(&op.request.ops, ordered);
     request.writes = op.writes;
     // A removal through the cache must reach the base too.
     request.skip_cache = false;
@@ -91,13 +91,13 @@ fn traits_of(op: &InflightOp) -> promote::Request {
 
 impl Shard {
     /// The PG's role in a tier, if it has one.
-    pub(super) fn role_of(&self, slot: u32) -> Option<Arc<Role>> {
+    pub(super) fn tier_role(&self, slot: u32) -> Option<Arc<TierRole>> {
         self.slots.get(slot as usize)?.as_ref()?.role.clone()
     }
 
     /// Answers operations that do not need the object: proxied operations whose answer has arrived, requests of deposed
     /// senders, queries about requests.
-    pub(super) fn answers_for_tier(&mut self, slot: u32, token: u64) -> bool {
+    pub(super) fn answer_tier_request(&mut self, slot: u32, token: u64) -> bool {
         let Some(op) = self.ops.get_mut(token) else { return false };
         if let Some(outcome) = op.tier.answer.take() {
             op.outcome = Some(outcome);
@@ -118,8 +118,8 @@ impl Shard {
         };
         let is_deposed = self.is_deposed(&sender, slot);
         let outcome = match known {
-            _ if is_deposed => Outcome { result: DEPOSED.negated(), ..Outcome::default() },
-            Some((reqid, attempt)) => self.known(slot, reqid, attempt),
+            _ if is_deposed => OpOutcome { result: DEPOSED.negated(), ..OpOutcome::default() },
+            Some((reqid, attempt)) => self.query_request(slot, reqid, attempt),
             None => return false,
         };
         if let Some(op) = self.ops.get_mut(token) {
@@ -129,9 +129,14 @@ impl Shard {
     }
 
     /// Decides about a client's operation before its execution on the object that `context` describes.
-    pub(super) fn gate(&mut self, slot: u32, token: u64, context: ObjectContext) -> Gate {
-        let Some(role) = self.role_of(slot) else { return Gate::Execute(context) };
-        let Some(op) = self.ops.get_mut(token) else { return Gate::Execute(context) };
+    pub(super) fn maybe_handle_cache(
+        &mut self,
+        slot: u32,
+        token: u64,
+        context: ObjectContext,
+    ) -> CacheResult {
+        let Some(role) = self.tier_role(slot) else { return CacheResult::Execute(context) };
+        let Some(op) = self.ops.get_mut(token) else { return CacheResult::Execute(context) };
         let request = &op.request;
         let lists = || request.ops.iter().any(|op| op.op.is_listing());
         if op.conn.is_none()
@@ -139,10 +144,10 @@ impl Shard {
             || request.flags & request_flag::IGNORE_CACHE != 0
             || lists()
         {
-            return Gate::Execute(context);
+            return CacheResult::Execute(context);
         }
         if role.is_older(request) {
-            return self.withdraw(token, |shard, op| shard.back_off(*op, shard.epoch()));
+            return self.withdraw(token, |shard, op| shard.backoff_op(*op, shard.epoch()));
         }
         let object = request.object.clone();
         let (writes, resent) = (op.writes, request.attempt > 0);
@@ -152,15 +157,15 @@ impl Shard {
         if self.tiers.is_busy(&object) && !self.may_join(&object, &role, slot, token, &context) {
             return self.withdraw(token, |shard, op| shard.park(&object, op));
         }
-        let Some(op) = self.ops.get_mut(token) else { return Gate::Execute(context) };
+        let Some(op) = self.ops.get_mut(token) else { return CacheResult::Execute(context) };
         let goes_past = role.cache.is_none() && op.request.flags & request_flag::IGNORE_OVERLAY != 0;
         // Watches may be registered again.
         if writes && resent && !op.tier.is_checked && !goes_past && !needs_copy(&op.request) {
-            return self.withdraw(token, |shard, op| shard.query_other(slot, &role, object, op));
+            return self.withdraw(token, |shard, op| shard.query_other_pool(slot, &role, object, op));
         }
         match role.mode() {
             Some(mode) => self.gate_of_cache(slot, token, context, &role, mode),
-            None => Gate::Execute(context),
+            None => CacheResult::Execute(context),
         }
     }
 
@@ -169,23 +174,23 @@ impl Shard {
         slot: u32,
         token: u64,
         mut context: ObjectContext,
-        role: &Arc<Role>,
+        role: &Arc<TierRole>,
         mode: CacheMode,
-    ) -> Gate {
-        let Some(op) = self.ops.get_mut(token) else { return Gate::Execute(context) };
+    ) -> CacheResult {
+        let Some(op) = self.ops.get_mut(token) else { return CacheResult::Execute(context) };
         let object = op.request.object.clone();
         if let [OsdOp { op: asked @ (Op::CacheFlush | Op::CacheTryFlush | Op::CacheEvict), .. }] =
             &op.request.ops[..]
         {
             let asked = asked.clone();
-            return self.gate_of_cache_op(slot, token, &context, &asked);
+            return self.handle_cache_op(slot, token, &context, &asked);
         }
-        if is_about_copy(&op.request) {
-            return Gate::Execute(context);
+        if concerns_cached_copy(&op.request) {
+            return CacheResult::Execute(context);
         }
         let valid = exec::tier::is_valid(&context, role.overlay_epoch);
         let needs_copy = needs_copy(&op.request);
-        let (writes, goes_past, absent) = (op.writes, op.tier.goes_past, op.tier.absent.take());
+        let (writes, goes_past, absent) = (op.writes, op.tier.must_proxy, op.tier.absent.take());
         let has_waited = op.tier.has_waited;
         let passes = passes(mode);
         let is_hit = valid && (!passes || exec::tier::is_dirty(&context) && !writes || needs_copy);
@@ -201,7 +206,7 @@ impl Shard {
                 }
                 if !self.count_unflushed(slot, &object, exec::tier::is_dirty(&context)) {
                     return self.withdraw(token, |shard, op| {
-                        shard.begin(slot, &object, Work::Flush, Some(op));
+                        shard.begin(slot, &object, ObjectWork::Flush, Some(op));
                         shard.flush(slot, &object, &context, None);
                     });
                 }
@@ -209,7 +214,7 @@ impl Shard {
             if writes && !needs_copy && !has_waited && self.waits_for_room(slot) {
                 return self.wait_for_room(slot, token, &object);
             }
-            return Gate::Execute(context);
+            return CacheResult::Execute(context);
         }
         // In a mode that passes, nothing may become dirty: operations that waited for a promotion for a watch are proxied.
         if let Some(version) = absent.filter(|_| needs_copy || !passes)
@@ -224,7 +229,7 @@ impl Shard {
             if writes && role.writes_through {
                 self.count_unflushed(slot, &object, false);
             }
-            return Gate::Execute(context);
+            return CacheResult::Execute(context);
         }
         if valid && exec::tier::is_dirty(&context) {
             // Nothing may be dirty when the overlay is removed: the write waits for the flush, and then the base executes it.
@@ -234,23 +239,23 @@ impl Shard {
             // The base changes without the copy: the copy must not count then, whichever OSD is primary.
             let version = context.info.version;
             let change = match exec::tier::is_evictable(&context) {
-                true => Change::Evict { version, is_flushed: false, is_unused: false },
-                false => Change::Invalidate { version },
+                true => TierChange::Evict { version, is_flushed: false, is_unused: false },
+                false => TierChange::Invalidate { version },
             };
             return self.withdraw(token, |shard, op| {
-                shard.begin(slot, &object, Work::Own, Some(op));
-                shard.change_tier_object(slot, &object, Own::Change(change));
+                shard.begin(slot, &object, ObjectWork::Own, Some(op));
+                shard.change_tier_object(slot, &object, InternalChange::Change(change));
             });
         }
         let reads_copy = self.ops.get_mut(token).is_some_and(|op| is_copy_read(&op.request));
         let (promotes, afterwards) = match self.decide(slot, token, role, mode, recorded, true) {
             _ if needs_copy => (true, false),
             _ if goes_past || reads_copy => (false, false),
-            Decision::Execute => return Gate::Execute(context),
-            Decision::Promote => (true, false),
-            Decision::ProxyRead { promote } | Decision::ProxyWrite { promote } => (false, promote),
+            MissDecision::Execute => return CacheResult::Execute(context),
+            MissDecision::Promote => (true, false),
+            MissDecision::ProxyRead { promote } | MissDecision::ProxyWrite { promote } => (false, promote),
             // The base can always execute it, so that no operation waits for the agent.
-            Decision::Redirect | Decision::WaitForRoom => (false, false),
+            MissDecision::Redirect | MissDecision::WaitForRoom => (false, false),
         };
         // An operation that makes the promoted object dirty is executed when the object is here.
         if promotes && writes && !self.is_logged(slot, role, &object) {
@@ -266,8 +271,8 @@ impl Shard {
     }
 
     /// Records an operation's access at its first check. A miss that waits for its promotion remains a miss.
-    fn recorded(&mut self, slot: u32, token: u64, context: &ObjectContext, is_hit: bool) -> Recorded {
-        let unknown = Recorded { was_in_current: false, rotation_due: false };
+    fn recorded(&mut self, slot: u32, token: u64, context: &ObjectContext, is_hit: bool) -> AccessRecord {
+        let unknown = AccessRecord { was_in_current: false, rotation_due: false };
         let Some(op) = self.ops.get_mut(token) else { return unknown };
         if let Some(recorded) = op.tier.recorded {
             return recorded;
@@ -290,24 +295,24 @@ impl Shard {
         &mut self,
         slot: u32,
         token: u64,
-        role: &Role,
+        role: &TierRole,
         mode: CacheMode,
-        recorded: Recorded,
+        recorded: AccessRecord,
         starts: bool,
-    ) -> Decision {
-        let Some(op) = self.ops.get_mut(token) else { return Decision::Execute };
+    ) -> MissDecision {
+        let Some(op) = self.ops.get_mut(token) else { return MissDecision::Execute };
         let request = traits_of(op);
         let object = op.request.object.clone();
         let is_full = self.waits_for_room(slot);
         let now_ns = self.now_ns;
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
-        let (Some(hosted), Some(tiering)) = (hosted, role.tiering()) else { return Decision::Execute };
+        let (Some(hosted), Some(tiering)) = (hosted, role.tiering()) else { return MissDecision::Execute };
         let Some(cache) = &hosted.cache else {
             // The PG has only just become active.
             return if request.writes {
-                Decision::ProxyWrite { promote: false }
+                MissDecision::ProxyWrite { promote: false }
             } else {
-                Decision::ProxyRead { promote: false }
+                MissDecision::ProxyRead { promote: false }
             };
         };
         let throttle = &self.shared.promotions;
@@ -320,16 +325,16 @@ impl Shard {
     fn may_join(
         &mut self,
         object: &ObjectId,
-        role: &Role,
+        role: &TierRole,
         slot: u32,
         token: u64,
         context: &ObjectContext,
     ) -> bool {
         let Some(op) = self.ops.get_mut(token) else { return false };
         let resent = op.writes && op.request.attempt > 0 && !op.tier.is_checked;
-        let past = op.tier.goes_past;
+        let past = op.tier.must_proxy;
         let (Some(mode), false) = (role.mode(), resent) else { return false };
-        let copy = needs_copy(&op.request) || is_about_copy(&op.request) || is_cache_op(&op.request);
+        let copy = needs_copy(&op.request) || concerns_cached_copy(&op.request) || is_cache_op(&op.request);
         let valid = exec::tier::is_valid(context, role.overlay_epoch);
         if copy || valid || !self.tiers.is_proxying(object) {
             return false;
@@ -341,30 +346,30 @@ impl Shard {
         if !self.tiers.only_proxies(object) {
             return false;
         }
-        let recorded = Recorded { was_in_current: true, rotation_due: false };
+        let recorded = AccessRecord { was_in_current: true, rotation_due: false };
         let decision = self.decide(slot, token, role, mode, recorded, false);
-        past || !matches!(decision, Decision::Promote)
+        past || !matches!(decision, MissDecision::Promote)
     }
 
     /// Makes a write wait until the agent has made room.
-    fn wait_for_room(&mut self, slot: u32, token: u64, object: &ObjectId) -> Gate {
+    fn wait_for_room(&mut self, slot: u32, token: u64, object: &ObjectId) -> CacheResult {
         self.withdraw(token, |shard, op| {
-            shard.begin(slot, object, Work::Room, Some(op));
+            shard.begin(slot, object, ObjectWork::Room, Some(op));
             shard.schedule_agent(slot, shard.now_ns);
         })
     }
 
     /// Withdraws an operation from its PG's machine.
-    fn withdraw(&mut self, token: u64, then: impl FnOnce(&mut Shard, Box<InflightOp>)) -> Gate {
+    fn withdraw(&mut self, token: u64, then: impl FnOnce(&mut Shard, Box<InflightOp>)) -> CacheResult {
         if let Some(op) = self.take_op(token) {
             then(self, op);
         }
-        Gate::Done(Executed::Withdrawn)
+        CacheResult::Done(ExecuteReply::Withdrawn)
     }
 
     /// Marks an object as busy. The operation that made it busy waits unless it is proxied itself.
-    fn begin(&mut self, slot: u32, object: &ObjectId, work: Work, op: Option<Box<InflightOp>>) {
-        self.tiers.begin(object, Busy::new(slot, work));
+    fn begin(&mut self, slot: u32, object: &ObjectId, work: ObjectWork, op: Option<Box<InflightOp>>) {
+        self.tiers.begin(object, BusyObject::new(slot, work));
         if let Some(op) = op {
             self.park(object, op);
         }
@@ -403,7 +408,7 @@ impl Shard {
 
     /// Sends an operation back like a request of another interval or overlay: its client determines the PG again with a map of
     /// at least `epoch`.
-    pub(super) fn back_off(&mut self, op: InflightOp, epoch: Epoch) {
+    pub(super) fn backoff_op(&mut self, op: InflightOp, epoch: Epoch) {
         self.tracker.finish(op.track, self.now_ns);
         self.metrics.op_backoffs.inc();
         if let Some(conn) = &op.conn {
@@ -417,22 +422,22 @@ impl Shard {
     /// its resends, nor one to a read of a change that is not answered yet. If nothing stays in the cache, the base has a
     /// change of watches before its client is answered, or before notifies continue without a lapsed watch. The reason is that
     /// the overlay may be removed at any time.
-    pub(super) fn hold_answer(
+    pub(super) fn hold_reply_until_flushed(
         &mut self,
         slot: u32,
         mut op: Box<InflightOp>,
-        outcome: Outcome,
-    ) -> Option<(Box<InflightOp>, Outcome)> {
-        let Some(role) = self.role_of(slot) else { return Some((op, outcome)) };
+        outcome: OpOutcome,
+    ) -> Option<(Box<InflightOp>, OpOutcome)> {
+        let Some(role) = self.tier_role(slot) else { return Some((op, outcome)) };
         if op.conn.is_some() && role.is_older(&op.request) && needs_copy(&op.request) {
             // The overlay has changed since the execution: the client connects to the other pool.
-            self.back_off(*op, self.epoch());
+            self.backoff_op(*op, self.epoch());
             return None;
         }
         let request = &op.request;
         let registers = |op: &OsdOp| matches!(op.op, Op::Watch { .. } | Op::Unwatch { .. });
         let passes = role.mode().is_some_and(passes);
-        let is_held = role.writes_through && !is_about_copy(request) && !is_cache_op(request)
+        let is_held = role.writes_through && !concerns_cached_copy(request) && !is_cache_op(request)
             || passes && outcome.result >= 0 && request.ops.iter().any(registers);
         let waits = is_held
             && op.tier.own.is_none()
@@ -451,7 +456,7 @@ impl Shard {
             false => self.valid_copy(slot, &role, &object),
         };
         let Some(context) = copy.filter(exec::tier::is_dirty) else {
-            self.forget_unflushed(slot, &object);
+            self.clear_unflushed(slot, &object);
             return Some((op, outcome));
         };
         if op.conn.is_some() && self.holds_too_many() {
@@ -467,7 +472,7 @@ impl Shard {
     }
 
     /// The object's state if it counts.
-    fn valid_copy(&mut self, slot: u32, role: &Role, object: &ObjectId) -> Option<ObjectContext> {
+    fn valid_copy(&mut self, slot: u32, role: &TierRole, object: &ObjectId) -> Option<ObjectContext> {
         let context = self.context_of(slot, object)?;
         let counts = role.cache.is_none() || exec::tier::is_valid(&context, role.overlay_epoch);
         (context.exists && counts).then_some(context)
@@ -475,7 +480,7 @@ impl Shard {
 
     /// Whether a watch is not in the state that the operation left. In that case, the base's object, which lacked the change,
     /// has replaced the copy.
-    pub(super) fn lost_watch_change(&mut self, slot: u32, role: &Role, op: &InflightOp) -> bool {
+    pub(super) fn lost_watch_change(&mut self, slot: u32, role: &TierRole, op: &InflightOp) -> bool {
         let wanted = |op: &OsdOp| match op.op {
             Op::Watch { cookie, .. } => Some((cookie, true)),
             Op::Unwatch { cookie } => Some((cookie, false)),
@@ -492,13 +497,13 @@ impl Shard {
     }
 
     /// Executes a resend that changes a watch. Such a change may be executed twice.
-    pub(super) fn execute_again(&mut self, slot: u32, op: Box<InflightOp>) {
+    pub(super) fn reexecute(&mut self, slot: u32, op: Box<InflightOp>) {
         self.tiers.deferred.push_back(Deferred::Repeat { slot, op });
     }
 
     fn repeat_now(&mut self, slot: u32, op: InflightOp) {
         let again = ClientOp { reqid: Self::INTERNAL, attempt: 0, ..ordered(&op.request, true) };
-        self.feed_new(slot, again, op);
+        self.submit_op(slot, again, op);
     }
 
     /// Runs the deferred work. A PG's machine that waits for the answer to an execution must not receive other events before
@@ -510,7 +515,7 @@ impl Shard {
                     self.tiers.end(&object).into_iter().for_each(|op| self.resume_now(op));
                 }
                 Deferred::Resume(_) => {}
-                Deferred::Tell { slot, op, outcome } => self.tell_now(slot, op, outcome),
+                Deferred::Reply { slot, op, outcome } => self.tell_now(slot, op, outcome),
                 Deferred::Repeat { slot, op } => self.repeat_now(slot, *op),
                 Deferred::Change { slot, object, own } => self.change_now(slot, &object, own),
             }
@@ -529,30 +534,30 @@ impl Shard {
         let Some(map) = self.map.clone() else { return };
         let Some(conn) = op.conn.clone() else { return };
         match self.admit(&map, &op.request, &conn) {
-            Admission::Pass { passed, .. } => {
-                self.feed_new(passed.slot, ordered(&op.request, op.writes), *op);
+            RequestAdmission::Pass { passed, .. } => {
+                self.submit_op(passed.slot, ordered(&op.request, op.writes), *op);
             }
-            Admission::Answer(errno) => {
-                let outcome = Outcome { result: errno.negated(), ..Outcome::default() };
+            RequestAdmission::Answer(errno) => {
+                let outcome = OpOutcome { result: errno.negated(), ..OpOutcome::default() };
                 self.tracker.finish(op.track, self.now_ns);
                 answer(&conn, &op.request, map.epoch, outcome);
             }
-            Admission::Backoff => self.back_off(*op, map.epoch),
+            RequestAdmission::Backoff => self.backoff_op(*op, map.epoch),
         }
     }
 
     /// Sends the base's answer once this primary may.
-    fn tell(&mut self, slot: u32, op: Box<InflightOp>, outcome: Outcome) {
-        self.tiers.deferred.push_back(Deferred::Tell { slot, op, outcome });
+    fn tell(&mut self, slot: u32, op: Box<InflightOp>, outcome: OpOutcome) {
+        self.tiers.deferred.push_back(Deferred::Reply { slot, op, outcome });
     }
 
-    fn tell_now(&mut self, slot: u32, mut op: Box<InflightOp>, outcome: Outcome) {
+    fn tell_now(&mut self, slot: u32, mut op: Box<InflightOp>, outcome: OpOutcome) {
         op.tier.answer = Some(outcome);
-        self.feed_new(slot, ordered(&op.request, false), *op);
+        self.submit_op(slot, ordered(&op.request, false), *op);
     }
 
     /// Ends the work on an object: operations that waited for it continue, in order.
-    fn release(&mut self, object: &ObjectId, change: impl Fn(&mut TierState)) {
+    fn release(&mut self, object: &ObjectId, change: impl Fn(&mut TierOpState)) {
         let mut waiting = self.tiers.end(object);
         if !waiting.is_empty() && self.shared.settings.breaks(Mutation::DropParked) {
             waiting.pop_back();
@@ -584,32 +589,32 @@ impl Shard {
     }
 
     /// Changes a cache's object without a client's request.
-    fn change_tier_object(&mut self, slot: u32, object: &ObjectId, own: Own) {
+    fn change_tier_object(&mut self, slot: u32, object: &ObjectId, own: InternalChange) {
         self.tiers.deferred.push_back(Deferred::Change { slot, object: object.clone(), own });
     }
 
-    fn change_now(&mut self, slot: u32, object: &ObjectId, own: Own) {
+    fn change_now(&mut self, slot: u32, object: &ObjectId, own: InternalChange) {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
         let (pg, interval) = (hosted.pg, hosted.interval);
         let client = nacre_types::ids::ClientId(0);
         let own = match own {
-            Own::Change(Change::Evict { version, .. })
+            InternalChange::Change(TierChange::Evict { version, .. })
                 if self.shared.settings.breaks(Mutation::EvictDirty) =>
             {
-                Own::Change(Change::Discard { version, overlay_epoch: Epoch(u32::MAX) })
+                InternalChange::Change(TierChange::Discard { version, overlay_epoch: Epoch(u32::MAX) })
             }
             own => own,
         };
-        let state = TierState { own: Some(own), ..TierState::default() };
-        self.feed_own(slot, (pg, interval), object.clone(), Vec::new(), client, state);
+        let state = TierOpState { own: Some(own), ..TierOpState::default() };
+        self.submit_internal(slot, (pg, interval), object.clone(), Vec::new(), client, state);
     }
 
     /// Handles the end of a change of the OSD's own, made or not.
-    pub(super) fn own_done(&mut self, op: &InflightOp, result: i32) {
+    pub(super) fn on_internal_done(&mut self, op: &InflightOp, result: i32) {
         let Some(own) = &op.tier.own else { return };
         let object = &op.request.object;
         match own {
-            Own::Promote { .. } if result == 0 || result == Errno::EBUSY.negated() => {
+            InternalChange::Promote { .. } if result == 0 || result == Errno::EBUSY.negated() => {
                 if result == 0 {
                     self.metrics.tier_promotions.inc();
                     let watchers = self.context_of(op.slot, object).map(|context| context.info.watchers);
@@ -619,26 +624,30 @@ impl Shard {
                 }
                 self.release(object, |_| {});
             }
-            Own::Promote { .. } if result == Errno::ESTALE.negated() => self.send_waiting_back(object),
-            Own::Promote { .. } => self.release(object, |state| state.goes_past = true),
-            Own::Change(Change::Flushed { .. } | Change::Evict { is_flushed: true, .. }) => {
+            InternalChange::Promote { .. } if result == Errno::ESTALE.negated() => {
+                self.send_waiting_back(object)
+            }
+            InternalChange::Promote { .. } => self.release(object, |state| state.must_proxy = true),
+            InternalChange::Change(
+                TierChange::Flushed { .. } | TierChange::Evict { is_flushed: true, .. },
+            ) => {
                 self.flush_done(op.slot, object, result);
             }
-            Own::Change(Change::Evict { .. } | Change::Discard { .. }) => {
+            InternalChange::Change(TierChange::Evict { .. } | TierChange::Discard { .. }) => {
                 if result == 0 {
                     self.metrics.tier_evictions.inc();
                 }
                 self.evicted(object, result);
             }
-            Own::Change(_) => self.release(object, |_| {}),
-            Own::Internal => {}
+            InternalChange::Change(_) => self.release(object, |_| {}),
+            InternalChange::Internal => {}
         }
     }
 
     /// Sends back the waiting operations when the PG begins another interval or is no longer hosted.
     pub(super) fn drop_tier_work(&mut self, slot: u32) {
         for op in self.tiers.drop_slot(slot) {
-            self.back_off(*op, self.epoch());
+            self.backoff_op(*op, self.epoch());
         }
         if let Some(hosted) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) {
             hosted.cache = None;

@@ -1,14 +1,14 @@
 //! Watches and notifies: executes the actions that the table of [`crate::watch`] returns.
 
 use super::Shard;
-use super::ops::{InflightOp, Outcome, answer, backoff};
-use super::tier::TierState;
+use super::ops::{InflightOp, OpOutcome, answer, backoff};
+use super::tier::TierOpState;
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::watch::{Action, TooMany, WatchId, WatchLimits, Watches, timeout_ns};
+use crate::watch::{NotifyLimitReached, WatchAction, WatchId, WatchLimits, Watches, timeout_ns};
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_common::conn::ConnRef;
-use nacre_exec::{self as exec, Effect};
+use nacre_exec::{self as exec, OpEffect};
 use nacre_objectstore::StoreError;
 use nacre_pg::{ClientOp, Mutation};
 use nacre_types::errno::Errno;
@@ -21,7 +21,7 @@ use nacre_types::osdmap::OsdMap;
 /// The table of a shard: watchers by connection, notifiers by their requests.
 pub(super) type WatchTable = Watches<ConnRef, Box<InflightOp>>;
 /// An action of the table.
-type Happened = Action<ConnRef, Box<InflightOp>>;
+type Happened = WatchAction<ConnRef, Box<InflightOp>>;
 
 /// The most notifies in progress on one shard.
 const MAX_NOTIFIES: usize = 4096;
@@ -39,36 +39,36 @@ impl Shard {
     pub(super) const INTERNAL: ReqId = ReqId { client: ClientId(0), tid: 0 };
 
     /// Answers a request that has effects in addition to its change.
-    pub(super) fn reply_with_effects(&mut self, mut op: Box<InflightOp>, mut outcome: Outcome) {
+    pub(super) fn reply_with_effects(&mut self, mut op: Box<InflightOp>, mut outcome: OpOutcome) {
         let mut out = Vec::new();
         let object = op.request.object.clone();
         for effect in std::mem::take(&mut op.effects) {
             match effect {
-                Effect::Connect { cookie, timeout_s } => match self.may_connect(&op, cookie) {
+                OpEffect::Connect { cookie, timeout_s } => match self.may_connect(&op, cookie) {
                     Ok(()) => self.connect(&op, (op.client, cookie), timeout_s, &mut out),
                     Err(errno) => {
                         let result = OpResult::error(errno);
                         (outcome.result, outcome.ops) = (result.code, vec![result]);
                     }
                 },
-                Effect::Ping { cookie } => {
+                OpEffect::Ping { cookie } => {
                     let own = |conn: &ConnRef| op.conn.as_ref() == Some(conn);
                     if !self.watches.ping(&object, (op.client, cookie), self.now_ns, own) {
                         let result = OpResult::error(Errno::ETIMEDOUT);
                         (outcome.result, outcome.ops) = (result.code, vec![result]);
                     }
                 }
-                Effect::Disconnect { cookie } => {
+                OpEffect::Disconnect { cookie } => {
                     // The client of a lapsed watch does not know that it lapsed.
                     let tell = op.conn.is_none();
                     self.watches.remove(&object, (op.client, cookie), tell, &mut out);
                 }
-                Effect::DisconnectAll => self.watches.remove_all(&object, &mut out),
-                Effect::Ack { notify_id, cookie, payload } => {
+                OpEffect::DisconnectAll => self.watches.remove_all(&object, &mut out),
+                OpEffect::Ack { notify_id, cookie, payload } => {
                     self.watches.ack(&object, notify_id, (op.client, cookie), payload, &mut out);
                 }
                 // It is the only op of its request.
-                Effect::Notify { timeout_s, payload } => {
+                OpEffect::Notify { timeout_s, payload } => {
                     self.begin_notify(op, timeout_s, payload, &mut out);
                     return self.carry_out_watches(out);
                 }
@@ -110,7 +110,7 @@ impl Shard {
                 self.watches.adopt(slot, object, &[info], self.now_ns);
             }
         }
-        self.inbox.nudge();
+        self.inbox.wake_task();
     }
 
     fn begin_notify(
@@ -141,15 +141,15 @@ impl Shard {
         let attempt = (op.request.reqid, op.request.attempt);
         let when = (self.now_ns, timeout_ns(timeout_s));
         match self.watches.notify((slot, &object), attempt, op, payload, when, out) {
-            Ok(()) => self.inbox.nudge(),
-            Err(TooMany(op)) => {
-                let refused = Outcome { result: Errno::EBUSY.negated(), ..Outcome::default() };
+            Ok(()) => self.inbox.wake_task(),
+            Err(NotifyLimitReached(op)) => {
+                let refused = OpOutcome { result: Errno::EBUSY.negated(), ..OpOutcome::default() };
                 self.answer_notifier(&op, refused);
             }
         }
     }
 
-    pub(super) fn answer_notifier(&self, op: &InflightOp, outcome: Outcome) {
+    pub(super) fn answer_notifier(&self, op: &InflightOp, outcome: OpOutcome) {
         if let Some(conn) = &op.conn {
             answer(conn, &op.request, self.epoch(), outcome);
         }
@@ -165,29 +165,29 @@ impl Shard {
         self.watches.retain(object, infos, &mut out);
         self.watches.adopt(slot, object, infos, self.now_ns);
         self.carry_out_watches(out);
-        self.inbox.nudge();
+        self.inbox.wake_task();
     }
 
     fn carry_out_watches(&mut self, actions: Vec<Happened>) {
         for action in actions {
             match action {
-                Action::Tell(conn, message) => {
+                WatchAction::Tell(conn, message) => {
                     if let Err(error) = conn.send(&message) {
                         // The client connects again, and learns what it missed.
                         tracing::debug!(watcher = ?conn.peer_addr(), %error, "a watcher can't be told");
                         conn.abort();
-                        self.watchers_gone(conn.id());
+                        self.on_watch_conn_closed(conn.id());
                     }
                 }
-                Action::TellLost(conn, cookie) => {
+                WatchAction::TellLost(conn, cookie) => {
                     if let Err(error) = conn.send(&WatchLost { cookie }) {
                         tracing::debug!(watcher = ?conn.peer_addr(), %error, "a watcher can't be told");
                     }
                 }
-                Action::Complete { notifier, reply, timed_out } => {
+                WatchAction::Complete { notifier, reply, timed_out } => {
                     self.complete_notify(notifier, &reply, timed_out);
                 }
-                Action::Lapse { slot, object, watch } => self.remove_lapsed(slot, object, watch),
+                WatchAction::Lapse { slot, object, watch } => self.remove_lapsed(slot, object, watch),
             }
         }
     }
@@ -200,8 +200,8 @@ impl Shard {
         output.put(answers);
         let ops = vec![OpResult { code, output: output.freeze() }];
         let user_version = notifier.outcome.as_ref().map_or(0, |outcome| outcome.user_version);
-        let outcome = Outcome { result: code, user_version, ops };
-        match self.role_of(notifier.slot).filter(|role| role.cache.is_some()) {
+        let outcome = OpOutcome { result: code, user_version, ops };
+        match self.tier_role(notifier.slot).filter(|role| role.cache.is_some()) {
             Some(role) => self.confirm_notify(&role, notifier, outcome),
             None => self.answer_notifier(&notifier, outcome),
         }
@@ -210,25 +210,25 @@ impl Shard {
     /// Removes a lapsed watch from its object's info by an update of the OSD's own.
     fn remove_lapsed(&mut self, slot: u32, object: ObjectId, (client, cookie): WatchId) {
         tracing::info!(%object, client = %client, cookie, "a watch has lapsed");
-        self.change_own(slot, object, Op::Unwatch { cookie }, client);
+        self.submit_internal_change(slot, object, Op::Unwatch { cookie }, client);
     }
 
     /// Changes an object in the name of `client`. The outcome is not sent to anyone.
-    pub(super) fn change_own(&mut self, slot: u32, object: ObjectId, op: Op, client: ClientId) {
+    pub(super) fn submit_internal_change(&mut self, slot: u32, object: ObjectId, op: Op, client: ClientId) {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
         let place = (hosted.pg, hosted.interval);
-        self.feed_own(slot, place, object, vec![OsdOp::from(op)], client, TierState::default());
+        self.submit_internal(slot, place, object, vec![OsdOp::from(op)], client, TierOpState::default());
     }
 
     /// Passes a request of the OSD's own to its PG, which is in that interval.
-    pub(super) fn feed_own(
+    pub(super) fn submit_internal(
         &mut self,
         slot: u32,
         (pg, interval): (PgId, Interval),
         object: ObjectId,
         ops: Vec<OsdOp>,
         client: ClientId,
-        tier: TierState,
+        tier: TierOpState,
     ) {
         let request = OsdRequest {
             reqid: Self::INTERNAL,
@@ -254,23 +254,23 @@ impl Shard {
             object,
             write: true,
             listing: false,
-            vouched: false,
-            resumed: false,
+            dup_check_by_host: false,
+            requeued: false,
         };
         let track = self.tracker.start(&request, None, self.now_ns, self.now_ns);
         let mut in_hand = InflightOp::new(request, None, client, slot, track, self.now_ns, true);
         in_hand.tier = tier;
-        self.feed_new(slot, op, in_hand);
+        self.submit_op(slot, op, in_hand);
     }
 
     /// Makes a watch lapse again, to retry its removal, which was not executed or `failed`.
-    pub(super) fn lapse_again(&mut self, op: &InflightOp, failed: bool) {
+    pub(super) fn retry_lapse(&mut self, op: &InflightOp, failed: bool) {
         for part in &op.request.ops {
             if let Op::Unwatch { cookie } = part.op {
                 self.watches.lapse_again(&op.request.object, (op.client, cookie), self.now_ns, failed);
             }
         }
-        self.inbox.nudge();
+        self.inbox.wake_task();
     }
 
     /// Removes a lapsed watch whose object does not exist any more.
@@ -285,7 +285,7 @@ impl Shard {
     }
 
     /// Handles a resend of an executed request: its watches are connected to the new connection.
-    pub(super) fn connect_again(&mut self, op: &InflightOp) {
+    pub(super) fn reconnect_watches(&mut self, op: &InflightOp) {
         let cookies = op.request.ops.iter().filter_map(|part| match part.op {
             Op::Watch { cookie, .. } | Op::WatchReconnect { cookie } => Some(cookie),
             _ => None,
@@ -322,9 +322,9 @@ impl Shard {
     }
 
     /// Handles the end of a connection of watchers.
-    pub(super) fn watchers_gone(&mut self, conn: u64) {
+    pub(super) fn on_watch_conn_closed(&mut self, conn: u64) {
         self.watches.disconnect(self.now_ns, |known| known.id() == conn);
-        self.inbox.nudge();
+        self.inbox.wake_task();
     }
 
     /// Makes the watches of clients on the map's blocklist lapse.
@@ -344,7 +344,7 @@ impl Shard {
     }
 
     /// Handles timeouts of watches and notifies.
-    pub(super) fn due_watches(&mut self) {
+    pub(super) fn check_watch_timeouts(&mut self) {
         if self.watches.next_ns().is_some_and(|at| at <= self.now_ns) {
             let mut out = Vec::new();
             let heartbeats = self.shared.heartbeats.lock();
@@ -355,9 +355,9 @@ impl Shard {
             let is_behind = newest > self.map.as_ref().map(|map| map.epoch);
             let answers = |slot: u32| {
                 let hosted = slots.get(slot as usize).and_then(Option::as_ref);
-                !is_behind && hosted.is_some_and(|hosted| hosted.machine.answers(&leases))
+                !is_behind && hosted.is_some_and(|hosted| hosted.machine.can_answer(&leases))
             };
-            self.watches.on_time(self.now_ns, answers, &mut out);
+            self.watches.on_tick(self.now_ns, answers, &mut out);
             drop(heartbeats);
             self.carry_out_watches(out);
         }

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 /// One point in time on both clocks: ops are timed by the monotonic clock and shown by the other.
 #[derive(Clone, Copy, Debug)]
-pub struct Clocks {
+pub struct ClockReading {
     /// CLOCK_BOOTTIME, nanoseconds.
     pub now_ns: u64,
     /// Nanoseconds since 1970.
     pub wall_ns: u64,
 }
 
-impl Clocks {
+impl ClockReading {
     /// The wall-clock time of `at_ns`, for people.
     pub(super) fn stamp(&self, at_ns: u64) -> String {
         stamp(self.wall_ns.saturating_sub(self.now_ns.saturating_sub(at_ns)))
@@ -50,11 +50,11 @@ impl Stage {
 }
 
 /// An op's duration in nanoseconds and its output: to be sorted and collected over shards.
-pub(crate) type Shown = (u64, Value);
+pub(crate) type DumpedOp = (u64, Value);
 
 impl OpTracker {
     /// The ops in flight whose descriptions contain one of `filters`, or all; only slow ones with `blocked`.
-    pub fn dump_in_flight(&self, clocks: Clocks, filters: &[&str], blocked: bool) -> Vec<Shown> {
+    pub fn dump_in_flight(&self, clocks: ClockReading, filters: &[&str], blocked: bool) -> Vec<DumpedOp> {
         self.slots
             .iter()
             .flatten()
@@ -68,7 +68,7 @@ impl OpTracker {
     }
 
     /// The slowest recent ops; only those above the slow threshold with `slow`.
-    pub fn dump_history(&self, clocks: Clocks, filters: &[&str], slow: bool) -> Vec<(u64, Shown)> {
+    pub fn dump_history(&self, clocks: ClockReading, filters: &[&str], slow: bool) -> Vec<(u64, DumpedOp)> {
         let horizon = clocks.now_ns.saturating_sub(self.limits.history_ns);
         let kept: Vec<&Finished> = if slow {
             self.slow.iter().collect()
@@ -101,7 +101,7 @@ impl Tracked {
         filters.iter().any(|filter| description.contains(filter))
     }
 
-    fn dump(&self, clocks: Clocks, duration_ns: u64) -> Value {
+    fn dump(&self, clocks: ClockReading, duration_ns: u64) -> Value {
         let reached = &self.stages[..usize::from(self.reached)];
         let seconds = |us: u32| f64::from(us) / 1e6;
         let events: Vec<Value> = reached

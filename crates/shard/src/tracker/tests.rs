@@ -34,8 +34,8 @@ fn tracker() -> OpTracker {
     })
 }
 
-fn at(ms: u64) -> Clocks {
-    Clocks { now_ns: ms * MS, wall_ns: 1_795_294_663_000_000_000 + ms * MS }
+fn at(ms: u64) -> ClockReading {
+    ClockReading { now_ns: ms * MS, wall_ns: 1_795_294_663_000_000_000 + ms * MS }
 }
 
 fn start(t: &mut OpTracker, tid: u64, ms: u64) -> OpHandle {

@@ -23,18 +23,18 @@ fn reqid(tid: u64) -> ReqId {
 }
 
 /// The actions as text.
-fn text(out: Vec<Action<u32, &'static str>>) -> Vec<String> {
+fn text(out: Vec<WatchAction<u32, &'static str>>) -> Vec<String> {
     out.into_iter()
         .map(|action| match action {
-            Action::Tell(conn, n) => {
+            WatchAction::Tell(conn, n) => {
                 format!("tell {conn}: {} of {}: {:?}", n.notify_id, n.cookie, n.payload)
             }
-            Action::TellLost(conn, cookie) => format!("lost {conn}: {cookie}"),
-            Action::Complete { notifier, reply, timed_out } => {
+            WatchAction::TellLost(conn, cookie) => format!("lost {conn}: {cookie}"),
+            WatchAction::Complete { notifier, reply, timed_out } => {
                 let acks: Vec<_> = reply.acks.iter().map(|(c, _, a)| format!("{c}={a:?}")).collect();
                 format!("{notifier} done {}: {acks:?} missed {:?} {timed_out}", reply.notify_id, reply.missed)
             }
-            Action::Lapse { watch, .. } => format!("lapse {}", watch.0.0),
+            WatchAction::Lapse { watch, .. } => format!("lapse {}", watch.0.0),
         })
         .collect()
 }
@@ -76,7 +76,7 @@ impl Bench {
     fn pass(&mut self, seconds: u64) -> Vec<String> {
         self.now += seconds * SECOND;
         let mut out = Vec::new();
-        self.table.on_time(self.now, |_| true, &mut out);
+        self.table.on_tick(self.now, |_| true, &mut out);
         text(out)
     }
 
@@ -84,7 +84,7 @@ impl Bench {
     fn pass_unanswered(&mut self, seconds: u64) -> Vec<String> {
         self.now += seconds * SECOND;
         let mut out = Vec::new();
-        self.table.on_time(self.now, |_| false, &mut out);
+        self.table.on_tick(self.now, |_| false, &mut out);
         text(out)
     }
 }
@@ -206,7 +206,7 @@ fn tables_of_one_osd_number_their_notifies_together() {
         table.connect((0, &oid()), ANN, 30, 1, 0, &mut out);
         table.notify((0, &oid()), (reqid(tid as u64), 0), "n", Bytes::new(), when, &mut out).unwrap();
         ids.extend(out.into_iter().filter_map(|action| match action {
-            Action::Tell(_, message) => Some(message.notify_id),
+            WatchAction::Tell(_, message) => Some(message.notify_id),
             _ => None,
         }));
     }
@@ -287,13 +287,13 @@ fn notifies_and_their_bytes_are_bounded() {
     }
     let mut out = Vec::new();
     let refused = b.table.notify((0, &oid()), (reqid(9), 0), "m", Bytes::new(), (0, SECOND), &mut out);
-    assert_eq!(refused, Err(TooMany("m")));
+    assert_eq!(refused, Err(NotifyLimitReached("m")));
     b.ack(1, ANN, "");
     let large = Bytes::from(vec![0; 995]);
     let refused = b.table.notify((0, &oid()), (reqid(9), 0), "m", large, (0, SECOND), &mut out);
-    assert_eq!(refused, Err(TooMany("m")));
+    assert_eq!(refused, Err(NotifyLimitReached("m")));
     b.table.ack(&oid(), 2, ANN, Bytes::from(vec![1; 2000]), &mut out);
-    assert!(matches!(&out[..], [Action::Complete { reply, .. }] if reply.acks[0].2.is_empty()));
+    assert!(matches!(&out[..], [WatchAction::Complete { reply, .. }] if reply.acks[0].2.is_empty()));
     b.pass(100);
     assert_eq!((b.table.notifies, b.table.bytes), (0, 0));
 }
@@ -312,7 +312,7 @@ fn what_is_watched_is_counted() {
     other.adopt(0, &name(9), &[info(ANN)], 0);
     assert_eq!((counts.of(ANN.0), counts.of(BOB.0)), ((4, 5), (1, 5)));
     // A lapsed watch counts until it is removed.
-    table.on_time(31 * SECOND, |_| true, &mut out);
+    table.on_tick(31 * SECOND, |_| true, &mut out);
     assert_eq!(counts.of(ANN.0), (4, 5));
     table.remove(&name(0), ANN, false, &mut out);
     table.remove(&name(0), ANN, false, &mut out);

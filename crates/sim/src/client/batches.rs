@@ -4,9 +4,9 @@
 //! clears it, and each page of a listing is a read of every batch that it covers. A batch is set and removed as a whole, so a
 //! page shows either everything that it covers of a batch, with one token, or nothing.
 
-use super::{Asked, Client, ClientOut, Token};
+use super::{Asked, Client, ClientOutput, Token};
 use crate::bounds::Bound;
-use crate::history::{Action, Asker, Broken, History, Value};
+use crate::history::{Action, Asker, BrokenPromise, History, Value};
 use crate::schedule::Nanos;
 use bytes::Bytes;
 use nacre_engine::Error;
@@ -125,7 +125,7 @@ impl Client {
         history: &mut History,
         (pool, batch): (PoolId, u32),
         action: Action,
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) {
         let places = (0..ENTRIES).map(|number| (batch, number));
         let op = match action.token() {
@@ -148,7 +148,7 @@ impl Client {
         history: &mut History,
         (pool, batches): (PoolId, u32),
         patient: bool,
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) {
         if let Some(listing) = &mut self.batches {
             listing.patient |= patient;
@@ -183,12 +183,12 @@ impl Client {
         now: Nanos,
         history: &mut History,
         result: Result<Answer, Error>,
-        out: &mut Vec<ClientOut>,
-    ) -> Result<(), Broken> {
+        out: &mut Vec<ClientOutput>,
+    ) -> Result<(), BrokenPromise> {
         let Some(mut listing) = self.batches.take() else { return Ok(()) };
         // The listing ends with its pool, with the session, or when it is refused.
         let Some(answer) = result.ok().filter(|answer| answer.reply.result >= 0) else { return Ok(()) };
-        let malformed = |detail: String| Broken { rule: "malformed reply", detail };
+        let malformed = |detail: String| BrokenPromise { rule: "malformed reply", detail };
         let output = answer.reply.ops.first().map(|part| part.output.clone()).unwrap_or_default();
         let page: OmapValsReply = encoding::decode(&output).map_err(|error| malformed(error.to_string()))?;
         let (sights, next) = sights(listing.from, listing.batches, &page)
@@ -199,7 +199,7 @@ impl Client {
             history.saw(listing.asker, &part, (listing.call, now), value);
         }
         if page.more && page.entries.len() as u64 == Limits::default().max_omap_entries_per_request {
-            out.push(ClientOut::Reached(Bound::OmapPage));
+            out.push(ClientOutput::Reached(Bound::OmapPage));
         }
         if let (Some(from), Some((last, _))) = (next, page.entries.last()) {
             (listing.from, listing.start_after) = (from, last.clone());

@@ -1,6 +1,6 @@
 //! Requests of a process that uses the cluster through this client ([`crate::gateway::cluster_engine`]).
 
-use super::{Client, ClientOut, Token, millis};
+use super::{Client, ClientOutput, Token, millis};
 use crate::history::History;
 use crate::schedule::Nanos;
 use nacre_engine::engine::ObjectRequest;
@@ -13,7 +13,7 @@ impl Client {
         now: Nanos,
         history: &mut History,
         (number, request, timeout): (u64, ObjectRequest, Option<Nanos>),
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) {
         let ObjectRequest { object, ops, flags, snap, snap_context, mtime_ns, tier } = request;
         let mtime_ns = mtime_ns.unwrap_or(now);

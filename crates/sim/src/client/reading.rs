@@ -1,7 +1,7 @@
 //! The session by which an OSD reads the sources of copies and sends requests to the other pool of a cache tier.
 
 use super::requests::TOKEN_BYTES;
-use super::{Client, ClientOut, Outside, Token, millis, submission};
+use super::{Client, ClientOutput, Outside, Token, millis, submission};
 use crate::history::History;
 use crate::schedule::Nanos;
 use nacre_engine::Error;
@@ -23,7 +23,7 @@ impl Client {
         now: Nanos,
         history: &mut History,
         (number, request): (u64, &OsdRequest),
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) {
         let Some(op) = request.ops.iter().map(|op| &op.op).find(|op| matches!(op, Op::CopyFrom { .. }))
         else {
@@ -36,7 +36,7 @@ impl Client {
         self.step(now, history, out, |_, _| {});
     }
 
-    fn next_piece(&mut self, now: Nanos, number: u64, out: &mut Vec<ClientOut>) {
+    fn next_piece(&mut self, now: Nanos, number: u64, out: &mut Vec<ClientOutput>) {
         let Some((reader, tier)) = self.reading.get(&number) else { return };
         let is_tier = reader.flags & copy_from_flag::IGNORE_CACHE != 0;
         let flags = if is_tier { request_flag::IGNORE_OVERLAY | request_flag::IGNORE_CACHE } else { 0 };
@@ -51,7 +51,7 @@ impl Client {
             }
             Err(errno) => {
                 self.reading.remove(&number);
-                out.push(ClientOut::Copied(number, Box::new(Err(errno))));
+                out.push(ClientOutput::Copied(number, Box::new(Err(errno))));
             }
         }
     }
@@ -62,7 +62,7 @@ impl Client {
         now: Nanos,
         history: &mut History,
         (number, request): (u64, OsdRequest),
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) {
         let OsdRequest { object, ops, flags, snap, snap_context, mtime_ns, tier, .. } = request;
         let submission =
@@ -77,7 +77,7 @@ impl Client {
         now: Nanos,
         number: u64,
         result: Result<Answer, Error>,
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) {
         let piece = match result {
             Ok(mut answer) if answer.reply.result >= 0 => {
@@ -89,7 +89,7 @@ impl Client {
         match self.reading.get_mut(&number).map(|(reader, _)| reader.on_piece(piece)) {
             Some(Some(copied)) => {
                 self.reading.remove(&number);
-                out.push(ClientOut::Copied(number, Box::new(copied)));
+                out.push(ClientOutput::Copied(number, Box::new(copied)));
             }
             Some(None) => self.next_piece(now, number, out),
             None => {}

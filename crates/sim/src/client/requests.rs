@@ -200,7 +200,7 @@ mod tests {
     use crate::disk::Disk;
     use crate::interpreter::{self, Setting};
     use crate::random::{Random, Stream};
-    use nacre_exec::{Change, Limits};
+    use nacre_exec::{Limits, ObjectChange};
     use nacre_types::msg::OsdRequest;
     use nacre_types::object::SNAP_HEAD;
     use nacre_types::pool::Pool;
@@ -210,7 +210,7 @@ mod tests {
     const PG: PgId = PgId { pool: PoolId(1), seed: 0 };
 
     /// Executes a request as an OSD does. Returns the answer and the change.
-    fn execute(disk: &Disk, request: &OsdRequest, version: u64) -> (OsdReply, Option<Change>) {
+    fn execute(disk: &Disk, request: &OsdRequest, version: u64) -> (OsdReply, Option<ObjectChange>) {
         let pool = Pool::replicated("p", 3, 2, 0, 1, Epoch(1));
         let setting = Setting {
             pool: &pool,

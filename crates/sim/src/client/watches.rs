@@ -1,11 +1,11 @@
 //! The part of a client that watches and notifies.
 
-use super::{Client, ClientOut, Token, millis};
-use crate::history::{Action, Broken, History};
+use super::{Client, ClientOutput, Token, millis};
+use crate::history::{Action, BrokenPromise, History};
 use crate::schedule::{MILLI, Nanos, SECOND};
 use bytes::Bytes;
 use nacre_engine::Error;
-use nacre_objecter::{Answer, Attempt, Effect, Step, Watches};
+use nacre_objecter::{Answer, WatchAttempt, WatchEffect, WatchStep, Watches};
 use nacre_types::errno::Errno;
 use nacre_types::msg::{WatchLost, WatchNotify};
 use nacre_types::op::{NotifyReply, Op};
@@ -24,14 +24,14 @@ impl Client {
         &mut self,
         now: Nanos,
         history: &mut History,
-        effects: Vec<Effect<(ObjectId, Nanos)>>,
-    ) -> Result<(), Broken> {
+        effects: Vec<WatchEffect<(ObjectId, Nanos)>>,
+    ) -> Result<(), BrokenPromise> {
         for effect in effects {
             match effect {
-                Effect::Send { attempt, object, op, .. } => {
+                WatchEffect::Send { attempt, object, op, .. } => {
                     self.submit(now, (object, vec![op]), Token::Step(attempt));
                 }
-                Effect::Lost { cookie, watcher: (object, _), error } => {
+                WatchEffect::Lost { cookie, watcher: (object, _), error } => {
                     let pool_is_gone = self.map().is_none_or(|map| !map.pools.contains_key(&object.pool()));
                     let excused = pool_is_gone || error.errno() != Errno::ENOTCONN;
                     history.watching.lost((self.objecter.client(), cookie), now, excused)?;
@@ -55,10 +55,10 @@ impl Client {
         &mut self,
         now: Nanos,
         history: &mut History,
-        attempt: Attempt,
+        attempt: WatchAttempt,
         result: &Result<Answer, Error>,
-    ) -> Result<(), Broken> {
-        let Attempt { cookie, step, sent_ms, .. } = attempt;
+    ) -> Result<(), BrokenPromise> {
+        let WatchAttempt { cookie, step, sent_ms, .. } = attempt;
         let (id, sent) = ((self.objecter.client(), cookie), (sent_ms - 1) * MILLI);
         let watcher = self.watches.watcher(cookie).cloned();
         let stands = self.watches.age_ms(cookie, millis(now)).is_ok();
@@ -67,7 +67,7 @@ impl Client {
             && stands
         {
             match step {
-                Step::Register => history.watching.registered(id, object, timeout, (sent, now)),
+                WatchStep::Register => history.watching.registered(id, object, timeout, (sent, now)),
                 _ => history.watching.confirmed(id, sent)?,
             }
         }
@@ -85,10 +85,10 @@ impl Client {
         history: &mut History,
         number: u64,
         result: Result<Answer, Error>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenPromise> {
         let Some(Notifying { object, asked }) = self.notifying.remove(&number) else {
             let detail = format!("notify {}:{number}", self.node);
-            return Err(Broken { rule: "a request is answered twice", detail });
+            return Err(BrokenPromise { rule: "a request is answered twice", detail });
         };
         let Ok(answer) = result else { return Ok(()) };
         let timed_out = answer.reply.result == Errno::ETIMEDOUT.negated();
@@ -97,7 +97,7 @@ impl Client {
         else {
             return Ok(());
         };
-        let malformed = |detail: String| Broken { rule: "malformed reply", detail };
+        let malformed = |detail: String| BrokenPromise { rule: "malformed reply", detail };
         let reply = NotifyReply::decode(u64::from_le_bytes(*id), &output.slice(8..))
             .map_err(|error| malformed(error.to_string()))?;
         if timed_out == reply.missed.is_empty() {
@@ -107,7 +107,13 @@ impl Client {
     }
 
     /// Watches or notifies an object, or ends a watch of it, at random.
-    pub fn attend(&mut self, now: Nanos, history: &mut History, object: ObjectId, out: &mut Vec<ClientOut>) {
+    pub fn attend(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        object: ObjectId,
+        out: &mut Vec<ClientOutput>,
+    ) {
         let ensured = history.knows(&object);
         if !ensured {
             return self.ask(now, history, (object, Action::Ensure), true, out);
@@ -145,12 +151,12 @@ impl Client {
         &mut self,
         now: Nanos,
         history: &mut History,
-        out: &mut Vec<ClientOut>,
-        step: impl FnOnce(&mut Watches<(ObjectId, Nanos)>, u64) -> Vec<Effect<(ObjectId, Nanos)>>,
+        out: &mut Vec<ClientOutput>,
+        step: impl FnOnce(&mut Watches<(ObjectId, Nanos)>, u64) -> Vec<WatchEffect<(ObjectId, Nanos)>>,
     ) {
         let effects = step(&mut self.watches, millis(now));
         if let Err(broken) = self.carry_out(now, history, effects) {
-            out.push(ClientOut::Broken(broken));
+            out.push(ClientOutput::Broken(broken));
         }
         self.step(now, history, out, |_, _| {});
     }
@@ -162,7 +168,7 @@ impl Client {
         history: &mut History,
         (osd, conn): (OsdId, u64),
         message: &WatchNotify,
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) {
         let WatchNotify { cookie, notify_id, .. } = *message;
         let watcher = self.watches.watcher(cookie).cloned();
@@ -184,7 +190,7 @@ impl Client {
         history: &mut History,
         (osd, conn): (OsdId, u64),
         message: WatchLost,
-        out: &mut Vec<ClientOut>,
+        out: &mut Vec<ClientOutput>,
     ) {
         if self.connection(osd) == Some(conn) {
             let lost =

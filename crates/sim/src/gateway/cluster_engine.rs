@@ -9,7 +9,8 @@
 use crate::gateway::executor::{ProcessId, Scheduler};
 use bytes::Bytes;
 use nacre_engine::engine::{
-    CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, LogFollow, ObjectRequest, OnReply,
+    CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, LogSubscription, ObjectRequest,
+    OnReply,
 };
 use nacre_engine::{Completer, Error, OnDone, OpReply, Pending, Result, WatchHandler, pg_end};
 use nacre_objecter::Answer;
@@ -31,17 +32,17 @@ use std::time::Duration;
 pub type OnAnswer = Box<dyn FnOnce(Result<Answer>) + Send>;
 
 /// A request of a process that the world has not taken yet.
-pub struct Wanted {
+pub struct QueuedRequest {
     /// The client by which the process uses the cluster.
     pub client: u32,
     /// The process.
     pub process: ProcessId,
     /// The request.
-    pub want: Want,
+    pub want: ProcessRequest,
 }
 
 /// The kinds of requests of a process, with their completions.
-pub enum Want {
+pub enum ProcessRequest {
     /// An operation on an object.
     Request(ObjectRequest, OnAnswer),
     /// Put a session on the blocklist (`osd blocklist add`).
@@ -52,7 +53,7 @@ pub enum Want {
 
 #[derive(Default)]
 struct State {
-    wanted: VecDeque<Wanted>,
+    wanted: VecDeque<QueuedRequest>,
     /// The map that each client has.
     maps: BTreeMap<u32, Arc<OsdMap>>,
 }
@@ -75,7 +76,7 @@ impl Port {
     }
 
     /// Takes the next request of a process.
-    pub fn take(&self) -> Option<Wanted> {
+    pub fn take(&self) -> Option<QueuedRequest> {
         self.state.lock().wanted.pop_front()
     }
 
@@ -109,16 +110,16 @@ pub struct Session {
 }
 
 impl Session {
-    fn want(&self, want: Want) {
+    fn want(&self, want: ProcessRequest) {
         // Messages that destructors of an ended process send are dropped.
         if self.scheduler.is_alive(self.process) {
-            let wanted = Wanted { client: self.client, process: self.process, want };
+            let wanted = QueuedRequest { client: self.client, process: self.process, want };
             self.port.state.lock().wanted.push_back(wanted);
         }
     }
 
     fn request(&self, request: ObjectRequest, done: impl FnOnce(Result<Answer>) + Send + 'static) {
-        self.want(Want::Request(request, Box::new(done)));
+        self.want(ProcessRequest::Request(request, Box::new(done)));
     }
 }
 
@@ -181,7 +182,7 @@ impl Engine for Session {
         match session.filter(|_| is_fence) {
             Some(session) => {
                 let (completer, pending) = Pending::channel();
-                self.want(Want::Fence(session, completer));
+                self.want(ProcessRequest::Fence(session, completer));
                 pending
             }
             None => {
@@ -191,11 +192,11 @@ impl Engine for Session {
         }
     }
 
-    fn follow_log(&self, _: Option<LogFollow>) {}
+    fn follow_log(&self, _: Option<LogSubscription>) {}
 
     fn refresh_map(&self) -> Pending<()> {
         let (completer, pending) = Pending::channel();
-        self.want(Want::NewestMap(completer));
+        self.want(ProcessRequest::NewestMap(completer));
         pending
     }
 

@@ -68,7 +68,7 @@ impl Faults {
 
 /// How often each kind of fault occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct FaultCounts {
     /// Requests executed.
     pub executed: u64,
     /// Requests that were made slow.
@@ -107,7 +107,7 @@ pub(super) struct Fate {
 }
 
 /// Draws faults; each kind from its own stream.
-pub(super) struct Draws {
+pub(super) struct FaultDraws {
     faults: Faults,
     network: Random,
     slow: Random,
@@ -117,10 +117,10 @@ pub(super) struct Draws {
     maps: Random,
 }
 
-impl Draws {
-    pub(super) fn new(seed: u64, faults: Faults) -> Draws {
+impl FaultDraws {
+    pub(super) fn new(seed: u64, faults: Faults) -> FaultDraws {
         let stream = |kind| Random::new(seed, Stream::Fault(kind));
-        Draws {
+        FaultDraws {
             faults,
             network: Random::new(seed, Stream::Network),
             slow: stream(100),
@@ -145,7 +145,7 @@ impl Draws {
     }
 
     /// Draws the outcome of a request.
-    pub(super) fn fate(&mut self, figures: &mut Figures) -> Fate {
+    pub(super) fn fate(&mut self, figures: &mut FaultCounts) -> Fate {
         let faults = self.faults;
         let (mut out, back) = (self.latency(), self.latency());
         let more = self.slow.range(0, faults.slow + 1);

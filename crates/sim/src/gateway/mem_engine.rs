@@ -25,7 +25,7 @@ mod watch;
 
 use crate::disk::{Collection, Image, Object};
 use crate::gateway::executor::{Executor, ProcessId, Scheduler};
-use crate::gateway::faults::{Draws, Faults, Figures};
+use crate::gateway::faults::{FaultCounts, FaultDraws, Faults};
 use crate::schedule::Nanos;
 use nacre_engine::engine::{ObjectRequest, OnReply};
 use nacre_engine::{Cluster, Error};
@@ -135,8 +135,8 @@ struct Blocked {
 }
 
 struct World {
-    draws: Draws,
-    figures: Figures,
+    draws: FaultDraws,
+    figures: FaultCounts,
     /// The newest map.
     epoch: u32,
     next_pool: i64,
@@ -241,8 +241,8 @@ impl MemCluster {
     /// A cluster without pools, whose faults are drawn from `seed`.
     pub fn new(executor: &Executor, seed: u64, faults: Faults) -> MemCluster {
         let world = World {
-            draws: Draws::new(seed, faults),
-            figures: Figures::default(),
+            draws: FaultDraws::new(seed, faults),
+            figures: FaultCounts::default(),
             epoch: 1,
             next_pool: 1,
             pools: BTreeMap::new(),
@@ -297,7 +297,7 @@ impl MemCluster {
             watches: BTreeMap::new(),
         };
         world.sessions.insert(number, state);
-        Cluster::of(Arc::new(Session::new(self.inner.clone(), number, process, Box::new(change))))
+        Cluster::from_engine(Arc::new(Session::new(self.inner.clone(), number, process, Box::new(change))))
     }
 
     /// Creates a pool at once.
@@ -321,7 +321,7 @@ impl MemCluster {
     }
 
     /// How often each kind of fault occurred.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> FaultCounts {
         self.inner.world.lock().figures
     }
 
@@ -392,7 +392,7 @@ impl Inner {
         let until = *cut;
         for (number, state) in &mut world.sessions {
             if state.process == process {
-                self.fell_silent(*number, state, Some(until));
+                self.on_session_silent(*number, state, Some(until));
             }
         }
     }
@@ -405,7 +405,7 @@ impl Inner {
             let world = &mut *guard;
             for (number, state) in &mut world.sessions {
                 if state.process == process {
-                    self.fell_silent(*number, state, None);
+                    self.on_session_silent(*number, state, None);
                     // Completions and handlers may own the session.
                     dropped.push((std::mem::take(&mut state.in_flight), std::mem::take(&mut state.watches)));
                 }

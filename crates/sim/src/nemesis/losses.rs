@@ -3,11 +3,11 @@
 use super::FaultEvent;
 use crate::random::Random;
 use crate::schedule::{MILLI, SECOND};
-use crate::world::{Happening, World};
+use crate::world::{World, WorldEvent};
 use bytes::Bytes;
 use nacre_common::auth::Key;
 use nacre_mon::CommandRequest;
-use nacre_mon::logic::{Event, Origin};
+use nacre_mon::logic::{MapEvent, Origin};
 use nacre_pg::Mutation;
 use nacre_types::caps::mon::MonCaps;
 use nacre_types::ids::EntityName;
@@ -32,7 +32,7 @@ impl World {
         self.kill(osd, random);
         self.say(format_args!("osd.{osd} loses its disk, and caches the last copies of {lost:?}"));
         self.osds[osd as usize].wipe();
-        self.schedule.after(random.range(200 * MILLI, 4 * SECOND), Happening::OsdStart(osd));
+        self.schedule.after(random.range(200 * MILLI, 4 * SECOND), WorldEvent::OsdStart(osd));
         if self.nemesis.settings.breaks(Mutation::ServeLost) {
             for pg in lost {
                 self.invariants.give_up(pg.pool);
@@ -72,7 +72,7 @@ impl World {
             fresh_key: Key::from_base64(NO_KEY).expect("invariant: the key is well-formed"),
         };
         let now = self.schedule.now();
-        self.with_monitor(|monitor, out| monitor.handle(now, Event::Command(Box::new(request)), out));
+        self.with_monitor(|monitor, out| monitor.handle(now, MapEvent::Command(Box::new(request)), out));
         self.later(SECOND, FaultEvent::MakeAgain(pg));
     }
 

@@ -7,7 +7,7 @@ use crate::packet::Packet;
 use crate::random::{Random, Stream};
 use crate::scenario::Fault;
 use crate::schedule::{MILLI, Nanos, SECOND};
-use crate::world::{Happening, World};
+use crate::world::{World, WorldEvent};
 use std::collections::BTreeSet;
 
 /// How long an OSD that shuts down waits for a map that shows it down (`osd_mon_shutdown_timeout`).
@@ -58,7 +58,7 @@ impl World {
                 self.nemesis.stop_orders.remove(&osd);
                 self.nemesis.stopped_osds.insert(osd, Stopped { until, unsent: Vec::new() });
                 let life = self.osds[osd as usize].life;
-                self.schedule.at(until, Happening::FaultEvent(FaultEvent::Continue(osd, life)));
+                self.schedule.at(until, WorldEvent::FaultEvent(FaultEvent::Continue(osd, life)));
             }
         }
         match self.nemesis.stopped_osds.get_mut(&osd) {
@@ -94,24 +94,24 @@ impl World {
     }
 
     /// Until when an event has to wait for a stopped process, or for an actor that stalls.
-    pub(crate) fn waits_for_stopped(&self, happening: &Happening) -> Option<Nanos> {
+    pub(crate) fn waits_for_stopped(&self, happening: &WorldEvent) -> Option<Nanos> {
         if self.nemesis.stopped_osds.is_empty() && self.nemesis.stalled.is_empty() {
             return None;
         }
         self.waits_for_process(happening).max(self.waits_for_stalled(happening))
     }
 
-    fn waits_for_process(&self, happening: &Happening) -> Option<Nanos> {
+    fn waits_for_process(&self, happening: &WorldEvent) -> Option<Nanos> {
         let of = |node: Node| match node {
             Node::Osd(osd) => self.stopped_until(osd),
             _ => None,
         };
         match happening {
-            Happening::Deliver(link) => of(link.to),
-            Happening::Flushed(osd, ..)
-            | Happening::Turn(osd, ..)
-            | Happening::OsdTick(osd, _)
-            | Happening::SessionTime(osd, _) => of(Node::Osd(*osd)),
+            WorldEvent::Deliver(link) => of(link.to),
+            WorldEvent::Flushed(osd, ..)
+            | WorldEvent::Turn(osd, ..)
+            | WorldEvent::OsdTick(osd, _)
+            | WorldEvent::SessionTime(osd, _) => of(Node::Osd(*osd)),
             _ => None,
         }
     }
@@ -120,7 +120,7 @@ impl World {
     pub(super) fn begin_to_stop(&mut self, osd: u32, random: &mut Random) -> bool {
         let wait = random.range(200 * MILLI, 5 * SECOND);
         if !self.osds[osd as usize].is_running() || self.is_osd_stopped(osd) {
-            self.schedule.after(wait, Happening::OsdStart(osd));
+            self.schedule.after(wait, WorldEvent::OsdStart(osd));
             return false;
         }
         let now = self.schedule.now();
@@ -135,7 +135,7 @@ impl World {
         let now = self.schedule.now();
         let ending = &self.osds[osd as usize];
         if ending.life != life {
-            return self.schedule.after(wait, Happening::OsdStart(osd));
+            return self.schedule.after(wait, WorldEvent::OsdStart(osd));
         }
         let is_awaited = ending.is_shown_up() && now < deadline;
         // The store is flushed before the process ends.
@@ -149,7 +149,7 @@ impl World {
         self.with_osd(osd, |osd, out| osd.stop(now, out));
         self.check_contents(osd);
         self.lose_sockets(Node::Osd(osd), true);
-        self.schedule.after(wait, Happening::OsdStart(osd));
+        self.schedule.after(wait, WorldEvent::OsdStart(osd));
     }
 
     /// A disk hangs; if that lasts, its OSD's watchdog ends the OSD.
@@ -163,7 +163,7 @@ impl World {
         if let Some(wait) = ends {
             let life = self.osds[osd as usize].life;
             self.later(wait, FaultEvent::Watchdog(osd, life));
-            self.schedule.after(lasts, Happening::OsdStart(osd));
+            self.schedule.after(lasts, WorldEvent::OsdStart(osd));
         }
         true
     }

@@ -6,7 +6,7 @@ use crate::osd::{ACTORS, CONTROL, Call, StallOrder};
 use crate::random::Random;
 use crate::scenario::Fault;
 use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
-use crate::world::{Happening, World};
+use crate::world::{World, WorldEvent};
 
 /// The number of turns in which an actor may reach the call at which it is to stall.
 const TURNS: u32 = 40;
@@ -56,7 +56,7 @@ impl World {
         let until = self.schedule.now() + lasts;
         self.nemesis.stalled.insert((osd, actor), until);
         let life = self.osds[osd as usize].life;
-        self.schedule.at(until, Happening::FaultEvent(FaultEvent::GoOn(osd, life, actor)));
+        self.schedule.at(until, WorldEvent::FaultEvent(FaultEvent::GoOn(osd, life, actor)));
     }
 
     /// An actor that stalls continues, unless its whole process is stopped.
@@ -68,7 +68,7 @@ impl World {
         }
         if let Some(until) = self.stopped_until(osd) {
             self.nemesis.stalled.insert((osd, actor), until);
-            return self.schedule.at(until, Happening::FaultEvent(FaultEvent::GoOn(osd, life, actor)));
+            return self.schedule.at(until, WorldEvent::FaultEvent(FaultEvent::GoOn(osd, life, actor)));
         }
         self.resume_actor(osd, actor);
     }
@@ -104,9 +104,9 @@ impl World {
 
     /// Until when an event has to wait for an actor that stalls. Data that arrives by sockets waits elsewhere: in the inbox
     /// of its shard, or in the socket.
-    pub(super) fn waits_for_stalled(&self, happening: &Happening) -> Option<Nanos> {
+    pub(super) fn waits_for_stalled(&self, happening: &WorldEvent) -> Option<Nanos> {
         match happening {
-            Happening::Turn(osd, _, shard) => self.nemesis.stalled.get(&(*osd, *shard)).copied(),
+            WorldEvent::Turn(osd, _, shard) => self.nemesis.stalled.get(&(*osd, *shard)).copied(),
             _ => None,
         }
     }

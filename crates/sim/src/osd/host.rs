@@ -2,7 +2,7 @@
 
 use super::pings::Pings;
 use super::stalls::{Call, pass, pass_time_of_day, true_time};
-use super::{Copies, Out};
+use super::{Copies, OsdOutput};
 use crate::bounds::Bound;
 use crate::monitor::WALL;
 use crate::schedule::{MILLI, Nanos, SECOND};
@@ -14,8 +14,8 @@ use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_session::Policy;
 use nacre_shard::peers::Peers;
-use nacre_shard::session::{Arrival, Session};
-use nacre_shard::world::{Observation, World};
+use nacre_shard::session::{IncomingRequest, Session};
+use nacre_shard::world::{Observation, ShardHost};
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
 use nacre_types::msg::{Encoded, Message, MonSubscribe, OsdRequest, PgCas};
@@ -44,7 +44,7 @@ pub(super) struct Host {
     /// The nonce of the process.
     nonce: u64,
     uuids: AtomicU64,
-    out: Mutex<Vec<Out>>,
+    out: Mutex<Vec<OsdOutput>>,
     /// Lossy connections that were accepted: of clients, and of peers for their heartbeats.
     conns: Mutex<BTreeMap<u64, ConnRef>>,
     /// Sessions with peers, and the sessions that shards use.
@@ -103,24 +103,24 @@ impl Host {
     }
 
     /// Reports an event or requests an action.
-    pub(super) fn tell(&self, out: Out) {
+    pub(super) fn tell(&self, out: OsdOutput) {
         self.out.lock().push(out);
     }
 
     /// Takes the events and requested actions since the last call.
-    pub(super) fn take(&self, out: &mut Vec<Out>) {
+    pub(super) fn take(&self, out: &mut Vec<OsdOutput>) {
         out.append(&mut self.out.lock());
-        out.extend(self.sessions().take().map(Out::Session));
+        out.extend(self.sessions().take().map(OsdOutput::Session));
     }
 
     /// A bound was reached.
     pub(super) fn reached(&self, bound: Bound) {
-        self.out.lock().push(Out::Reached(bound));
+        self.out.lock().push(OsdOutput::Reached(bound));
     }
 
     /// Reports a broken rule.
     pub(super) fn broken(&self, rule: &'static str, detail: String) {
-        self.out.lock().push(Out::Broken(rule, detail));
+        self.out.lock().push(OsdOutput::Broken(rule, detail));
     }
 
     /// Accepts a lossy connection of `osd`, or of a client.
@@ -183,7 +183,7 @@ impl Host {
     }
 }
 
-impl World for Host {
+impl ShardHost for Host {
     fn boot_ns(&self) -> u64 {
         pass(Call::Clock);
         self.local_ns()
@@ -199,10 +199,10 @@ impl World for Host {
         Uuid::from_u64_pair(self.nonce, number)
     }
 
-    fn to_mon(&self, message: Encoded) {
+    fn send_to_mon(&self, message: Encoded) {
         let looked = match message.kind {
             PgCas::KIND => message.clone().decode::<PgCas>().map(|cas| {
-                self.out.lock().push(Out::Proposed(cas.pg, Box::new(cas.proposed)));
+                self.out.lock().push(OsdOutput::Proposed(cas.pg, Box::new(cas.proposed)));
             }),
             MonSubscribe::KIND => message.clone().decode::<MonSubscribe>().map(|subscribe| {
                 if !subscribe.config {
@@ -250,39 +250,39 @@ impl World for Host {
         Some(ADDR)
     }
 
-    fn fetch(&self, shard: usize, arrival: Box<Arrival>) {
+    fn fetch(&self, shard: usize, arrival: Box<IncomingRequest>) {
         pass(Call::Send);
-        self.out.lock().push(Out::Fetch { shard, arrival });
+        self.out.lock().push(OsdOutput::Fetch { shard, arrival });
     }
 
-    fn read_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>, _max_bytes: u64) {
+    fn read_base(&self, shard: usize, ticket: u64, request: Box<OsdRequest>, _max_bytes: u64) {
         pass(Call::Send);
-        self.out.lock().push(Out::AskOther { shard, ticket, request, reads: true });
+        self.out.lock().push(OsdOutput::AskOther { shard, ticket, request, reads: true });
     }
 
-    fn ask_other(&self, shard: usize, ticket: u64, request: Box<OsdRequest>) {
+    fn request_other_pool(&self, shard: usize, ticket: u64, request: Box<OsdRequest>) {
         pass(Call::Send);
-        self.out.lock().push(Out::AskOther { shard, ticket, request, reads: false });
+        self.out.lock().push(OsdOutput::AskOther { shard, ticket, request, reads: false });
     }
 
     fn observe(&self, what: Observation<'_>) {
         let osd = self.copies.member.osd;
         let out = match what {
-            Observation::Ordered { pg, interval } => Out::Ordered { pg, interval },
+            Observation::Ordered { pg, interval } => OsdOutput::Ordered { pg, interval },
             Observation::Answered { pg, result, .. } if result == Errno::EIO.negated() => {
-                Out::Broken("an execution failed with EIO", format!("{pg} on {osd}"))
+                OsdOutput::Broken("an execution failed with EIO", format!("{pg} on {osd}"))
             }
             Observation::Answered { pg, interval, wrote, judged_ns, .. } => {
                 let judged = true_time(judged_ns, self.true_ns());
-                Out::Answered { pg, interval, wrote, judged }
+                OsdOutput::Answered { pg, interval, wrote, judged }
             }
             Observation::Unreadable { pg, object, interval } => {
                 let has_own = self.copies.has_stored(&self.store.disk(), pg, object);
-                Out::Unreadable { pg, object: object.clone(), interval, has_own }
+                OsdOutput::Unreadable { pg, object: object.clone(), interval, has_own }
             }
-            Observation::SentBack => Out::Reached(Bound::RequestsHeld),
+            Observation::SentBack => OsdOutput::Reached(Bound::RequestsHeld),
             Observation::UnknownRequest { pg, token } => {
-                Out::Broken("a command about an unknown request", format!("{pg:?} on {osd}: {token}"))
+                OsdOutput::Broken("a command about an unknown request", format!("{pg:?} on {osd}: {token}"))
             }
         };
         self.out.lock().push(out);

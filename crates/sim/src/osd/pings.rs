@@ -63,12 +63,12 @@ impl Process {
     pub(super) fn on_heartbeat(&mut self, from: OsdId, delivery: &Delivery) -> Result<(), DecodeError> {
         let envelope: HbEnvelope = delivery.decode()?;
         if delivery.lane == CONTROL {
-            self.control_turn(move |control| control.on_beat(from, envelope));
+            self.control_turn(move |control| control.on_ping_reply(from, envelope));
             return Ok(());
         }
         let Some(conn) = self.host.accepted(delivery.id) else { return Ok(()) };
         if let Some(session) = conn.context::<Session>() {
-            session.set_beating();
+            session.set_heartbeat();
         }
         let shared = Arc::clone(&self.shared);
         self.turn(delivery.lane, move || {
@@ -85,9 +85,9 @@ impl Process {
         if is_lost {
             let target = self.host.pings().lose(id).filter(|_| cause == ResetCause::Refused);
             if let Some((osd, boot_nonce)) = target {
-                self.control_turn(move |control| control.on_refused(osd, boot_nonce));
+                self.control_turn(move |control| control.on_connection_refused(osd, boot_nonce));
             }
-        } else if self.host.lose_accepted(id, Session::is_beating) && cause != ResetCause::Idle {
+        } else if self.host.lose_accepted(id, Session::is_heartbeat) && cause != ResetCause::Idle {
             self.shared.post_all(|| ShardMessage::PeerReset(osd));
         }
     }

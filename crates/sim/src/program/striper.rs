@@ -9,7 +9,7 @@ mod tests;
 
 use super::{Program, Start};
 use crate::gateway::executor::Scheduler;
-use crate::history::Broken;
+use crate::history::BrokenPromise;
 use crate::random::{Random, Stream};
 use crate::scenario::Scenario;
 use crate::schedule::{Nanos, SECOND};
@@ -143,7 +143,7 @@ impl Program for StriperProgram {
         })
     }
 
-    fn broken(&self) -> Option<Broken> {
+    fn broken(&self) -> Option<BrokenPromise> {
         self.shared.history.lock().broken.clone()
     }
 

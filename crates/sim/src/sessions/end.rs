@@ -9,10 +9,10 @@ use nacre_common::throttle::Permit;
 use nacre_session::incoming::Incoming;
 use nacre_session::keepalive::Keepalive;
 use nacre_session::outgoing::Outgoing;
-use nacre_session::queue::Queue;
-use nacre_session::receive::{Arrival, Reader, Received};
-use nacre_session::wire::{HEADER_BYTES, Header};
-use nacre_session::{Confirm, Loss, Policy};
+use nacre_session::queue::SendQueue;
+use nacre_session::receive::{FrameAction, FrameReader, ReceiveState};
+use nacre_session::wire::{FrameHeader, HEADER_BYTES};
+use nacre_session::{Confirm, Policy, SocketLoss};
 use nacre_types::ClientId;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -30,11 +30,11 @@ pub(super) struct Socket {
     pub(super) up: bool,
     /// When it is given up, unless it is up by then.
     pub(super) deadline: Nanos,
-    pub(super) reader: Reader,
+    pub(super) reader: FrameReader,
     pub(super) keepalive: Keepalive,
     pub(super) bytes: BytesMut,
     /// A frame whose body is incomplete or waits for the throttle.
-    pub(super) pending: Option<(Header, Arrival, Option<Permit>)>,
+    pub(super) pending: Option<(FrameHeader, FrameAction, Option<Permit>)>,
     pub(super) heard: bool,
     pub(super) used: bool,
     pub(super) throttled: bool,
@@ -46,16 +46,16 @@ impl Socket {
     /// The next header and what follows from it; `None` if it is incomplete.
     pub(super) fn read_header(
         &mut self,
-        queue: &mut Queue,
-        received: &Received,
-    ) -> Result<Option<(Header, Arrival)>, Loss> {
+        queue: &mut SendQueue,
+        received: &ReceiveState,
+    ) -> Result<Option<(FrameHeader, FrameAction)>, SocketLoss> {
         let Some(head) = self.bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-        let header = Header::decode(head).map_err(|_| Loss::Fault)?;
+        let header = FrameHeader::decode(head).map_err(|_| SocketLoss::Fault)?;
         self.bytes.advance(HEADER_BYTES);
         if let Some(ack) = self.reader.new_ack(&header) {
-            queue.acknowledge(ack).map_err(|_| Loss::Fault)?;
+            queue.acknowledge(ack).map_err(|_| SocketLoss::Fault)?;
         }
-        let arrival = self.reader.judge(&header, received).map_err(|_| Loss::Fault)?;
+        let arrival = self.reader.classify(&header, received).map_err(|_| SocketLoss::Fault)?;
         Ok(Some((header, arrival)))
     }
 }
@@ -71,8 +71,8 @@ pub(super) struct End {
     /// The client as which this side connects.
     pub(super) client: Option<ClientId>,
     pub(super) side: Side,
-    pub(super) queue: Queue,
-    pub(super) received: Received,
+    pub(super) queue: SendQueue,
+    pub(super) received: ReceiveState,
     pub(super) socket: Option<Socket>,
     /// No process listened at the destination of its last socket.
     pub(super) refused: bool,

@@ -1,16 +1,16 @@
 //! Turns frames into messages.
 
 use super::end::End;
-use super::{Delivery, Event, SessionOut, SessionSettings, SessionTrouble, Sessions, key_of};
+use super::{Delivery, Event, SessionOutput, SessionSettings, SessionTrouble, Sessions, key_of};
 use crate::network::Node;
 use crate::osd::CONTROL;
 use crate::schedule::Nanos;
 use bytes::Buf;
 use nacre_common::error::Result;
 use nacre_common::throttle::Throttle;
-use nacre_session::Loss;
-use nacre_session::body::Body;
-use nacre_session::receive::{Arrival, memory_bytes};
+use nacre_session::SocketLoss;
+use nacre_session::body::FrameBody;
+use nacre_session::receive::{FrameAction, memory_bytes};
 
 /// Limits on the messages that a process handles at a time.
 pub(super) struct Throttles {
@@ -85,7 +85,7 @@ impl Sessions {
     }
 
     /// Reads frames up to the next message; `None` if the bytes or the throttle run out.
-    fn read(&mut self, id: u64) -> Result<Option<Event>, Loss> {
+    fn read(&mut self, id: u64) -> Result<Option<Event>, SocketLoss> {
         let Sessions { ends, out, writable, throttles, .. } = self;
         let Some(end) = ends.get_mut(&id) else { return Ok(None) };
         let throttle = throttles.of(end);
@@ -93,8 +93,8 @@ impl Sessions {
         let Some(socket) = end.socket.as_mut().filter(|socket| socket.up || socket.ended) else {
             return Ok(None);
         };
-        let starved = |ended: bool| if ended { Err(Loss::Fault) } else { Ok(None) };
-        let mut suffer = |trouble| out.push(SessionOut::Suffered(trouble));
+        let starved = |ended: bool| if ended { Err(SocketLoss::Fault) } else { Ok(None) };
+        let mut suffer = |trouble| out.push(SessionOutput::Suffered(trouble));
         loop {
             let (header, arrival, permit) = match socket.pending.take() {
                 Some(pending) => pending,
@@ -109,14 +109,14 @@ impl Sessions {
                 },
             };
             match arrival {
-                Arrival::Nothing => continue,
-                Arrival::Keepalive => {
+                FrameAction::Nothing => continue,
+                FrameAction::Keepalive => {
                     queue.ask_keepalive(true);
                     writable.insert(id);
                     continue;
                 }
-                Arrival::Close => return Err(Loss::PeerClosed),
-                Arrival::Next | Arrival::Duplicate => {}
+                FrameAction::Close => return Err(SocketLoss::PeerClosed),
+                FrameAction::Next | FrameAction::Duplicate => {}
             }
             let Some(permit) = permit.or_else(|| throttle.try_take(memory_bytes(&header))) else {
                 if !std::mem::replace(&mut socket.throttled, true) {
@@ -133,11 +133,11 @@ impl Sessions {
                 }
                 return starved(socket.ended);
             }
-            let mut body = Body::new(&header);
+            let mut body = FrameBody::new(&header);
             let taken = body.fill(&socket.bytes);
             socket.bytes.advance(taken);
-            let (meta, data) = body.finish(&header).map_err(|_| Loss::Fault)?;
-            if arrival == Arrival::Duplicate {
+            let (meta, data) = body.finish(&header).map_err(|_| SocketLoss::Fault)?;
+            if arrival == FrameAction::Duplicate {
                 continue;
             }
             socket.reader.handled(&header, received);
@@ -147,7 +147,7 @@ impl Sessions {
                 writable.insert(id);
             }
             let (from, lane, kind) = (end.peer, end.lane, header.kind);
-            out.push(SessionOut::Handled(end.received_key(), key_of(&header, header.seq)));
+            out.push(SessionOutput::Handled(end.received_key(), key_of(&header, header.seq)));
             return Ok(Some(Event::Message(Delivery {
                 id,
                 from,

@@ -35,7 +35,7 @@ impl Pair {
             self.server.flush();
             let sent = |sessions: &mut Sessions| -> Vec<(u64, SocketEvent)> {
                 let events = sessions.take().filter_map(|out| match out {
-                    SessionOut::Send(_, number, event) => Some((number, event)),
+                    SessionOutput::Send(_, number, event) => Some((number, event)),
                     _ => None,
                 });
                 events.collect()
@@ -83,7 +83,7 @@ fn who_connects_hears_that_no_process_listens() {
         let mut sessions = Sessions::new(settings, 1, 1);
         sessions.connect(0, (SERVER, Policy::Lossy), 0, None);
         let connects = sessions.take().find_map(|out| match out {
-            SessionOut::Send(_, number, SocketEvent::Connect(..)) => Some(number),
+            SessionOutput::Send(_, number, SocketEvent::Connect(..)) => Some(number),
             _ => None,
         });
         sessions.on_socket(1, SERVER, connects.unwrap(), event);

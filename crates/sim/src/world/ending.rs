@@ -11,7 +11,7 @@ use crate::network::Node;
 use crate::osd::Osd;
 use crate::scenario::Fault;
 use crate::schedule::{MILLI, Nanos, SECOND};
-use crate::world::Happening;
+use crate::world::WorldEvent;
 use nacre_pg::Pg;
 use nacre_types::stats::pg_state;
 use nacre_types::{ObjectId, PgId};
@@ -26,7 +26,7 @@ const LOOK: Nanos = 500 * MILLI;
 
 /// The phase of the run's end.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum RunEnd {
     /// Faults occur.
     Trouble,
     /// Faults have stopped; the cluster heals.
@@ -39,11 +39,11 @@ pub(super) enum Ending {
 
 impl World {
     /// Faults end: everything is repaired, and the cluster has to become whole by itself.
-    pub(super) fn calm(&mut self) {
-        self.ending = Ending::Healing;
-        self.mend();
+    pub(super) fn end_faults(&mut self) {
+        self.ending = RunEnd::Healing;
+        self.end_all_faults();
         self.whole_by = self.schedule.now() + self.patience();
-        self.schedule.after(LOOK, Happening::Look);
+        self.schedule.after(LOOK, WorldEvent::Look);
     }
 
     /// The time after the last fault within which the cluster must be whole: a minute, and twice the time for sending everything.
@@ -57,7 +57,7 @@ impl World {
         let now = self.schedule.now();
         // Watches of clients that are gone lapse by updates that no client requested.
         let busy = |osd: &Osd| osd.waiting_requests() > 0;
-        let is_idle = self.ending != Ending::LastReads || !self.osds.iter().any(busy);
+        let is_idle = self.ending != RunEnd::LastReads || !self.osds.iter().any(busy);
         let unclean = self.unclean();
         let left_over = self.left_over();
         let whole = is_idle
@@ -87,18 +87,18 @@ impl World {
                 let unfinished = self.describe_unfinished();
                 self.fail("the cluster does not become whole again", unfinished);
             }
-            self.schedule.after(LOOK, Happening::Look);
+            self.schedule.after(LOOK, WorldEvent::Look);
             return;
         }
         match self.ending {
-            Ending::Healing => {
-                self.ending = Ending::LastReads;
+            RunEnd::Healing => {
+                self.ending = RunEnd::LastReads;
                 self.last_reads();
                 self.last_process_looks();
-                self.schedule.after(LOOK, Happening::Look);
+                self.schedule.after(LOOK, WorldEvent::Look);
             }
             _ => {
-                self.ending = Ending::Over;
+                self.ending = RunEnd::Over;
                 self.say_of_program();
                 let lost = self.lost_pgs();
                 let checked = self.invariants.at_rest(&self.osds, self.monitor.view(), &lost);

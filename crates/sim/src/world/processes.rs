@@ -1,11 +1,11 @@
 //! Processes that are clients: the program of a scenario ([`crate::program`]) on the world's clock.
 //!
-//! The executor takes one step for each [`Happening::Tasks`]. The requests that a process made in it are sent at once;
+//! The executor takes one step for each [`WorldEvent::Tasks`]. The requests that a process made in it are sent at once;
 //! answers, and anything else that wakes a task, schedule the next step. A process that ended starts again with another session.
 
-use super::ending::Ending;
-use super::{Happening, World};
-use crate::gateway::cluster_engine::{OnAnswer, Port, Want, Wanted};
+use super::ending::RunEnd;
+use super::{World, WorldEvent};
+use crate::gateway::cluster_engine::{OnAnswer, Port, ProcessRequest, QueuedRequest};
 use crate::gateway::executor::{Executor, ProcessId, Settings};
 use crate::history::Stamp;
 use crate::network::Node;
@@ -134,9 +134,9 @@ impl World {
         let Some(processes) = &mut self.processes else { return };
         for place in 0..processes.places.len() {
             let wait = processes.random.range(0, SECOND);
-            self.schedule.at(2 * SECOND + wait, Happening::ProcessStart(place));
+            self.schedule.at(2 * SECOND + wait, WorldEvent::ProcessStart(place));
             let wait = processes.random.wait(FAULT_INTERVAL);
-            self.schedule.at(4 * SECOND + wait, Happening::ProcessFault(place));
+            self.schedule.at(4 * SECOND + wait, WorldEvent::ProcessFault(place));
         }
     }
 
@@ -180,15 +180,15 @@ impl World {
             && processes.wake.is_none_or(|known| at < known)
         {
             processes.wake = Some(at);
-            self.schedule.at(at, Happening::Tasks);
+            self.schedule.at(at, WorldEvent::Tasks);
         }
     }
 
     /// Executes a request of a process.
-    fn take_up(&mut self, now: Nanos, Wanted { client, process, want }: Wanted) {
+    fn take_up(&mut self, now: Nanos, QueuedRequest { client, process, want }: QueuedRequest) {
         let (view, Some(processes)) = (self.monitor.view(), &mut self.processes) else { return };
         let errand = match want {
-            Want::Request(request, done) => {
+            ProcessRequest::Request(request, done) => {
                 let (request, timeout) = (processes.program.change(request), processes.program.op_timeout());
                 processes.last_request += 1;
                 let number = processes.last_request;
@@ -198,11 +198,13 @@ impl World {
                     client.ask_for_process(now, history, (number, request, timeout), out);
                 });
             }
-            Want::Fence(session, done) => Errand::Fence(session, done),
-            Want::NewestMap(done) => Errand::NewestMap(client, (view.map.generation, view.map.epoch), done),
+            ProcessRequest::Fence(session, done) => Errand::Fence(session, done),
+            ProcessRequest::NewestMap(done) => {
+                Errand::NewestMap(client, (view.map.generation, view.map.epoch), done)
+            }
         };
         if processes.errands.is_empty() {
-            self.schedule.after(ERRANDS, Happening::Errands);
+            self.schedule.after(ERRANDS, WorldEvent::Errands);
         }
         processes.errands.push((process, errand));
     }
@@ -233,11 +235,11 @@ impl World {
             })
             .collect();
         if !again.is_empty() {
-            self.schedule.after(ERRANDS, Happening::Errands);
+            self.schedule.after(ERRANDS, WorldEvent::Errands);
         }
         processes.errands = again;
         for session in fences {
-            self.shut_out(ClientId(session));
+            self.blocklist_session(ClientId(session));
         }
         self.after_tasks();
     }
@@ -261,7 +263,7 @@ impl World {
         let Some(waiting) = processes.waiting.remove(&number) else { return };
         let ends = ends_session(&result);
         if let (true, Some(place)) = (ends, processes.place_of(client)) {
-            self.schedule.after(MICRO, Happening::ProcessEnd(place, waiting.process));
+            self.schedule.after(MICRO, WorldEvent::ProcessEnd(place, waiting.process));
         }
         let errno = result.as_ref().map_or(0, |answer| answer.reply.result);
         let Waiting { process, object, asked, done } = waiting;
@@ -287,7 +289,7 @@ impl World {
     fn launch(&mut self, place: usize, task: impl FnOnce(&mut dyn Program, Start) -> nacre_task::BoxedTask) {
         let now = self.schedule.now();
         let Some(client) = self.processes.as_ref().map(|processes| processes.client(place)) else { return };
-        self.handle(Happening::NewSession(client));
+        self.handle(WorldEvent::NewSession(client));
         let session = self.clients[client as usize].session();
         let Some(processes) = &mut self.processes else { return };
         processes.executor.follow(now);
@@ -300,7 +302,7 @@ impl World {
             process,
             env: env.clone(),
             scheduler: scheduler.clone(),
-            cluster: Cluster::of(Arc::new(engine)),
+            cluster: Cluster::from_engine(Arc::new(engine)),
         };
         let work = task(&mut *processes.program, start);
         let finished = Arc::new(AtomicBool::new(false));
@@ -329,19 +331,19 @@ impl World {
         processes.waiting.retain(|_, waiting| waiting.process != process);
         processes.program.ended(place);
         let falls_silent = processes.random.chance(500);
-        let calm = self.ending != Ending::Trouble;
+        let calm = self.ending != RunEnd::Trouble;
         let wait = processes.random.range(20 * MILLI, if calm { SECOND } else { 4 * SECOND });
         self.say(format_args!("process {place} ends"));
         // Its messages may be in transit for long; its connections end now or when the next process starts.
         if falls_silent {
-            self.handle(Happening::NewSession(client));
+            self.handle(WorldEvent::NewSession(client));
         }
-        self.schedule.after(wait, Happening::ProcessStart(place));
+        self.schedule.after(wait, WorldEvent::ProcessStart(place));
     }
 
     /// Causes a fault of a process.
     pub(super) fn strike_process(&mut self, place: usize) {
-        if self.ending != Ending::Trouble {
+        if self.ending != RunEnd::Trouble {
             return;
         }
         let kinds = [Fault::ClientStop, Fault::ClientPause, Fault::Fence];
@@ -349,7 +351,7 @@ impl World {
             kinds.into_iter().filter(|kind| self.scenario.faults.contains(kind)).collect();
         let Some(processes) = &mut self.processes else { return };
         let wait = processes.random.wait(FAULT_INTERVAL);
-        self.schedule.after(wait, Happening::ProcessFault(place));
+        self.schedule.after(wait, WorldEvent::ProcessFault(place));
         let draws = [0; 2].map(|_| processes.random.bits());
         let Some(kind) = kinds.get(draws[0] as usize % kinds.len().max(1)) else { return };
         let (client, Some(process)) = (processes.client(place), processes.places[place].process) else {
@@ -366,7 +368,7 @@ impl World {
             _ => {
                 let session = self.clients[client as usize].session();
                 self.say(format_args!("process {place} is shut out"));
-                self.shut_out(session);
+                self.blocklist_session(session);
             }
         }
         self.after_tasks();

@@ -6,7 +6,7 @@ use crate::network::{Channel, Link, Node};
 use crate::packet::{Packet, SocketEvent};
 use crate::random::{Random, Stream};
 use crate::schedule::{MILLI, Nanos};
-use crate::sessions::{MessageKey, SessionKey, SessionOut, SessionTrouble};
+use crate::sessions::{MessageKey, SessionKey, SessionOutput, SessionTrouble};
 use bytes::Bytes;
 use nacre_session::Policy;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -207,26 +207,26 @@ impl World {
     }
 
     /// Executes the actions of sessions and connections, and records their events.
-    pub(super) fn session_out(&mut self, node: Node, out: SessionOut) {
+    pub(super) fn session_out(&mut self, node: Node, out: SessionOutput) {
         match out {
-            SessionOut::Send(to, number, event) => {
+            SessionOutput::Send(to, number, event) => {
                 let packet = Packet { socket: number, event };
                 match node {
                     Node::Osd(osd) => self.send_unless_stopped(osd, to, packet),
                     _ => self.send(node, to, packet),
                 }
             }
-            SessionOut::Queued(session, message) => {
+            SessionOutput::Queued(session, message) => {
                 self.sockets.sent.entry(session).or_default().push_back(message);
             }
-            SessionOut::Restarted(session) => {
+            SessionOutput::Restarted(session) => {
                 self.sockets.sent.remove(&session);
             }
-            SessionOut::Suffered(trouble) => {
+            SessionOutput::Suffered(trouble) => {
                 self.say(format_args!("{node}: a session: {trouble:?}"));
                 *self.sockets.troubles.entry(trouble).or_default() += 1;
             }
-            SessionOut::Handled(session, message) => {
+            SessionOutput::Handled(session, message) => {
                 let due = self.sockets.sent.entry(session).or_default().pop_front();
                 if due != Some(message) {
                     let detail = format!("session {session:?} on {node}: {message:?} where {due:?} was due");
@@ -234,14 +234,14 @@ impl World {
                 }
             }
             // The rest of a handshake that was given up is not sent; its last part may be in transit.
-            SessionOut::GiveUp(number) => {
+            SessionOutput::GiveUp(number) => {
                 if self.sockets.random.chance(800)
                     && let Some((a, b)) = self.sockets.open.remove(&number)
                 {
                     self.network.cut(Link::new(a, b).by(Channel::Socket(number)));
                 }
             }
-            SessionOut::Said(to, what) => self.say(format_args!("{node} > {to} {what}")),
+            SessionOutput::Said(to, what) => self.say(format_args!("{node} > {to} {what}")),
         }
     }
 }

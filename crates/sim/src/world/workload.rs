@@ -1,7 +1,7 @@
 //! The actions of clients, and those made on their behalf.
 
-use super::ending::Ending;
-use super::{Happening, World};
+use super::ending::RunEnd;
+use super::{World, WorldEvent};
 use crate::client::requests::TOKEN_BYTES;
 use crate::history::Action;
 use crate::osd::Osd;
@@ -9,12 +9,12 @@ use crate::packet::MapView;
 use crate::scenario::HUGE_POOL;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use nacre_engine::Error;
-use nacre_exec::Copied;
+use nacre_exec::CopiedObject;
 use nacre_objecter::Answer;
 use nacre_pg::log::DupLimits;
-use nacre_shard::copy::Fetched;
+use nacre_shard::copy::FetchedSource;
 use nacre_shard::inbox::ShardMessage;
-use nacre_shard::session::Arrival;
+use nacre_shard::session::IncomingRequest;
 use nacre_types::errno::Errno;
 use nacre_types::msg::OsdRequest;
 use nacre_types::osdmap::OsdMap;
@@ -45,7 +45,7 @@ fn clients_pools(map: &OsdMap) -> Vec<PoolId> {
 /// The user of an object that is read.
 pub(super) enum Fetching {
     /// A request that copies it.
-    Request(Box<Arrival>),
+    Request(Box<IncomingRequest>),
     /// A cache tier, by its number for the request.
     Promotion(u64),
 }
@@ -53,15 +53,15 @@ pub(super) enum Fetching {
 impl World {
     pub(super) fn ask(&mut self, number: u32) {
         let most = match self.ending {
-            Ending::Trouble => self.scenario.requests,
-            Ending::Healing if self.busy => self.scenario.requests + HEALING_REQUESTS,
+            RunEnd::Trouble => self.scenario.requests,
+            RunEnd::Healing if self.busy => self.scenario.requests + HEALING_REQUESTS,
             _ => return,
         };
         if self.asked >= most && !self.busy {
             return;
         }
         let wait = self.workload.wait(self.scenario.think);
-        self.schedule.after(wait, Happening::Ask(number));
+        self.schedule.after(wait, WorldEvent::Ask(number));
         if self.asked >= most {
             return;
         }
@@ -146,12 +146,12 @@ impl World {
 
     /// A client watches or notifies. Other requests do not change these objects.
     pub(super) fn attend(&mut self, number: u32) {
-        if self.ending != Ending::Trouble {
+        if self.ending != RunEnd::Trouble {
             return;
         }
         let now = self.schedule.now();
         let wait = self.attendance.wait(700 * MILLI);
-        self.schedule.after(wait, Happening::Attend(number));
+        self.schedule.after(wait, WorldEvent::Attend(number));
         let Some(map) = self.clients[number as usize].map().cloned() else { return };
         let pools = clients_pools(&map);
         let Some(pool) = self.attendance.pick(&pools).copied() else { return };
@@ -168,12 +168,12 @@ impl World {
 
     /// A client lists a pool, or reads or removes a copy.
     pub(super) fn do_chore(&mut self, number: u32) {
-        if self.ending != Ending::Trouble {
+        if self.ending != RunEnd::Trouble {
             return;
         }
         let now = self.schedule.now();
         let wait = self.chores.wait(SECOND);
-        self.schedule.after(wait, Happening::Chore(number));
+        self.schedule.after(wait, WorldEvent::Chore(number));
         let client = &self.clients[number as usize];
         let Some(map) = client.map().cloned() else { return };
         let pools = clients_pools(&map);
@@ -197,7 +197,7 @@ impl World {
     }
 
     /// An OSD requests the source of a copy.
-    pub(super) fn fetch(&mut self, osd: u32, shard: usize, arrival: Box<Arrival>) {
+    pub(super) fn fetch(&mut self, osd: u32, shard: usize, arrival: Box<IncomingRequest>) {
         self.last_copy += 1;
         let (now, number) = (self.schedule.now(), self.last_copy);
         let request = arrival.request.clone();
@@ -208,16 +208,16 @@ impl World {
     }
 
     /// The source of a copy was read, or could not be. Its OSD's process may have ended since the request.
-    pub(super) fn copied(&mut self, number: u64, copied: Result<Copied, Errno>) {
+    pub(super) fn copied(&mut self, number: u64, copied: Result<CopiedObject, Errno>) {
         let Some((osd, life, shard, fetching)) = self.copying.remove(&number) else { return };
         let now = self.schedule.now();
         if self.osds[osd as usize].life != life {
             return;
         }
-        let fetched = Fetched { copy: copied.map(Box::new), share: None };
+        let fetched = FetchedSource { copy: copied.map(Box::new), share: None };
         let message = match fetching {
             Fetching::Request(arrival) => ShardMessage::Fetched { arrival, fetched },
-            Fetching::Promotion(ticket) => ShardMessage::ReadOther { ticket, fetched },
+            Fetching::Promotion(ticket) => ShardMessage::PromotionRead { ticket, fetched },
         };
         self.with_osd(osd, |osd, out| osd.on_message(now, shard, message, out));
     }
@@ -253,7 +253,7 @@ impl World {
             let reply = result.map(|answer| answer.reply).map_err(|error| error.errno());
             let now = self.schedule.now();
             self.with_osd(osd, |osd, out| {
-                osd.on_message(now, shard, ShardMessage::Answered { ticket, reply }, out);
+                osd.on_message(now, shard, ShardMessage::TierReply { ticket, reply }, out);
             });
         }
     }

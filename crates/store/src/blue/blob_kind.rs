@@ -219,7 +219,8 @@ mod tests {
             assert_eq!((kind.sum_bytes(5), kind.take_sums(&record)), (bytes, sums.clone()), "{checksum:?}");
             for (order, blocks) in [(0, 5), (1, 5), (1, 4), (2, 1)] {
                 let kind = BlobFormat { chunk_order: order, ..kind };
-                let part = Payload::summed(data.clone().into()).slice(0..blocks * BLOCK_BYTES as usize);
+                let part =
+                    Payload::with_checksums(data.clone().into()).slice(0..blocks * BLOCK_BYTES as usize);
                 let (mut made, mut carried) = (Vec::new(), Vec::new());
                 kind.sum(&part, &mut made);
                 kind.sum_payload(&part, &mut carried);

@@ -11,7 +11,8 @@ use super::state;
 use super::{BlueStore, Inner};
 use crate::error::{Result, StoreError};
 use crate::{
-    Completion, DataOptions, FreeSpace, ObjectStat, ObjectStore, Page, ReadStore, Reservation, Statfs, Wait,
+    CommitWaiter, Completion, DataOptions, FreeSpace, ObjectStat, ObjectStore, Page, ReadStore,
+    SpaceReservation, Statfs,
 };
 use bytes::Bytes;
 use nacre_common::metrics::Metric;
@@ -182,7 +183,7 @@ impl ObjectStore for BlueStore {
         })
     }
 
-    fn reserve(&self, bytes: u64) -> Result<Reservation> {
+    fn reserve(&self, bytes: u64) -> Result<SpaceReservation> {
         let inner = self.inner()?;
         inner.check()?;
         // The first and the last unit may be used only in part, but count in full.
@@ -197,7 +198,7 @@ impl ObjectStore for BlueStore {
         if is_low || bytes > available {
             return Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes: available });
         }
-        Ok(Reservation::new(&inner.reserved, bytes))
+        Ok(SpaceReservation::new(&inner.reserved, bytes))
     }
 
     fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
@@ -218,7 +219,7 @@ impl ObjectStore for BlueStore {
                 None => batch.delete(inner.ids, Family::Super, &key),
             }
         }
-        let wait = Arc::new(Wait::default());
+        let wait = Arc::new(CommitWaiter::default());
         inner.queue.push(QueuedTxn {
             batch,
             writes: Vec::new(),

@@ -138,7 +138,7 @@ pub(crate) fn any_op() -> impl Strategy<Value = TxnOp> {
         8 => (any_oid(), any_offset(), any_len(), any::<u64>()).prop_map(|(oid, offset, len, seed)| {
             let bytes = Bytes::from(contents(seed, len as usize));
             // As it comes from a socket, or from this host.
-            let data = if seed % 2 == 0 { Payload::summed(bytes) } else { Payload::from(bytes) };
+            let data = if seed % 2 == 0 { Payload::with_checksums(bytes) } else { Payload::from(bytes) };
             TxnOp::Write { oid, offset, data }
         }),
         2 => (any_oid(), any_offset(), any_len()).prop_map(|(oid, offset, len)| TxnOp::Zero { oid, offset, len }),

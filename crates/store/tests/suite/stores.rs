@@ -249,7 +249,7 @@ pub(crate) fn txn(coll: PgId, ops: Vec<TxnOp>) -> Transaction {
 }
 
 pub(crate) fn write(name: &str, offset: u64, data: impl Into<Bytes>) -> TxnOp {
-    TxnOp::Write { oid: oid(name), offset, data: Payload::summed(data.into()) }
+    TxnOp::Write { oid: oid(name), offset, data: Payload::with_checksums(data.into()) }
 }
 
 /// Collects completions.

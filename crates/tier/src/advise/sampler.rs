@@ -1,6 +1,6 @@
 //! Sampling of a PG's accesses.
 
-use crate::promote::Request;
+use crate::promote::RequestTraits;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Number of accesses kept per object that may be sampled.
@@ -29,7 +29,7 @@ pub struct Access {
     /// Time in nanoseconds. The clock may go back.
     pub now_ns: u64,
     /// The request's traits.
-    pub request: Request,
+    pub request: RequestTraits,
     /// Whether the cache had the object.
     pub is_hit: bool,
     /// The object's size, if known.
@@ -38,7 +38,7 @@ pub struct Access {
 
 /// An access in the sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kept {
+struct SampledAccess {
     key_and_flags: u64,
     at_ns: u64,
     /// Number of accesses and hits of all objects up to this one, wrapping.
@@ -46,7 +46,7 @@ struct Kept {
     hits: u32,
 }
 
-impl Kept {
+impl SampledAccess {
     fn key(&self) -> u64 {
         self.key_and_flags & !FLAGS
     }
@@ -57,7 +57,7 @@ impl Kept {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Followed {
+struct SampledObject {
     kept: u32,
     bytes: Option<u64>,
 }
@@ -74,8 +74,8 @@ pub struct Sampler {
     followed: u32,
     expected: f64,
     /// The oldest first.
-    kept: VecDeque<Kept>,
-    objects: BTreeMap<u64, Followed>,
+    kept: VecDeque<SampledAccess>,
+    objects: BTreeMap<u64, SampledObject>,
 }
 
 impl Sampler {
@@ -136,7 +136,7 @@ impl Sampler {
     }
 
     fn keep(&mut self, access: &Access) {
-        let Request { writes, must_promote, skip_promote, .. } = access.request;
+        let RequestTraits { writes, must_promote, skip_promote, .. } = access.request;
         let flags = [
             (access.is_hit, HIT),
             (writes, WRITES),
@@ -149,7 +149,12 @@ impl Sampler {
             self.drop_oldest();
         }
         let (accesses, hits) = (self.accesses, self.hits);
-        self.kept.push_back(Kept { key_and_flags: key | flags, at_ns: access.now_ns, accesses, hits });
+        self.kept.push_back(SampledAccess {
+            key_and_flags: key | flags,
+            at_ns: access.now_ns,
+            accesses,
+            hits,
+        });
         let followed = self.objects.entry(key).or_default();
         followed.kept += 1;
         followed.bytes = access.bytes.or(followed.bytes);
@@ -180,12 +185,12 @@ impl Sampler {
     }
 
     /// Returns the sample.
-    pub fn trace(&self) -> Trace {
-        let kept: Vec<Kept> = self.kept.iter().copied().collect();
+    pub fn trace(&self) -> AccessTrace {
+        let kept: Vec<SampledAccess> = self.kept.iter().copied().collect();
         let known: Vec<u64> = self.objects.values().filter_map(|followed| followed.bytes).collect();
         let average = known.iter().sum::<u64>().checked_div(known.len() as u64).unwrap_or(0);
         let sizes = self.objects.iter().map(|(key, followed)| (*key, followed.bytes.unwrap_or(average)));
-        Trace { threshold: self.threshold, kept, sizes: sizes.collect() }
+        AccessTrace { threshold: self.threshold, kept, sizes: sizes.collect() }
     }
 }
 
@@ -198,19 +203,19 @@ fn rate(threshold: u64) -> f64 {
 pub(super) struct TracedAccess {
     pub(super) key: u64,
     pub(super) at_ns: u64,
-    pub(super) request: Request,
+    pub(super) request: RequestTraits,
     pub(super) is_hit: bool,
 }
 
 /// The sampled accesses, oldest first.
 #[derive(Clone, Debug)]
-pub struct Trace {
+pub struct AccessTrace {
     threshold: u64,
-    kept: Vec<Kept>,
+    kept: Vec<SampledAccess>,
     sizes: BTreeMap<u64, u64>,
 }
 
-impl Trace {
+impl AccessTrace {
     /// The share of objects that were sampled.
     pub fn rate(&self) -> f64 {
         rate(self.threshold)
@@ -250,11 +255,11 @@ impl Trace {
         TracedAccess {
             key: kept.key(),
             at_ns: kept.at_ns,
-            request: Request {
+            request: RequestTraits {
                 writes: kept.is(WRITES),
                 must_promote: kept.is(MUST_PROMOTE),
                 skip_promote: kept.is(SKIP_PROMOTE),
-                ..Request::default()
+                ..RequestTraits::default()
             },
             is_hit: kept.is(HIT),
         }

@@ -14,13 +14,13 @@
 //! Flushes are as fast as the agent needs them, promotions take no time, no object is watched or pinned, hit sets have no false positives,
 //! and objects keep their last size.
 
-use super::sampler::{Trace, TracedAccess};
+use super::sampler::{AccessTrace, TracedAccess};
 use crate::effort::{self, AgentMode, AgentOptions, CacheSums, CacheTargets, EvictMode, FlushMode};
-use crate::hit_set::history::{HitSetConfig, HitSetHistory, HitSetIndex, Recorded};
+use crate::hit_set::history::{AccessRecord, HitSetConfig, HitSetHistory, HitSetIndex};
 use crate::key::mix;
 use crate::promote::sketch::FrequencyFilter;
 use crate::promote::throttle::PromoteThrottle;
-use crate::promote::{Admission, Decision, decide, fits};
+use crate::promote::{AdmissionPolicy, MissDecision, decide, fits};
 use crate::temperature::{Candidate, Grades, TemperatureHistogram};
 use nacre_types::object::SNAP_HEAD;
 use nacre_types::pool::{CacheMode, HitSetKind};
@@ -28,11 +28,11 @@ use nacre_types::{Eversion, ObjectId, PgId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of artificial hit sets from before the trace.
-const MOST_SEALED: u32 = 16;
+const MAX_SEALED: u32 = 16;
 /// Maximum number of an agent's steps between two accesses; after that its cache counts as settled.
-const MOST_STEPS: u32 = 1024;
+const MAX_STEPS: u32 = 1024;
 /// Maximum number of an agent's steps before the trace begins.
-const MOST_SETTLING: u32 = 1 << 16;
+const MAX_SETTLING_STEPS: u32 = 1 << 16;
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// The rule that admits objects.
@@ -46,7 +46,7 @@ pub enum AdmissionKind {
 
 /// The parameters of a cache, for one of its PGs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policy {
+pub struct CachePolicy {
     /// The cache's mode.
     pub mode: CacheMode,
     /// How accesses are recorded.
@@ -71,73 +71,73 @@ pub struct Policy {
     pub promoted_bytes_per_s: u64,
 }
 
-impl Policy {
+impl CachePolicy {
     /// Returns the policy with targets multiplied by `scale`.
-    pub fn scaled(self, scale: f64) -> Policy {
+    pub fn scaled(self, scale: f64) -> CachePolicy {
         let scaled = |target: u64| match target {
             0 => 0,
             target => ((target as f64 * scale) as u64).max(1),
         };
         let (max_bytes, max_objects) = (scaled(self.targets.max_bytes), scaled(self.targets.max_objects));
-        Policy { targets: CacheTargets { max_bytes, max_objects, ..self.targets }, ..self }
+        CachePolicy { targets: CacheTargets { max_bytes, max_objects, ..self.targets }, ..self }
     }
 }
 
 /// Accesses per second, and the hits among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Hits {
+pub struct HitRate {
     /// All accesses.
     pub accesses: f64,
     /// Hits. An estimate can be below 0 or above the number of accesses.
     pub hits: f64,
 }
 
-impl Hits {
+impl HitRate {
     /// The hit rate, 0 to 1; `None` without accesses.
     pub fn rate(&self) -> Option<f64> {
         (self.accesses > 0.0).then(|| (self.hits / self.accesses).clamp(0.0, 1.0))
     }
 
     /// Adds the hits of another PG or OSD.
-    pub fn add(&mut self, other: Hits) {
+    pub fn add(&mut self, other: HitRate) {
         self.accesses += other.accesses;
         self.hits += other.hits;
     }
 }
 
 /// The part of a trace that counts: its accesses, hits and seconds. PGs' traces differ in length.
-struct Counted {
+struct MeasuredPart {
     from: usize,
     accesses: f64,
     hits: f64,
     seconds: f64,
 }
 
-impl Counted {
-    fn of(trace: &Trace) -> Counted {
+impl MeasuredPart {
+    fn of(trace: &AccessTrace) -> MeasuredPart {
         let from = trace.len() / 2;
         let (accesses, hits) = trace.counted(from);
         let seconds = (trace.duration_ns(from) as f64 / 1e9).max(1e-3);
-        Counted { from, accesses: accesses.into(), hits: hits.into(), seconds }
+        MeasuredPart { from, accesses: accesses.into(), hits: hits.into(), seconds }
     }
 }
 
 /// Returns the measured hits of the PGs in the part of their traces that a simulation counts.
-pub fn measured<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Hits {
-    let mut sum = Hits::default();
-    for counted in traces.into_iter().map(Counted::of) {
-        let Counted { accesses, hits, seconds, .. } = counted;
-        sum.add(Hits { accesses: accesses / seconds, hits: hits / seconds });
+pub fn measured<'a>(traces: impl IntoIterator<Item = &'a AccessTrace>) -> HitRate {
+    let mut sum = HitRate::default();
+    for counted in traces.into_iter().map(MeasuredPart::of) {
+        let MeasuredPart { accesses, hits, seconds, .. } = counted;
+        sum.add(HitRate { accesses: accesses / seconds, hits: hits / seconds });
     }
     sum
 }
 
 /// Returns the hits that the PGs would have had. All policies must be of one OSD: only their targets' divisors may differ.
-pub fn simulate(pgs: &[(PgId, &Trace, Policy)]) -> Hits {
-    let Some((_, _, policy)) = pgs.first() else { return Hits::default() };
+pub fn simulate(pgs: &[(PgId, &AccessTrace, CachePolicy)]) -> HitRate {
+    let Some((_, _, policy)) = pgs.first() else { return HitRate::default() };
     let mut caches: Vec<PgCache> =
         pgs.iter().map(|(pg, trace, policy)| PgCache::of_trace(*pg, trace, policy)).collect();
-    let counted: Vec<Counted> = pgs.iter().map(|(_, trace, _)| Counted::of(trace)).collect();
+    let counted: Vec<MeasuredPart> = pgs.iter().map(|(_, trace, _)| MeasuredPart::of(trace)).collect();
     let mut order: Vec<(u64, u32, u32)> =
         Vec::with_capacity(pgs.iter().map(|(_, trace, _)| trace.len()).sum());
     for (pg, (_, trace, _)) in pgs.iter().enumerate() {
@@ -147,7 +147,7 @@ pub fn simulate(pgs: &[(PgId, &Trace, Policy)]) -> Hits {
     let first_ns = order.first().map_or(0, |(at_ns, _, _)| *at_ns);
     let (objects, bytes) = (policy.promoted_objects_per_s, policy.promoted_bytes_per_s);
     let mut throttle = PromoteThrottle::new(objects, bytes, first_ns);
-    let mut of_objects: Vec<BTreeMap<u64, OfObject>> = vec![BTreeMap::new(); pgs.len()];
+    let mut of_objects: Vec<BTreeMap<u64, ObjectCounts>> = vec![BTreeMap::new(); pgs.len()];
     for (_, pg, at) in order {
         let (pg, at) = (pg as usize, at as usize);
         let access = pgs[pg].1.access(at);
@@ -160,20 +160,21 @@ pub fn simulate(pgs: &[(PgId, &Trace, Policy)]) -> Hits {
         }
     }
     let (per_access, per_hit) = regression(of_objects.iter().flat_map(BTreeMap::values));
-    let mut sum = Hits::default();
+    let mut sum = HitRate::default();
     for (((_, trace, _), counted), of_objects) in pgs.iter().zip(counted).zip(of_objects) {
-        let total = |part: fn(&OfObject) -> f64| of_objects.values().map(part).sum::<f64>() / trace.rate();
+        let total =
+            |part: fn(&ObjectCounts) -> f64| of_objects.values().map(part).sum::<f64>() / trace.rate();
         let hits = total(|object| object.simulated)
             + per_access * (counted.accesses - total(|object| object.accesses))
             + per_hit * (counted.hits - total(|object| object.measured));
-        sum.add(Hits { accesses: counted.accesses / counted.seconds, hits: hits / counted.seconds });
+        sum.add(HitRate { accesses: counted.accesses / counted.seconds, hits: hits / counted.seconds });
     }
     sum
 }
 
 /// The counts of one object: accesses, measured hits and simulated hits.
 #[derive(Clone, Copy, Debug, Default)]
-struct OfObject {
+struct ObjectCounts {
     accesses: f64,
     measured: f64,
     simulated: f64,
@@ -182,9 +183,9 @@ struct OfObject {
 /// The regression of objects' simulated hits on their accesses and measured hits. The sums of both over all objects are known, which gives
 /// the deviation of the sampled objects from the average. If few objects have many of the accesses, an additional access stands for one
 /// hit; if all objects are accessed equally, for the hit rate.
-fn regression<'a>(objects: impl Iterator<Item = &'a OfObject>) -> (f64, f64) {
+fn regression<'a>(objects: impl Iterator<Item = &'a ObjectCounts>) -> (f64, f64) {
     let (mut aa, mut am, mut mm, mut sa, mut sm) = (0.0, 0.0, 0.0, 0.0, 0.0);
-    for OfObject { accesses, measured, simulated } in objects {
+    for ObjectCounts { accesses, measured, simulated } in objects {
         aa += accesses * accesses;
         am += accesses * measured;
         mm += measured * measured;
@@ -226,14 +227,14 @@ impl Promotions {
 }
 
 #[derive(Clone, Copy)]
-struct Held {
+struct CachedObject {
     changed_ns: u64,
     is_dirty: bool,
 }
 
 /// A PG of a cache.
 pub(super) struct PgCache {
-    policy: Policy,
+    policy: CachePolicy,
     /// Added to times, because hit sets begin before the trace does.
     base_ns: u64,
     rate: f64,
@@ -244,7 +245,7 @@ pub(super) struct PgCache {
     mode: AgentMode,
     /// Number of objects, with fractions, that can be promoted without displacing others.
     room: f64,
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<u64, CachedObject>,
     held_bytes: u64,
     dirty: BTreeSet<u64>,
     next_step_ns: u64,
@@ -262,12 +263,12 @@ pub(super) struct PgCache {
 }
 
 impl PgCache {
-    fn of_trace(pg: PgId, trace: &Trace, policy: &Policy) -> PgCache {
+    fn of_trace(pg: PgId, trace: &AccessTrace, policy: &CachePolicy) -> PgCache {
         let first_ns = if trace.is_empty() { 0 } else { trace.access(0).at_ns };
         let bytes: u64 = trace.sizes().values().sum();
         let average = bytes.checked_div(trace.objects() as u64).unwrap_or(0);
         let period_ns = u64::from(policy.hit_sets.period_s) * NS_PER_S;
-        let sealed = policy.hit_sets.count.min(MOST_SEALED);
+        let sealed = policy.hit_sets.count.min(MAX_SEALED);
         let mut cache = PgCache::new(pg, policy, trace.rate(), average, first_ns);
         for (key, bytes) in trace.sizes() {
             cache.add_object(*key, *bytes);
@@ -277,7 +278,7 @@ impl PgCache {
         for access in (0..trace.len()).map(|at| trace.access(at)) {
             let is_first = found.insert(access.key);
             if is_first && access.is_hit {
-                cache.hold(access.key, Held { changed_ns: 0, is_dirty: false });
+                cache.hold(access.key, CachedObject { changed_ns: 0, is_dirty: false });
             }
             if !is_first || access.is_hit {
                 known.insert(access.key);
@@ -305,7 +306,7 @@ impl PgCache {
     fn settle(&mut self) {
         let now_ns = self.next_step_ns;
         self.choose();
-        for _ in 0..MOST_SETTLING {
+        for _ in 0..MAX_SETTLING_STEPS {
             // One whole object per step, regardless of how many each sampled one stands for.
             (self.checks, self.evictions) = (1.0, 1.0);
             if !self.evict_some(now_ns) {
@@ -316,7 +317,7 @@ impl PgCache {
     }
 
     /// Creates an empty cache for objects of this average size, of which the share `rate` is sampled.
-    pub(super) fn new(pg: PgId, policy: &Policy, rate: f64, average_bytes: u64, now_ns: u64) -> PgCache {
+    pub(super) fn new(pg: PgId, policy: &CachePolicy, rate: f64, average_bytes: u64, now_ns: u64) -> PgCache {
         let mut hit_sets = policy.hit_sets;
         if hit_sets.kind != HitSetKind::None {
             hit_sets.kind = HitSetKind::ExplicitHash;
@@ -359,7 +360,7 @@ impl PgCache {
         self.objects.insert(key, Object { id, bytes });
     }
 
-    fn hold(&mut self, key: u64, held: Held) {
+    fn hold(&mut self, key: u64, held: CachedObject) {
         if self.held.insert(key, held).is_none() {
             self.held_bytes += self.objects.get(&key).map_or(0, |object| object.bytes);
         }
@@ -379,7 +380,7 @@ impl PgCache {
         }
         if let Some(held) = self.held.get_mut(&access.key) {
             if access.request.writes {
-                *held = Held { changed_ns: now_ns, is_dirty: true };
+                *held = CachedObject { changed_ns: now_ns, is_dirty: true };
                 self.dirty.insert(access.key);
             }
             return true;
@@ -392,9 +393,9 @@ impl PgCache {
             asked
         });
         let (promotes, becomes_dirty) = match decision {
-            Decision::Promote => (true, access.request.writes),
-            Decision::ProxyRead { promote } | Decision::ProxyWrite { promote } => (promote, false),
-            Decision::Execute | Decision::Redirect | Decision::WaitForRoom => (false, false),
+            MissDecision::Promote => (true, access.request.writes),
+            MissDecision::ProxyRead { promote } | MissDecision::ProxyWrite { promote } => (promote, false),
+            MissDecision::Execute | MissDecision::Redirect | MissDecision::WaitForRoom => (false, false),
         };
         let (targets, bytes) = (&self.policy.targets, object.bytes);
         if promotes && fits(bytes, targets.pg_bytes(), targets.full_ratio_micro) {
@@ -404,16 +405,16 @@ impl PgCache {
                 self.next_step_ns = self.next_step_ns.min(now_ns + effort::BUSY_STEP_NS);
             }
             self.promotions.add(now_ns, 1.0 / self.rate);
-            self.hold(access.key, Held { changed_ns: now_ns, is_dirty: becomes_dirty });
+            self.hold(access.key, CachedObject { changed_ns: now_ns, is_dirty: becomes_dirty });
         }
         false
     }
 
-    fn admission(&self, recorded: Recorded) -> Admission<'_> {
+    fn admission(&self, recorded: AccessRecord) -> AdmissionPolicy<'_> {
         match &self.filter {
-            Some(filter) => Admission::Frequency { filter, has_room: self.room > 0.0 },
-            None if !self.history.is_enabled() => Admission::Always,
-            None => Admission::Recency {
+            Some(filter) => AdmissionPolicy::Frequency { filter, has_room: self.room > 0.0 },
+            None if !self.history.is_enabled() => AdmissionPolicy::Always,
+            None => AdmissionPolicy::Recency {
                 history: &self.history,
                 was_in_current: recorded.was_in_current,
                 min_read: self.policy.min_read_recency,
@@ -451,7 +452,7 @@ impl PgCache {
         while self.next_step_ns <= now_ns {
             let wait_ns = self.step(self.next_step_ns);
             steps += 1;
-            if steps == MOST_STEPS {
+            if steps == MAX_STEPS {
                 self.next_step_ns = now_ns;
             }
             self.next_step_ns += wait_ns.unwrap_or_else(|| {
@@ -495,7 +496,7 @@ impl PgCache {
 
     fn choose(&mut self) {
         let (sums, targets, agent) = (self.sums(), &self.policy.targets, &self.policy.agent);
-        self.mode = effort::choose(&self.mode, &sums, targets, agent, false);
+        self.mode = effort::choose_agent_mode(&self.mode, &sums, targets, agent, false);
         self.room = effort::room_objects(&sums, targets, agent) as f64 * self.rate;
     }
 

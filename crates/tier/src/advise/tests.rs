@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::key::mix;
-use crate::promote::Request;
+use crate::promote::RequestTraits;
 
 impl Sampler {
     /// Records an access that is a miss.
     fn see(&mut self, key: u64, bytes: u64) {
-        let request = Request::default();
+        let request = RequestTraits::default();
         self.record(&Access { key, now_ns: 0, request, is_hit: false, bytes: Some(bytes) });
     }
 }
@@ -83,11 +83,17 @@ fn a_few_busy_objects_let_more_be_followed() {
 #[test]
 fn traces_tell_what_was_recorded() {
     let mut sampler = Sampler::new(16);
-    let request = Request { writes: true, skip_promote: true, ..Request::default() };
+    let request = RequestTraits { writes: true, skip_promote: true, ..RequestTraits::default() };
     let access = |key, now_ns, request, is_hit, bytes| Access { key, now_ns, request, is_hit, bytes };
     sampler.record(&access(0x100, 5, request, false, None));
-    sampler.record(&access(0x200, 6, Request::default(), true, Some(4000)));
-    sampler.record(&access(0x100, 9, Request { must_promote: true, ..Request::default() }, true, None));
+    sampler.record(&access(0x200, 6, RequestTraits::default(), true, Some(4000)));
+    sampler.record(&access(
+        0x100,
+        9,
+        RequestTraits { must_promote: true, ..RequestTraits::default() },
+        true,
+        None,
+    ));
     let trace = sampler.trace();
     assert_eq!((trace.objects(), trace.len(), trace.duration_ns(0)), (2, 3, 4));
     let traced = trace.access(0);

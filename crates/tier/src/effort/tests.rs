@@ -18,7 +18,7 @@ fn idle() -> AgentMode {
 }
 
 fn choose_after(before: &AgentMode, sums: &CacheSums) -> AgentMode {
-    choose(before, sums, &targets(), &AgentOptions::default(), false)
+    choose_agent_mode(before, sums, &targets(), &AgentOptions::default(), false)
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn flushing_begins_above_the_slop_and_ends_below_it() {
 #[test]
 fn a_dirty_ratio_of_zero_flushes_everything() {
     let targets = CacheTargets { dirty_ratio_micro: 0, ..targets() };
-    let flush = |sums| choose(&idle(), &sums, &targets, &AgentOptions::default(), false).flush;
+    let flush = |sums| choose_agent_mode(&idle(), &sums, &targets, &AgentOptions::default(), false).flush;
     assert_eq!(flush(sums(100, 0)), FlushMode::Idle);
     assert_eq!(flush(sums(100, 1)), FlushMode::Low);
     // Even if one object is less than a millionth, or has no bytes.
@@ -91,7 +91,7 @@ fn the_effort_rises_from_the_full_ratio_to_the_target() {
     let some = AgentMode { evict: Some, ..idle() };
     assert_eq!(choose_after(&some, &sums(785, 0)).evict, Some);
     assert_eq!(choose_after(&some, &sums(784, 0)).evict, Idle);
-    let restarts = choose(&some, &sums(785, 0), &targets(), &AgentOptions::default(), true);
+    let restarts = choose_agent_mode(&some, &sums(785, 0), &targets(), &AgentOptions::default(), true);
     assert_eq!(restarts.evict, Idle);
 }
 
@@ -191,8 +191,8 @@ proptest! {
         };
         let before = AgentMode { evict: if evicting { EvictMode::Some } else { EvictMode::Idle }, ..idle() };
         let dirty = objects * dirty_share / 100;
-        let mode = choose(&before, &sums(objects, dirty), &targets, &options, restarts);
-        let fuller = choose(&before, &sums(objects + more, dirty + more), &targets, &options, restarts);
+        let mode = choose_agent_mode(&before, &sums(objects, dirty), &targets, &options, restarts);
+        let fuller = choose_agent_mode(&before, &sums(objects + more, dirty + more), &targets, &options, restarts);
         prop_assert!(fuller.flush >= mode.flush && fuller.evict >= mode.evict);
         prop_assert!(fuller.evict_effort_micro >= mode.evict_effort_micro);
         prop_assert_eq!(mode.evict == EvictMode::Idle, mode.evict_effort_micro == 0);
@@ -208,7 +208,7 @@ proptest! {
             objects, bytes, dirty, archives, archive_bytes: archives, object_overhead_bytes: overhead,
         };
         let targets = CacheTargets { max_bytes, max_objects, divisor: 3, ..targets() };
-        choose(&idle(), &sums, &targets, &AgentOptions::default(), false);
+        choose_agent_mode(&idle(), &sums, &targets, &AgentOptions::default(), false);
     }
 
     /// An OSD that fills up to the effective target still has its reserve.

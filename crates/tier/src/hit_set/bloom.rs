@@ -6,7 +6,7 @@ use crate::key::mix;
 pub(super) const MAX_HASHES: u8 = 32;
 
 /// The minimum size of a folded table. In a smaller one the few bits of a single hash would coincide.
-const LEAST_FOLDED_BYTES: usize = 64;
+const MIN_FOLDED_BYTES: usize = 64;
 
 /// A Bloom filter. Bit positions are `(a + i·b) mod size` for the halves `a` and `b` of one 64-bit hash (Kirsch and
 /// Mitzenmacher).
@@ -65,7 +65,7 @@ impl Bloom {
     /// Folds the table so that about half of its bits are set. A filter with fewer hashes than it was sized for keeps its false positive
     /// probability in less space.
     pub(super) fn fold(&mut self) {
-        let kept = ((self.table.len() as f64 * self.density() * 2.0) as usize).max(LEAST_FOLDED_BYTES);
+        let kept = ((self.table.len() as f64 * self.density() * 2.0) as usize).max(MIN_FOLDED_BYTES);
         if kept >= self.table.len() {
             return;
         }

@@ -28,14 +28,14 @@ pub const ARCHIVE_NAMESPACE: &str = nacre_types::tier::INTERNAL_NAMESPACE;
 /// The false positive probability if the pool's share rounds to 0.
 const FALLBACK_FPP: f64 = 0.01;
 /// The highest false positive probability for which a Bloom filter can be sized.
-const MOST_FPP: f64 = 0.9;
+const MAX_FPP: f64 = 0.9;
 
 /// Times in the names of archives are in microseconds.
 const NS_PER_US: u64 = 1000;
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// The maximum number of sets that a PG keeps, regardless of the pool's `hit_set_count`.
-pub const MOST_SETS: u32 = 1024;
+pub const MAX_SETS: u32 = 1024;
 
 /// The configuration of a PG's hit sets.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,12 +53,12 @@ pub struct HitSetConfig {
 }
 
 impl HitSetConfig {
-    /// Combines the pool's variables with the OSD's options. The count is limited to [`MOST_SETS`].
+    /// Combines the pool's variables with the OSD's options. The count is limited to [`MAX_SETS`].
     pub fn new(tiering: &Tiering, min_size: u32, max_size: u32) -> HitSetConfig {
         HitSetConfig {
             kind: tiering.hit_set,
             period_s: tiering.hit_set_period_s,
-            count: tiering.hit_set_count.min(MOST_SETS),
+            count: tiering.hit_set_count.min(MAX_SETS),
             min_size,
             max_size,
         }
@@ -72,7 +72,7 @@ impl HitSetConfig {
     /// The probability of one Bloom filter: the pool's is for all sets together, so each gets its share, in whole millionths.
     fn fpp_per_set(&self, fpp: f64) -> f64 {
         let share = (fpp / f64::from(self.count) * 1e6).round() / 1e6;
-        if share > 0.0 { share.min(MOST_FPP) } else { FALLBACK_FPP }
+        if share > 0.0 { share.min(MAX_FPP) } else { FALLBACK_FPP }
     }
 
     /// Creates a set that begins at `now_ns`. Bloom filters are sized for as many objects as the previous set would have recorded in a full
@@ -100,14 +100,14 @@ impl HitSetConfig {
 
 /// A sealed set in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Archive {
+pub struct HitSetArchive {
     /// When its recording began, in nanoseconds since 1970.
     pub begin_ns: u64,
     /// When it was sealed.
     pub end_ns: u64,
 }
 
-impl Archive {
+impl HitSetArchive {
     /// Returns the archive's object: Ceph's name, in the internal namespace, at the hash of the PG itself. Times in names are in GMT even
     /// if the pool's `use_gmt_hitset` is off, because local times occur twice when summer time ends.
     pub fn object(&self, pg: PgId) -> ObjectId {
@@ -128,7 +128,7 @@ pub struct HitSetIndex {
     /// Accesses up to this version of the PG are archived.
     pub covered: Eversion,
     /// The archives, oldest first.
-    pub archives: VecDeque<Archive>,
+    pub archives: VecDeque<HitSetArchive>,
 }
 
 impl Versioned for HitSetIndex {
@@ -137,7 +137,7 @@ impl Versioned for HitSetIndex {
 
 /// The result of [`HitSetHistory::record`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recorded {
+pub struct AccessRecord {
     /// Whether the current set contained the object before this access, for promotion.
     pub was_in_current: bool,
     /// Whether the current set is full or its period has ended.
@@ -168,7 +168,7 @@ pub struct HitSetHistory {
     config: HitSetConfig,
     current: Option<CurrentSet>,
     /// Oldest first, by the start of their periods.
-    sealed: VecDeque<(Archive, SealedHitSet)>,
+    sealed: VecDeque<(HitSetArchive, SealedHitSet)>,
     index: HitSetIndex,
 }
 
@@ -204,7 +204,7 @@ impl HitSetHistory {
     }
 
     /// The archives that are not in memory but should be, newest first.
-    pub fn unread(&self) -> Vec<Archive> {
+    pub fn unread(&self) -> Vec<HitSetArchive> {
         if !self.is_enabled() {
             return Vec::new();
         }
@@ -216,7 +216,7 @@ impl HitSetHistory {
     ///
     /// # Errors
     /// If the data is not a hit set. The history continues without it.
-    pub fn load(&mut self, archive: &Archive, data: &[u8]) -> Result<(), DecodeError> {
+    pub fn load(&mut self, archive: &HitSetArchive, data: &[u8]) -> Result<(), DecodeError> {
         if !self.unread().contains(archive) {
             return Ok(());
         }
@@ -234,15 +234,15 @@ impl HitSetHistory {
     }
 
     /// Records an access. Each request counts once, even if it is executed again after it waited.
-    pub fn record(&mut self, object: &ObjectId, now_ns: u64) -> Recorded {
+    pub fn record(&mut self, object: &ObjectId, now_ns: u64) -> AccessRecord {
         let Some(current) = &mut self.current else {
-            return Recorded { was_in_current: false, rotation_due: false };
+            return AccessRecord { was_in_current: false, rotation_due: false };
         };
         let was_in_current = current.set.contains(object);
         if !was_in_current {
             current.set.insert(object);
         }
-        Recorded { was_in_current, rotation_due: self.is_rotation_due(now_ns) }
+        AccessRecord { was_in_current, rotation_due: self.is_rotation_due(now_ns) }
     }
 
     /// Whether the current set is full or its period has ended.
@@ -257,7 +257,7 @@ impl HitSetHistory {
     /// the sealed set has the accesses.
     pub fn rotate(&mut self, now_ns: u64, last_update: Eversion) -> Option<Rotation> {
         let begin_ns = self.current.as_ref()?.begin_ns;
-        let archive = Archive { begin_ns, end_ns: now_ns.max(begin_ns + NS_PER_US) };
+        let archive = HitSetArchive { begin_ns, end_ns: now_ns.max(begin_ns + NS_PER_US) };
         // The next set is sized by the current one.
         let next = self.config.new_set(archive.end_ns, self.current.as_ref());
         let ended = std::mem::replace(

@@ -24,9 +24,9 @@ const DOOR_BITS_PER_OBJECT: u64 = 128;
 /// Number of accesses per object of the capacity after which all counters are halved.
 const SAMPLE_PER_OBJECT: u64 = 10;
 /// The minimum capacity.
-const LEAST_OBJECTS: u64 = 64;
+const MIN_OBJECTS: u64 = 64;
 /// The maximum capacity, at 24 bytes per object.
-const MOST_OBJECTS: u64 = 1 << 24;
+const MAX_OBJECTS: u64 = 1 << 24;
 
 /// Estimates how often keys were recorded, up to 16 times.
 ///
@@ -170,7 +170,7 @@ impl FrequencyFilter {
 
     /// Returns the capacity of a filter for this many objects.
     pub fn capacity_for(objects: u64) -> u64 {
-        objects.clamp(LEAST_OBJECTS, MOST_OBJECTS)
+        objects.clamp(MIN_OBJECTS, MAX_OBJECTS)
     }
 
     /// Records that the agent evicted an object.

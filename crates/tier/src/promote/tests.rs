@@ -38,11 +38,11 @@ fn history(sealed: &[bool]) -> HitSetHistory {
     history
 }
 
-fn recency(history: &HitSetHistory, was_in_current: bool, wanted: u32) -> Admission<'_> {
-    Admission::Recency { history, was_in_current, min_read: wanted, min_write: wanted }
+fn recency(history: &HitSetHistory, was_in_current: bool, wanted: u32) -> AdmissionPolicy<'_> {
+    AdmissionPolicy::Recency { history, was_in_current, min_read: wanted, min_write: wanted }
 }
 
-const READ: Request = Request {
+const READ: RequestTraits = RequestTraits {
     writes: false,
     manages_cache: false,
     write_ordered: false,
@@ -50,9 +50,9 @@ const READ: Request = Request {
     skip_promote: false,
     skip_cache: false,
 };
-const WRITE: Request = Request { writes: true, ..READ };
+const WRITE: RequestTraits = RequestTraits { writes: true, ..READ };
 
-fn writeback(request: &Request, admission: Admission<'_>) -> Decision {
+fn writeback(request: &RequestTraits, admission: AdmissionPolicy<'_>) -> MissDecision {
     decide(CacheMode::Writeback, &object(), request, false, admission, || true)
 }
 
@@ -72,8 +72,16 @@ fn recency_counts_sets_in_a_row_from_the_current_one() {
         for wanted in 0..6 {
             let admission = recency(&history, *in_current, wanted);
             let promote = promoted.contains(&wanted);
-            assert_eq!(writeback(&READ, admission), Decision::ProxyRead { promote }, "{sealed:?} {wanted}");
-            assert_eq!(writeback(&WRITE, admission), Decision::ProxyWrite { promote }, "{sealed:?} {wanted}");
+            assert_eq!(
+                writeback(&READ, admission),
+                MissDecision::ProxyRead { promote },
+                "{sealed:?} {wanted}"
+            );
+            assert_eq!(
+                writeback(&WRITE, admission),
+                MissDecision::ProxyWrite { promote },
+                "{sealed:?} {wanted}"
+            );
         }
     }
 }
@@ -81,15 +89,16 @@ fn recency_counts_sets_in_a_row_from_the_current_one() {
 #[test]
 fn reads_and_writes_have_a_recency_each() {
     let history = history(&[]);
-    let admission = Admission::Recency { history: &history, was_in_current: true, min_read: 1, min_write: 2 };
-    assert_eq!(writeback(&READ, admission), Decision::ProxyRead { promote: true });
-    assert_eq!(writeback(&WRITE, admission), Decision::ProxyWrite { promote: false });
+    let admission =
+        AdmissionPolicy::Recency { history: &history, was_in_current: true, min_read: 1, min_write: 2 };
+    assert_eq!(writeback(&READ, admission), MissDecision::ProxyRead { promote: true });
+    assert_eq!(writeback(&WRITE, admission), MissDecision::ProxyWrite { promote: false });
 }
 
 #[test]
 fn the_throttle_is_asked_last() {
     let history = history(&[]);
-    let throttled = |request: &Request, admission| {
+    let throttled = |request: &RequestTraits, admission| {
         let mut asked = false;
         let decision = decide(CacheMode::Writeback, &object(), request, false, admission, || {
             asked = true;
@@ -97,28 +106,28 @@ fn the_throttle_is_asked_last() {
         });
         (decision, asked)
     };
-    let no = Decision::ProxyRead { promote: false };
+    let no = MissDecision::ProxyRead { promote: false };
     assert_eq!(throttled(&READ, recency(&history, false, 0)), (no, true));
     assert_eq!(throttled(&READ, recency(&history, false, 1)), (no, false));
-    let skip = Request { skip_promote: true, ..READ };
+    let skip = RequestTraits { skip_promote: true, ..READ };
     assert_eq!(throttled(&skip, recency(&history, true, 0)), (no, false));
-    let must = Request { must_promote: true, ..READ };
-    assert_eq!(throttled(&must, recency(&history, true, 0)), (Decision::Promote, false));
-    assert_eq!(throttled(&READ, Admission::Always), (Decision::Promote, false));
+    let must = RequestTraits { must_promote: true, ..READ };
+    assert_eq!(throttled(&must, recency(&history, true, 0)), (MissDecision::Promote, false));
+    assert_eq!(throttled(&READ, AdmissionPolicy::Always), (MissDecision::Promote, false));
 }
 
 #[test]
 fn without_hit_sets_everything_is_promoted_that_does_not_object() {
-    assert_eq!(writeback(&READ, Admission::Always), Decision::Promote);
-    assert_eq!(writeback(&WRITE, Admission::Always), Decision::Promote);
-    let skip = |request| Request { skip_promote: true, ..request };
-    assert_eq!(writeback(&skip(READ), Admission::Always), Decision::ProxyRead { promote: false });
-    assert_eq!(writeback(&skip(WRITE), Admission::Always), Decision::ProxyWrite { promote: false });
+    assert_eq!(writeback(&READ, AdmissionPolicy::Always), MissDecision::Promote);
+    assert_eq!(writeback(&WRITE, AdmissionPolicy::Always), MissDecision::Promote);
+    let skip = |request| RequestTraits { skip_promote: true, ..request };
+    assert_eq!(writeback(&skip(READ), AdmissionPolicy::Always), MissDecision::ProxyRead { promote: false });
+    assert_eq!(writeback(&skip(WRITE), AdmissionPolicy::Always), MissDecision::ProxyWrite { promote: false });
 }
 
 #[test]
 fn each_mode_treats_reads_writes_and_what_must_be_promoted_as_ceph_does() {
-    use Decision::*;
+    use MissDecision::*;
     let history = history(&[]);
     let (read, write) = (ProxyRead { promote: false }, ProxyWrite { promote: false });
     // Mode, then a read, a write, a read ordered with writes and a watch: with room and without.
@@ -140,8 +149,8 @@ fn each_mode_treats_reads_writes_and_what_must_be_promoted_as_ceph_does() {
         (CacheMode::Readonly, [Promote, Redirect, Promote, Redirect], [read, Redirect, read, Redirect]),
     ];
     assert!(MODES.iter().all(|mode| table.iter().any(|row| row.0 == *mode)));
-    let ordered = Request { write_ordered: true, ..READ };
-    let watch = Request { must_promote: true, ..WRITE };
+    let ordered = RequestTraits { write_ordered: true, ..READ };
+    let watch = RequestTraits { must_promote: true, ..WRITE };
     for (mode, with_room, full) in table {
         for (is_full, expected) in [(false, with_room), (true, full)] {
             let decisions = [READ, WRITE, ordered, watch].map(|request| {
@@ -155,49 +164,49 @@ fn each_mode_treats_reads_writes_and_what_must_be_promoted_as_ceph_does() {
 #[test]
 fn by_frequency_writes_are_executed_in_a_cache_that_has_room() {
     let filter = FrequencyFilter::new(100);
-    let removal = Request { skip_promote: true, ..WRITE };
+    let removal = RequestTraits { skip_promote: true, ..WRITE };
     let decisions = |has_room| {
         [READ, WRITE, removal].map(|request| {
-            let admission = Admission::Frequency { filter: &filter, has_room };
+            let admission = AdmissionPolicy::Frequency { filter: &filter, has_room };
             decide(CacheMode::Writeback, &object(), &request, false, admission, || true)
         })
     };
-    let proxied = Decision::ProxyWrite { promote: false };
-    assert_eq!(decisions(true), [Decision::ProxyRead { promote: true }, Decision::Promote, proxied]);
+    let proxied = MissDecision::ProxyWrite { promote: false };
+    assert_eq!(decisions(true), [MissDecision::ProxyRead { promote: true }, MissDecision::Promote, proxied]);
     // An object without earlier accesses causes no evictions.
-    assert_eq!(decisions(false), [Decision::ProxyRead { promote: false }, proxied, proxied]);
+    assert_eq!(decisions(false), [MissDecision::ProxyRead { promote: false }, proxied, proxied]);
 }
 
 #[test]
 fn traits_follow_from_the_operations() {
     let of = |ops: &[(Op, u32)]| {
         let ops: Vec<OsdOp> = ops.iter().map(|(op, flags)| OsdOp { op: op.clone(), flags: *flags }).collect();
-        Request::of(&ops, false)
+        RequestTraits::of(&ops, false)
     };
     let read = || Op::Read { offset: 0, len: 0 };
     let write_full = || Op::WriteFull { data: Default::default() };
-    let skip = Request { skip_promote: true, ..READ };
+    let skip = RequestTraits { skip_promote: true, ..READ };
     assert_eq!(of(&[(read(), 0)]), READ);
     assert_eq!(of(&[(read(), op_flag::FADVISE_DONTNEED)]), skip);
     assert_eq!(of(&[(read(), op_flag::FADVISE_NOCACHE)]), skip);
     assert_eq!(of(&[(read(), op_flag::FADVISE_SEQUENTIAL)]), READ);
     assert_eq!(of(&[(read(), op_flag::FADVISE_NOCACHE), (Op::Stat, 0)]), READ);
-    assert_eq!(of(&[(write_full(), op_flag::FADVISE_NOCACHE)]), Request { writes: true, ..skip });
+    assert_eq!(of(&[(write_full(), op_flag::FADVISE_NOCACHE)]), RequestTraits { writes: true, ..skip });
     // The advice of a partial write does not count.
     let write = Op::Write { offset: 0, data: Default::default() };
     assert_eq!(of(&[(write, op_flag::FADVISE_NOCACHE)]), WRITE);
-    assert_eq!(of(&[(Op::Remove, 0)]), Request { skip_promote: true, ..WRITE });
+    assert_eq!(of(&[(Op::Remove, 0)]), RequestTraits { skip_promote: true, ..WRITE });
     assert_eq!(of(&[(Op::Remove, 0), (write_full(), 0)]), WRITE);
     let may_fail = of(&[(Op::Remove, op_flag::FAILOK), (write_full(), 0)]);
-    assert_eq!(may_fail, Request { skip_cache: true, ..WRITE });
+    assert_eq!(may_fail, RequestTraits { skip_cache: true, ..WRITE });
     assert_eq!(of(&[(write_full(), 0), (Op::Remove, op_flag::FAILOK)]), WRITE);
     let watch = of(&[(Op::Watch { cookie: 1, timeout_s: 0 }, 0)]);
-    assert_eq!(watch, Request { must_promote: true, ..WRITE });
+    assert_eq!(watch, RequestTraits { must_promote: true, ..WRITE });
     let ping = of(&[(Op::WatchPing { cookie: 1 }, 0)]);
-    assert_eq!(ping, Request { must_promote: true, write_ordered: true, ..READ });
+    assert_eq!(ping, RequestTraits { must_promote: true, write_ordered: true, ..READ });
     let notify = of(&[(Op::Notify { timeout_s: 0, payload: Default::default() }, 0)]);
-    assert_eq!(notify, Request { must_promote: true, ..READ });
-    assert_eq!(Request::of(&[], true), Request { write_ordered: true, ..READ });
+    assert_eq!(notify, RequestTraits { must_promote: true, ..READ });
+    assert_eq!(RequestTraits::of(&[], true), RequestTraits { write_ordered: true, ..READ });
 }
 
 #[test]
@@ -215,7 +224,7 @@ proptest! {
         bits in 0..32_u8,
         full: bool, in_current: bool, wanted in 0..3_u32, always: bool, throttle: bool,
     ) {
-        let request = Request {
+        let request = RequestTraits {
             writes: bits & 1 != 0,
             manages_cache: bits & 2 != 0,
             write_ordered: bits & 4 != 0,
@@ -224,23 +233,23 @@ proptest! {
             skip_cache: false,
         };
         let history = history(&[true]);
-        let admission = if always { Admission::Always } else { recency(&history, in_current, wanted) };
+        let admission = if always { AdmissionPolicy::Always } else { recency(&history, in_current, wanted) };
         let decision = decide(mode, &object(), &request, full, admission, || throttle);
         match decision {
-            Decision::Execute => prop_assert_eq!(mode, CacheMode::None),
+            MissDecision::Execute => prop_assert_eq!(mode, CacheMode::None),
             // A full cache promotes nothing.
-            Decision::Promote => prop_assert!(!full),
-            Decision::WaitForRoom => prop_assert!(full),
+            MissDecision::Promote => prop_assert!(!full),
+            MissDecision::WaitForRoom => prop_assert!(full),
             // A change is never proxied as a read, and a request that can't be proxied never is.
-            Decision::ProxyRead { promote } => {
+            MissDecision::ProxyRead { promote } => {
                 prop_assert!(!request.writes && !request.must_promote);
                 prop_assert!(!promote || (!full && throttle && !request.skip_promote));
             }
-            Decision::ProxyWrite { promote } => {
+            MissDecision::ProxyWrite { promote } => {
                 prop_assert!(!request.must_promote);
                 prop_assert!(!promote || (!full && throttle && !request.skip_promote));
             }
-            Decision::Redirect => prop_assert!(mode == CacheMode::Readonly && request.writes),
+            MissDecision::Redirect => prop_assert!(mode == CacheMode::Readonly && request.writes),
         }
     }
 }

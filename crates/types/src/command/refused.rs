@@ -119,6 +119,6 @@ pub(super) fn find(prefix: &str) -> Option<(&'static str, &'static str)> {
 }
 
 /// Returns the longest refused command that is a prefix of the words.
-pub(super) fn named_by(words: &[String]) -> Option<(&'static str, &'static str)> {
+pub(super) fn find_by_words(words: &[String]) -> Option<(&'static str, &'static str)> {
     (1..=words.len()).rev().find_map(|count| find(&words[..count].join(" ")))
 }

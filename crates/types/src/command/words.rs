@@ -22,7 +22,7 @@ impl Table {
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        let unknown = || match refused::named_by(words).filter(|_| self.owner == Owner::Mon) {
+        let unknown = || match refused::find_by_words(words).filter(|_| self.owner == Owner::Mon) {
             Some((prefix, reason)) => CommandError::Refused { prefix, reason },
             None => CommandError::Unknown { closest: self.closest_to(&words.join(" ")) },
         };

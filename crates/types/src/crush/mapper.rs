@@ -267,7 +267,7 @@ struct IndepAsk {
 }
 
 /// The result of one draw.
-enum Drawn<'a> {
+enum DrawTarget<'a> {
     /// An item of the wanted type.
     Found(i32),
     /// A bucket of another type: the descent continues below it.
@@ -333,8 +333,8 @@ impl<'a> Draws<'a> {
                         self.draw(within, r, outpos)
                     };
                     match self.classify(item, choice.type_id) {
-                        Drawn::Bad => return None,
-                        Drawn::Below(bucket) => {
+                        DrawTarget::Bad => return None,
+                        DrawTarget::Below(bucket) => {
                             depth += 1;
                             if depth > self.map.buckets.len() {
                                 return None;
@@ -342,7 +342,7 @@ impl<'a> Draws<'a> {
                             within = bucket;
                             continue;
                         }
-                        Drawn::Found(item) => {
+                        DrawTarget::Found(item) => {
                             collides = out[..outpos].contains(&item);
                             if !collides
                                 && self.firstn_leaf(ask, item, r, free, outpos, leaves)
@@ -451,18 +451,18 @@ impl<'a> Draws<'a> {
             let r = (position as u32).wrapping_add(ask.parent_r).wrapping_add(stride.wrapping_mul(retries));
             let item = self.draw(within, r, ask.start);
             match self.classify(item, choice.type_id) {
-                Drawn::Below(bucket) if depth < self.map.buckets.len() => {
+                DrawTarget::Below(bucket) if depth < self.map.buckets.len() => {
                     depth += 1;
                     within = bucket;
                 }
-                Drawn::Bad | Drawn::Below(_) => {
+                DrawTarget::Bad | DrawTarget::Below(_) => {
                     out[position] = ITEM_NONE;
                     if let Some(leaves) = leaves.as_deref_mut() {
                         leaves[position] = ITEM_NONE;
                     }
                     return true;
                 }
-                Drawn::Found(item) => {
+                DrawTarget::Found(item) => {
                     if out[ask.start..ask.start + ask.count].contains(&item) {
                         return false;
                     }
@@ -495,18 +495,18 @@ impl<'a> Draws<'a> {
         }
     }
 
-    fn classify(&self, item: i32, wanted_type: i32) -> Drawn<'a> {
+    fn classify(&self, item: i32, wanted_type: i32) -> DrawTarget<'a> {
         if item >= 0 {
             return if item < self.map.max_devices && wanted_type == 0 {
-                Drawn::Found(item)
+                DrawTarget::Found(item)
             } else {
-                Drawn::Bad
+                DrawTarget::Bad
             };
         }
         match self.map.bucket(item) {
-            None => Drawn::Bad,
-            Some(bucket) if i32::from(bucket.type_id) == wanted_type => Drawn::Found(item),
-            Some(bucket) => Drawn::Below(bucket),
+            None => DrawTarget::Bad,
+            Some(bucket) if i32::from(bucket.type_id) == wanted_type => DrawTarget::Found(item),
+            Some(bucket) => DrawTarget::Below(bucket),
         }
     }
 

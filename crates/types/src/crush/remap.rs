@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Devices with too many PGs, and devices with too few, in order of preference.
 #[derive(Clone, Copy, Debug)]
-pub struct Imbalance<'a> {
+pub struct PgImbalance<'a> {
     /// Devices to move away from.
     pub overfull: &'a BTreeSet<i32>,
     /// Devices to move to.
@@ -89,7 +89,7 @@ impl CrushMap {
         &self,
         rule_id: u32,
         size: u32,
-        imbalance: Imbalance<'_>,
+        imbalance: PgImbalance<'_>,
         mapping: &[i32],
     ) -> Option<Vec<i32>> {
         let rule = self.rule(rule_id)?;
@@ -162,7 +162,7 @@ type Level = (i32, i64);
 struct Remap<'a> {
     map: &'a CrushMap,
     rule: u32,
-    imbalance: Imbalance<'a>,
+    imbalance: PgImbalance<'a>,
     mapping: &'a [i32],
     /// The position in `mapping` to decide next.
     at: usize,
@@ -324,7 +324,7 @@ mod tests {
         let map = three_hosts();
         let overfull = BTreeSet::from([0]);
         let remap = |underfull: &[i32], more_underfull: &[i32]| {
-            let imbalance = Imbalance { overfull: &overfull, underfull, more_underfull };
+            let imbalance = PgImbalance { overfull: &overfull, underfull, more_underfull };
             map.try_remap(0, 2, imbalance, &[0, 2]).unwrap()
         };
         assert_eq!(remap(&[1], &[]), [1, 2], "the other device of the host");
@@ -332,7 +332,12 @@ mod tests {
         assert_eq!(remap(&[4], &[1]), [4, 2], "another host");
         assert_eq!(remap(&[], &[1]), [1, 2], "less underfull");
         assert_eq!(
-            map.try_remap(7, 2, Imbalance { overfull: &overfull, underfull: &[], more_underfull: &[] }, &[]),
+            map.try_remap(
+                7,
+                2,
+                PgImbalance { overfull: &overfull, underfull: &[], more_underfull: &[] },
+                &[]
+            ),
             None
         );
     }

@@ -112,7 +112,7 @@ fn json_has_the_fields_that_ceph_prints() {
     let options = vec![ReportedOption { name: "osd_max_backfills".into(), values }];
     desk.state.set_client_sessions(2);
     let entity = EntityName::osd(OsdId(0));
-    desk.state.handle(desk.now, Event::Config { entity, report: ConfigReport { options } });
+    desk.state.handle(desk.now, MapEvent::Config { entity, report: ConfigReport { options } });
     let cases = [
         (
             "auth_get_or_create",

@@ -78,7 +78,7 @@ impl Desk {
                 .into();
         boot.total_bytes = 4 << 30;
         boot.device_class = "hdd".into();
-        self.state.handle(self.now, Event::Boot(boot));
+        self.state.handle(self.now, MapEvent::Boot(boot));
         commit(&mut self.state, self.now);
     }
 }
@@ -177,12 +177,12 @@ fn changes_of_one_epoch_do_not_count_earlier_reports() {
             command: MonCommand { tid: tid as u64, cmd: args.to_string(), input: Bytes::new() },
             fresh_key: Key::generate().unwrap(),
         };
-        desk.state.handle(desk.now, Event::Command(Box::new(request)));
+        desk.state.handle(desk.now, MapEvent::Command(Box::new(request)));
     }
     let codes: Vec<i32> = commit(&mut desk.state, desk.now)
         .into_iter()
         .map(|effect| match effect {
-            Effect::CommandReply { reply, .. } => reply.code,
+            MapEffect::CommandReply { reply, .. } => reply.code,
             other => panic!("{other:?}"),
         })
         .collect();

@@ -75,12 +75,12 @@ impl World {
                     self.known.insert(self.stores[osd as usize]);
                 }
                 let incarnation = self.stores[osd as usize];
-                self.state.handle(now, Event::Boot(OsdBoot { incarnation, ..boot_of(osd, self.boots) }));
+                self.state.handle(now, MapEvent::Boot(OsdBoot { incarnation, ..boot_of(osd, self.boots) }));
             }
             Step::Failure { reporter, target, silent_s, refused } => {
                 let nonce = self.state.working.osds.get(&OsdId(target)).map_or(0, |info| info.boot_nonce);
                 let report = OsdFailure { boot_nonce: nonce, ..failure(target, silent_s * 1000, refused) };
-                self.state.handle(now, Event::Failure { reporter: OsdId(reporter), report });
+                self.state.handle(now, MapEvent::Failure { reporter: OsdId(reporter), report });
             }
             Step::Down(osd) => self.state.mark_down(now, OsdId(osd)),
             Step::Lost(osd) => {
@@ -103,7 +103,7 @@ impl World {
                 let available_bytes = if full { 1 } else { 90 };
                 let stats = OsdStats { total_bytes: 100, available_bytes, ..OsdStats::default() };
                 let report = StatsReport { osd: stats, pgs: Vec::new(), starting: false };
-                self.state.handle(now, Event::Stats { osd: OsdId(osd), report });
+                self.state.handle(now, MapEvent::Stats { osd: OsdId(osd), report });
             }
             Step::Pool { create: true } => {
                 let name = format!("pool{}", self.pools.len());
@@ -125,7 +125,7 @@ impl World {
             }
             Step::Suspend(seconds) => {
                 self.now = at(now.mono_ms + seconds * 1000);
-                self.state.handle(self.now, Event::Tick);
+                self.state.handle(self.now, MapEvent::Tick);
             }
             Step::Propose => {
                 if let Some(proposal) = self.state.propose(now) {
@@ -156,7 +156,7 @@ impl World {
             in_sync: members.iter().map(|osd| member(*osd)).collect(),
         };
         let cas = PgCas { tid: 1, pg, proposer: member(by), expected, proposed };
-        self.state.handle(self.now, Event::Cas { origin: Origin(0), osd: OsdId(by), cas });
+        self.state.handle(self.now, MapEvent::Cas { origin: Origin(0), osd: OsdId(by), cas });
     }
 }
 

@@ -68,7 +68,7 @@ impl Args {
             let mut value = || {
                 inline
                     .or_else(|| args.next().map(String::as_str))
-                    .ok_or_else(|| anyhow!("{flag} takes a value\n{USAGE}"))
+                    .ok_or_else(|| anyhow!("{flag} needs a value\n{USAGE}"))
             };
             let bytes =
                 |text: &str| size(text).ok_or_else(|| anyhow!("{flag}: '{text}' is not a number of bytes"));
@@ -112,16 +112,16 @@ impl Args {
             bail!("wrong number of arguments\n{USAGE}");
         }
         if !(4096..=MAX_BLOCK_BYTES).contains(&block_size) {
-            bail!("a block is of 4096 to {MAX_BLOCK_BYTES} bytes");
+            bail!("--block-size must be from 4096 to {MAX_BLOCK_BYTES} bytes");
         }
         if !(1..=256).contains(&depth) {
-            bail!("1 to 256 blocks may be in flight");
+            bail!("--depth must be from 1 to 256");
         }
         if block_size * depth as u64 > MAX_IN_FLIGHT_BYTES {
-            bail!("{depth} blocks of {block_size} bytes in flight are more than {MAX_IN_FLIGHT_BYTES} bytes");
+            bail!("{depth} blocks of {block_size} bytes in flight exceed {MAX_IN_FLIGHT_BYTES} bytes");
         }
         let part =
-            |size: u64| u32::try_from(size).map_err(|_| anyhow!("{size} bytes are too many for one object"));
+            |size: u64| u32::try_from(size).map_err(|_| anyhow!("{size} bytes are too large for one object"));
         let layout = Layout::new(part(unit)?, u32::try_from(count)?, part(object)?)?;
         let mut words = words.into_iter().skip(1);
         Ok(Some(Args {
@@ -146,7 +146,7 @@ pub(in crate::cmd) fn is_json(format: &str) -> Result<bool> {
     match format {
         "plain" => Ok(false),
         "json" | "json-pretty" => Ok(true),
-        other => bail!("--format: '{other}' is none of plain, json, json-pretty"),
+        other => bail!("--format: '{other}' is not plain, json or json-pretty"),
     }
 }
 

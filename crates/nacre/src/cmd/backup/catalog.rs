@@ -104,7 +104,7 @@ impl Catalog {
             Some(format) if format == VERSION => {}
             Some(format) => {
                 bail!(
-                    "{volume} is of format {}, which this release does not know",
+                    "{volume} has format {}, which this release does not support",
                     String::from_utf8_lossy(format)
                 )
             }

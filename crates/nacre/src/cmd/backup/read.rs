@@ -34,7 +34,7 @@ pub(super) fn verify(pool: &IoCtx, args: &Args) -> Result<()> {
     let size = nacre_client::striper(pool.clone())
         .stat(&args.volume)
         .wait()
-        .with_context(|| format!("can't look at {}", args.volume))?
+        .with_context(|| format!("can't stat {}", args.volume))?
         .size;
     if size != catalog.bytes() {
         return damaged(&args.volume, format_args!("{size} bytes are stored, {} listed", catalog.bytes()));
@@ -51,7 +51,7 @@ fn chosen(catalog: &Catalog, args: &Args) -> Result<Range<usize>> {
         Some(n) => bail!("{} has no segment {n}", args.volume),
     };
     if catalog.open_segment().is_some_and(|open| segments.contains(&open)) {
-        bail!("the stream to {} broke off: finish it with --resume", args.volume);
+        bail!("the stream to {} was interrupted: finish it with --resume", args.volume);
     }
     Ok(segments)
 }

@@ -52,7 +52,7 @@ pub(super) fn store(pool: &IoCtx, args: &Args) -> Result<()> {
 fn open(file: Option<&str>) -> Result<(Box<dyn Read>, Option<u64>)> {
     let Some(path) = file else { return Ok((Box::new(std::io::stdin().lock()), None)) };
     let file = File::open(path).with_context(|| format!("can't open {path}"))?;
-    let meta = file.metadata().with_context(|| format!("can't look at {path}"))?;
+    let meta = file.metadata().with_context(|| format!("can't stat {path}"))?;
     if meta.is_dir() {
         bail!("{path} is a directory: pipe it through tar");
     }
@@ -75,9 +75,9 @@ fn prepare(pool: &IoCtx, striper: &Striper, args: &Args) -> Result<(Catalog, usi
         (Command::Create, Some(catalog)) if !args.force => match catalog.open_segment() {
             Some(0) if args.resume => Ok((catalog, 0)),
             Some(0) => {
-                bail!("volume {volume} is there, broken off: --resume goes on with it, --force replaces it")
+                bail!("volume {volume} is broken off: continue it with --resume, or replace it with --force")
             }
-            _ => bail!("volume {volume} is there already: append to it, or replace it with --force"),
+            _ => bail!("volume {volume} already exists: append to it, or replace it with --force"),
         },
         (Command::Create, found) => {
             if found.is_some() {
@@ -90,8 +90,8 @@ fn prepare(pool: &IoCtx, striper: &Striper, args: &Args) -> Result<(Catalog, usi
                 Ok(_) if args.force => {
                     striper.remove(volume).wait().with_context(|| format!("can't replace {volume}"))?
                 }
-                Ok(_) => bail!("a striped object {volume} without a catalog is there: --force replaces it"),
-                Err(error) => return Err(error).with_context(|| format!("can't look at {volume}")),
+                Ok(_) => bail!("a striped object {volume} without a catalog exists: replace it with --force"),
+                Err(error) => return Err(error).with_context(|| format!("can't stat {volume}")),
             }
             catalog::create(pool, volume, &segment).with_context(|| format!("can't create {volume}"))?;
             Ok((Catalog { segments: vec![segment], blocks: Vec::new() }, 0))
@@ -99,13 +99,13 @@ fn prepare(pool: &IoCtx, striper: &Striper, args: &Args) -> Result<(Catalog, usi
         (_, None) => bail!("there is no volume {volume} in pool {}", pool.pool_name()),
         (_, Some(mut catalog)) => match catalog.open_segment() {
             Some(n) if args.resume && n > 0 => Ok((catalog, n)),
-            Some(0) => bail!("the stream that made {volume} broke off: finish it with create --resume"),
-            Some(_) => bail!("a stream to {volume} broke off: --resume goes on with it"),
+            Some(0) => bail!("the first stream to {volume} was interrupted: finish it with create --resume"),
+            Some(_) => bail!("a stream to {volume} was interrupted: continue it with --resume"),
             None => {
                 let n = catalog.segments.len();
                 segment.first_block = catalog.blocks.len() as u64;
                 catalog::append_segment(pool, volume, n, &segment)
-                    .with_context(|| format!("can't append to {volume} (does somebody else?)"))?;
+                    .with_context(|| format!("can't append to {volume} (is another append running?)"))?;
                 catalog.segments.push(segment);
                 Ok((catalog, n))
             }
@@ -136,7 +136,7 @@ impl Stream<'_> {
     fn read(&self, input: &mut dyn Read) -> Result<Bytes> {
         let mut input = input;
         read_piece(&mut input, self.segment.block_size.into())
-            .map_err(|error| anyhow!("can't read what is to be stored: {}", io_text(&error)))
+            .map_err(|error| anyhow!("can't read the input: {}", io_text(&error)))
     }
 
     fn take(&mut self, data: &Bytes) -> Block {
@@ -154,7 +154,7 @@ impl Stream<'_> {
             let data = self.read(input)?;
             if self.take(&data) != *known {
                 bail!(
-                    "what comes is not what broke off: it differs between bytes {at} and {}; nothing was changed",
+                    "the input differs from the interrupted stream at bytes {at} to {}; nothing was changed",
                     at + u64::from(known.len)
                 );
             }
@@ -188,7 +188,7 @@ impl Stream<'_> {
         {
             pending.wait().map_err(|error| match error.errno() {
                 Errno::ENOSPC | Errno::EDQUOT => {
-                    anyhow!("no space is left for {}: make some and go on with --resume", self.volume)
+                    anyhow!("no space is left for {}: free some and continue with --resume", self.volume)
                 }
                 _ => anyhow::Error::new(error).context(format!("can't write {}", self.volume)),
             })?;
@@ -227,7 +227,7 @@ impl Stream<'_> {
             Ok(_) => {}
             // Nothing was stored, but the volume must exist.
             Err(error) if error.is_not_found() => self.striper.write(self.volume, 0, Bytes::new()).wait()?,
-            Err(error) => return Err(error).with_context(|| format!("can't look at {}", self.volume)),
+            Err(error) => return Err(error).with_context(|| format!("can't stat {}", self.volume)),
         }
         self.segment.complete = true;
         self.segment.bytes = self.bytes;

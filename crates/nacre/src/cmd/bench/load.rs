@@ -173,7 +173,7 @@ impl S3BenchPlan {
                 Some((_, key)) => {
                     // The prefix may contain XML escapes; the digits after it don't.
                     let digits = key.get(key.len().saturating_sub(12)..).unwrap_or_default();
-                    digits.parse::<u64>().with_context(|| format!("'{key}' is no object of a benchmark"))?;
+                    digits.parse::<u64>().with_context(|| format!("'{key}' is not a benchmark object"))?;
                     last = format!("{}{digits}", self.prefix);
                 }
                 None => break,
@@ -308,7 +308,7 @@ async fn work(run: Arc<Run>) {
                 }
             }
             if Instant::now() >= run.end() + GRACE {
-                run.failed(format!("told to slow down for {} s after the end", GRACE.as_secs()));
+                run.failed(format!("the server asked to slow down for {} s after the end", GRACE.as_secs()));
                 break;
             }
             tokio::time::sleep(PAUSE).await;

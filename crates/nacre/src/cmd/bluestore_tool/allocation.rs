@@ -17,17 +17,17 @@ const RULE: &str = "==========================================================";
 
 #[derive(Debug, Args)]
 pub(super) struct CompareArgs {
-    /// Read the database from the disk in the first scan of each order, not from what the kernel has cached
+    /// Drop the kernel's cache before the first scan of each order, so that it reads the database from disk
     #[arg(long)]
     cold: bool,
-    /// Scan in the other order too, and end with a table of all times
+    /// Also scan in reverse order, and print a table of all times at the end
     #[arg(long)]
     both_orders: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct FreeArgs {
-    /// The allocator; there is but one
+    /// Allocator; block is the only one
     #[arg(long, value_name = "NAME", value_parser = ["block"])]
     allocator: Option<String>,
 }
@@ -220,7 +220,7 @@ pub(super) fn allocmap(place: &ToolContext<'_>, verb: &str) -> Result<ExitCode> 
         Ok(noted) => noted,
         Err(reason) => {
             place.answer(&json!({ "success": true, "scan": described(&scanned), "reason": reason }))?;
-            writeln!(out, "{verb}: nothing noted to compare with: {reason}")?;
+            writeln!(out, "{verb}: no allocation records to compare with: {reason}")?;
             return Ok(ExitCode::SUCCESS);
         }
     };

@@ -16,23 +16,23 @@ use std::sync::Arc;
 
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
-    /// The file to write; it must not exist
+    /// File to write; it must not exist
     #[arg(long, value_name = "FILE")]
     dest_file: PathBuf,
-    /// Only this PG; may be given several times
+    /// Export only this PG; may be given several times
     #[arg(long, value_name = "PGID")]
     pgid: Vec<PgId>,
-    /// Only objects of this name, without their PGs' logs; may be given several times
+    /// Export only objects with this name, without the logs of their PGs; may be given several times
     #[arg(long, value_name = "NAME")]
     object: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// The file to read
+    /// File to read
     #[arg(long, value_name = "FILE")]
     input_file: PathBuf,
-    /// Replace single objects that the store has
+    /// Replace single objects that exist in the store
     #[arg(long)]
     force: bool,
 }

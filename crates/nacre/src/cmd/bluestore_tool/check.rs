@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 #[derive(Debug, Args)]
 pub(super) struct FsckArgs {
-    /// Read and verify all data too
+    /// Also read and verify all data
     #[arg(long, num_args = 0..=1, default_missing_value = "true", default_value = "false",
         value_parser = clap::builder::BoolishValueParser::new())]
     deep: bool,

@@ -12,25 +12,25 @@ use std::time::Instant;
 
 #[derive(Debug, Args)]
 pub(super) struct FillArgs {
-    /// Objects to make
+    /// Number of objects
     #[arg(long, default_value_t = 100_000)]
     onodes: u64,
-    /// Extents of all objects together, each in blocks of its own that no other extent's lie beside
+    /// Total number of extents of all objects; no two extents are adjacent on the device
     #[arg(long, default_value_t = 100_000)]
     extents: u64,
-    /// Blocks of 4 KiB of an extent
+    /// Length of an extent, in blocks of 4 KiB
     #[arg(long, default_value_t = 2)]
     extent_blocks: u64,
-    /// Of a hundred objects, how many have a blob whose checksums are in a record of their own
+    /// Percentage of objects with a blob whose checksums are in a separate record
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=100))]
     keyed_percent: u64,
-    /// Placement groups to spread them over
+    /// Number of PGs of the objects
     #[arg(long, default_value_t = 128)]
     pgs: u32,
     /// Pool of the objects
     #[arg(long, default_value_t = 1)]
     pool: i64,
-    /// Make the store first, with a sparse file of this size for data (5Ti, say)
+    /// Create the store first, with a sparse data file of this size, such as 5Ti
     #[arg(long, value_name = "SIZE")]
     mkfs: Option<String>,
 }

@@ -20,10 +20,10 @@ const DEPTH: u64 = 16;
 
 #[derive(Debug, Args)]
 pub(super) struct StartArgs {
-    /// Write so many blocks of 4 KiB, half of them over objects that are there
+    /// Number of blocks of 4 KiB to write, half of them to existing objects
     #[arg(long, default_value_t = 0)]
     writes: u64,
-    /// End by killing this process, without closing the store
+    /// Kill this process at the end, without closing the store
     #[arg(long)]
     crash: bool,
 }

@@ -151,7 +151,7 @@ fn described(advice: &Value) -> String {
     );
     let predicted = advice["predicted"].as_array().cloned().unwrap_or_default();
     if advice["hit_rate"].is_null() || predicted.is_empty() {
-        out.push_str("nothing is known of accesses yet\n");
+        out.push_str("no accesses are recorded yet\n");
         return out;
     }
     let admission = column(advice);
@@ -244,6 +244,6 @@ Predicted hit rates by target and min_read_recency_for_promote or osd_tier_promo
 ";
         assert_eq!(text, expected);
         let nothing = described(&merge("cache", &[]));
-        assert!(nothing.ends_with("nothing is known of accesses yet\n"), "{nothing}");
+        assert!(nothing.ends_with("no accesses are recorded yet\n"), "{nothing}");
     }
 }

@@ -39,7 +39,7 @@ fn find(cluster: &Cluster, pool: &str) -> Result<Vec<(PgId, ObjectId)>, Failure>
     let map = cluster.osdmap();
     let (id, cache, base) = advise::cache_pool(map.as_deref(), pool)?;
     if !cache.has_flag(flag::CACHE_DIRTY_LOG) {
-        let text = format!("pool '{pool}' does not record what is dirty: cache_dirty_log is false");
+        let text = format!("pool '{pool}' does not record dirty objects: cache_dirty_log is false");
         return Err(Failure::command(Errno::EINVAL, &text));
     }
     let mut found = Vec::new();

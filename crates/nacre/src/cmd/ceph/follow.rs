@@ -3,7 +3,7 @@
 use super::{Failure, command_failed, print};
 use crate::cmd::output::Format;
 use crate::cmd::session;
-use nacre_client::engine::{CommandTarget, LogFollow};
+use nacre_client::engine::{CommandTarget, LogSubscription};
 use nacre_common::config::Invocation;
 use nacre_types::msg::LogLine;
 use nacre_types::time::stamp;
@@ -33,7 +33,7 @@ pub(super) fn run(
             Format::Json | Format::JsonPretty => document_of(line),
         });
     });
-    cluster.engine().follow_log(Some(LogFollow { level, channel, after: None, follower }));
+    cluster.engine().follow_log(Some(LogSubscription { level, channel, after: None, follower }));
     let status = match format {
         Format::Plain => r#"{"prefix":"status"}"#,
         Format::Json | Format::JsonPretty => r#"{"prefix":"status","format":"json"}"#,

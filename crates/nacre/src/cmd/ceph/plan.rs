@@ -224,7 +224,7 @@ fn compact(words: &[String]) -> Result<Compact, ParseError> {
                 let value = inline.or_else(|| words.next().map(String::as_str)).unwrap_or_default();
                 let number = value.parse().ok().filter(|number| (1..=1024).contains(number));
                 parallel =
-                    number.ok_or_else(|| wrong(&format!("--parallel takes 1 to 1024, not '{value}'")))?;
+                    number.ok_or_else(|| wrong(&format!("--parallel must be 1 to 1024, not '{value}'")))?;
             }
             osd => osds.push(osd_id(osd)?),
         }
@@ -232,7 +232,7 @@ fn compact(words: &[String]) -> Result<Compact, ParseError> {
     match (all, osds.is_empty()) {
         (true, true) => Ok(Compact { osds: None, parallel }),
         (false, false) => Ok(Compact { osds: Some(osds), parallel }),
-        (true, false) => Err(wrong("--all and OSDs exclude each other")),
+        (true, false) => Err(wrong("--all and OSDs can't be used together")),
         (false, true) => Err(wrong("which OSDs?")),
     }
 }
@@ -293,7 +293,7 @@ fn osd_id(text: &str) -> Result<OsdId, ParseError> {
 
 fn no_target(text: &str) -> ParseError {
     ParseError::Command(format!(
-        "Invalid command: '{text}' is none of mon, osd.N, osd.* or a placement group such as 2.1f"
+        "Invalid command: '{text}' is not mon, osd.N, osd.* or a placement group such as 2.1f"
     ))
 }
 
@@ -331,7 +331,7 @@ pub(super) fn help_for(words: &[String]) -> String {
     }
     if !words.is_empty() && begins(DIRTY) {
         lines.push_str(&format!(
-            "{DIRTY_USAGE}\n    list the objects of a cache pool with cache_dirty_log that its base pool may lack changes of\n"
+            "{DIRTY_USAGE}\n    list the objects of a cache pool with cache_dirty_log that may have changes the base pool lacks\n"
         ));
     }
     if !words.is_empty() && begins(COMPACT) {

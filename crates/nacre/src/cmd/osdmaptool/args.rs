@@ -5,7 +5,7 @@ use super::ME;
 use super::options::OPTIONS;
 use crate::cmd::formatter::DumpFormat;
 use crate::cmd::tool_options::refusal;
-use nacre_common::config::{Invocation, Program, parse_argv};
+use nacre_common::config::{Invocation, ProgramKind, parse_argv};
 use nacre_types::PoolId;
 use nacre_types::crush::weight_from_f32;
 use std::ffi::OsString;
@@ -195,7 +195,7 @@ impl Args {
     pub(super) fn parse(words: &[OsString]) -> Result<Args, UsageError> {
         let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let ceph_args = std::env::var("CEPH_ARGS").ok();
-        let invocation = parse_argv(Program::Client, &words, ceph_args.as_deref())
+        let invocation = parse_argv(ProgramKind::Client, &words, ceph_args.as_deref())
             .map_err(|error| format!("{ME}: {error}"))?;
         let rest = invocation.rest.clone();
         let mut args = Args::new(invocation);
@@ -395,7 +395,7 @@ mod tests {
             let known = name == "--conf";
             let mut words =
                 Words { words: vec!["1:1".to_owned()].into_iter(), option: String::new(), attached: None };
-            let mut args = Args::new(parse_argv(Program::Client, &[], None).unwrap());
+            let mut args = Args::new(parse_argv(ProgramKind::Client, &[], None).unwrap());
             let taken = [Args::option, Args::more_options]
                 .into_iter()
                 .any(|take| take(&mut args, &name.replace('_', "-"), &mut words) != Ok(false));

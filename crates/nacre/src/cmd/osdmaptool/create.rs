@@ -90,7 +90,7 @@ fn new_crush(config: &Config) -> Result<CrushMap, ExitError> {
     let kind = config.get().mon.osd_crush_chooseleaf_type;
     let domain = i32::try_from(kind).ok().and_then(|kind| types.type_name(kind));
     let domain = domain.ok_or_else(|| {
-        ExitError::failed(format!("{ME}: osd_crush_chooseleaf_type {kind} is no bucket type"), 1)
+        ExitError::failed(format!("{ME}: osd_crush_chooseleaf_type {kind} is not a bucket type"), 1)
     })?;
     CrushMap::new_cluster(domain).map_err(broken)
 }

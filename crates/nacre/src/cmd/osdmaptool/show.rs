@@ -6,7 +6,7 @@ use crate::cmd::formatter::{self, DumpFormat, ElementNames};
 use bytes::Bytes;
 use nacre_common::auth::Key;
 use nacre_mon::CommandRequest;
-use nacre_mon::logic::{Databases, Effect, Event, MapState, Origin, Tuning};
+use nacre_mon::logic::{Databases, MapEffect, MapEvent, MapState, Origin, Tuning};
 use nacre_types::EntityName;
 use nacre_types::caps::mon::MonCaps;
 use nacre_types::msg::MonCommand;
@@ -163,10 +163,10 @@ fn command(map: &OsdMap, crush_version: u64, prefix: &str, format: &str) -> Resu
     };
     let databases = Databases { crush_version, ..Databases::default() };
     let mut state = MapState::with_databases(map.clone(), Tuning::default(), now(), databases);
-    let answers = state.handle(now(), Event::Command(Box::new(request)));
+    let answers = state.handle(now(), MapEvent::Command(Box::new(request)));
     match answers.into_iter().next() {
-        Some(Effect::CommandReply { reply, .. }) if reply.code == 0 => Ok(reply.output.to_vec()),
-        Some(Effect::CommandReply { reply, .. }) => {
+        Some(MapEffect::CommandReply { reply, .. }) if reply.code == 0 => Ok(reply.output.to_vec()),
+        Some(MapEffect::CommandReply { reply, .. }) => {
             Err(ExitError::failed(format!("{ME}: {}", reply.status), 1))
         }
         _ => Err(ExitError::failed(format!("{ME}: '{prefix}' gave no answer"), 1)),

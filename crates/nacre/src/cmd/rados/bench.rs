@@ -8,7 +8,7 @@ use crate::cmd::obj_bencher::{
 };
 use crate::cmd::steady::SLICE_SECONDS;
 use bytes::Bytes;
-use nacre_client::{Error, IoCtx, Network, OpReply, ReadOp, WriteOp};
+use nacre_client::{Error, IoCtx, NetworkThread, OpReply, ReadOp, WriteOp};
 use nacre_types::errno::Errno;
 
 /// Maximum number of sessions of one benchmark. Each has a thread.
@@ -134,7 +134,7 @@ pub(super) fn bench(context: &Context<'_>, operands: &[&str]) -> Result<(), Rado
     let others = if clients == 1 {
         Vec::new()
     } else {
-        let network = Network::start().map_err(|e| RadosFailure::new(e.to_string()))?;
+        let network = NetworkThread::start().map_err(|e| RadosFailure::new(e.to_string()))?;
         (1..clients).map(|_| context.another_session(&network)).collect::<Result<_, _>>()?
     };
     let pools = std::iter::once(context.pool()).chain(others.iter().map(|(_, pool)| pool));

@@ -53,8 +53,8 @@ fn find_files(root: &Path, prefix: &str) -> Result<Vec<Found>, RadosFailure> {
                     let name = [prefix, relative].concat();
                     found.push(Found { path, name, size });
                 }
-                Some(_) => eprintln!("left out {}: not a regular file", path.display()),
-                None => eprintln!("left out {}: its name is not UTF-8", path.display()),
+                Some(_) => eprintln!("skipped {}: not a regular file", path.display()),
+                None => eprintln!("skipped {}: its name is not UTF-8", path.display()),
             }
         }
     }

@@ -7,43 +7,43 @@ pub(super) enum Subject {
     /// Users.
     #[command(subcommand)]
     User(UserVerb),
-    /// Users' keys.
+    /// Keys of users.
     #[command(subcommand)]
     Key(KeyVerb),
     /// Buckets.
     #[command(subcommand)]
     Bucket(BucketVerb),
-    /// Limits on what users and buckets hold.
+    /// Quotas of users and buckets.
     #[command(subcommand)]
     Quota(QuotaVerb),
-    /// What requests were counted (`rgw_enable_usage_log`).
+    /// Usage log of requests (`rgw_enable_usage_log`).
     #[command(subcommand)]
     Usage(UsageVerb),
-    /// What users may do by the admin API.
+    /// Admin API capabilities of users.
     #[command(subcommand)]
     Caps(CapsVerb),
     /// Objects.
     #[command(subcommand)]
     Object(ObjectVerb),
-    /// Users and buckets as they are kept.
+    /// Stored metadata of users and buckets.
     #[command(subcommand)]
     Metadata(MetadataVerb),
-    /// What is to go by buckets' lifecycles.
+    /// Lifecycle processing of buckets.
     #[command(subcommand)]
     Lc(LcVerb),
-    /// Buckets whose index moves into another number of shards.
+    /// Scheduled resharding of bucket indexes.
     #[command(subcommand)]
     Reshard(ReshardVerb),
-    /// Unreferenced data.
+    /// Unreferenced data (garbage collection).
     #[command(subcommand)]
     Gc(GcVerb),
-    /// Which pools have the data of objects.
+    /// Data pools by storage class.
     #[command(subcommand)]
     Zone(super::zone::ZoneVerb),
-    /// Which storage classes there are.
+    /// Storage classes.
     #[command(subcommand)]
     Zonegroup(super::zone::ZonegroupVerb),
-    /// How much users and buckets may do in a minute through one gateway.
+    /// Rate limits of users and buckets, per minute and gateway.
     #[command(subcommand)]
     Ratelimit(super::ratelimit::RatelimitVerb),
     /// Notification topics and their queues.
@@ -56,28 +56,28 @@ pub(super) enum Subject {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct UserArgs {
-    /// The user's id.
+    /// User id.
     #[arg(long)]
     pub(super) uid: String,
-    /// The user's name for people.
+    /// Display name of the user.
     #[arg(long)]
     pub(super) display_name: Option<String>,
-    /// The user's mail address.
+    /// Email address of the user.
     #[arg(long)]
     pub(super) email: Option<String>,
-    /// The most buckets that it may have; 0 for as many as it likes, below zero for none.
+    /// Maximum number of buckets; 0 for no limit, negative for none.
     #[arg(long, allow_hyphen_values = true)]
     pub(super) max_buckets: Option<i32>,
-    /// Whether its requests are refused.
+    /// Refuse the user's requests.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_parser = flag)]
     pub(super) suspended: Option<bool>,
-    /// Whether it may do anything with all buckets.
+    /// Allow all operations on all buckets.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_parser = flag)]
     pub(super) admin: Option<bool>,
-    /// The same, for other zones' gateways in Ceph.
+    /// Same as --admin; in Ceph for the gateways of other zones.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_parser = flag)]
     pub(super) system: Option<bool>,
-    /// What it may do by the admin API: users=read, write;buckets=*
+    /// Admin API capabilities: users=read, write;buckets=*
     #[arg(long)]
     pub(super) caps: Option<String>,
     #[command(flatten)]
@@ -86,71 +86,71 @@ pub(super) struct UserArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct KeyArgs {
-    /// An access key; one is made up where none is named.
+    /// Access key [default: generated].
     #[arg(long)]
     pub(super) access_key: Option<String>,
-    /// Its secret; one is made up where none is named.
+    /// Secret key [default: generated].
     #[arg(long, alias = "secret")]
     pub(super) secret_key: Option<String>,
-    /// The kind of key: s3.
+    /// Key type; only s3.
     #[arg(long, default_value = "s3", value_parser = ["s3"])]
     pub(super) key_type: String,
-    /// Makes up an access key, as is done anyway where none is named.
+    /// Generate the access key; the default without --access-key.
     #[arg(long)]
     pub(super) gen_access_key: bool,
-    /// Makes up a secret, as is done anyway where none is named.
+    /// Generate the secret key; the default without --secret-key.
     #[arg(long)]
     pub(super) gen_secret: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum UserVerb {
-    /// Makes a user with a pair of keys.
+    /// Create a user with an access key and a secret key.
     Create(UserArgs),
-    /// Prints a user.
+    /// Print a user.
     Info {
-        /// The user's id.
+        /// User id.
         #[arg(long, required_unless_present = "access_key")]
         uid: Option<String>,
-        /// One of its access keys.
+        /// An access key of the user.
         #[arg(long)]
         access_key: Option<String>,
     },
-    /// Prints all users' ids.
+    /// List the ids of all users.
     #[command(alias = "ls")]
     List,
-    /// Changes a user.
+    /// Change a user.
     Modify(UserArgs),
-    /// Refuses the user's requests.
+    /// Refuse the user's requests.
     Suspend {
-        /// The user's id.
+        /// User id.
         #[arg(long)]
         uid: String,
     },
-    /// Takes the user's requests again.
+    /// Accept the user's requests again.
     Enable {
-        /// The user's id.
+        /// User id.
         #[arg(long)]
         uid: String,
     },
-    /// Prints what all of a user's buckets hold.
+    /// Print the number of objects and bytes in all buckets of a user.
     Stats {
-        /// The user's id.
+        /// User id.
         #[arg(long)]
         uid: String,
-        /// Reads the buckets, as is done anyway.
+        /// Read the statistics of the buckets; always done.
         #[arg(long)]
         sync_stats: bool,
     },
-    /// Removes a user that has no buckets.
+    /// Remove a user without buckets.
     Rm {
-        /// The user's id.
+        /// User id.
         #[arg(long)]
         uid: String,
-        /// Its buckets and what is in them, too.
+        /// Remove the user's buckets and their objects, too.
         #[arg(long)]
         purge_data: bool,
-        /// Its keys too, as is done anyway.
+        /// Remove the user's keys, too; always done.
         #[arg(long)]
         purge_keys: bool,
     },
@@ -158,20 +158,20 @@ pub(super) enum UserVerb {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyVerb {
-    /// Gives a user another pair of keys.
+    /// Add an access key and a secret key to a user.
     Create {
-        /// The user's id.
+        /// User id.
         #[arg(long)]
         uid: String,
         #[command(flatten)]
         key: KeyArgs,
     },
-    /// Takes a pair of keys from a user.
+    /// Remove an access key and its secret key from a user.
     Rm {
-        /// The user's id.
+        /// User id.
         #[arg(long)]
         uid: String,
-        /// The access key.
+        /// Access key.
         #[arg(long)]
         access_key: String,
     },
@@ -179,68 +179,68 @@ pub(super) enum KeyVerb {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BucketVerb {
-    /// Prints the names of all buckets, or of a user's.
+    /// List the names of all buckets, or of a user's buckets.
     #[command(alias = "ls")]
     List {
-        /// The user's id.
+        /// User id.
         #[arg(long)]
         uid: Option<String>,
     },
-    /// Prints what a bucket is and holds, or all buckets.
+    /// Print properties and statistics of a bucket, or of all buckets.
     Stats {
-        /// The bucket.
+        /// Bucket name.
         #[arg(long)]
         bucket: Option<String>,
     },
-    /// Compares a bucket's index with its objects, and data with what names it; prints what differs. A bucket may be in
-    /// use meanwhile. The exit code is 1 where something is wrong and stays so.
+    /// Compare a bucket's index with its objects, and find unreferenced data. Prints the differences. The bucket may be in
+    /// use. The exit code is 1 if problems remain.
     Check {
-        /// The bucket; all of them where none is named.
+        /// Bucket name [default: all buckets].
         #[arg(long)]
         bucket: Option<String>,
-        /// Mends what differs: the objects' heads are right, and unreferenced data becomes garbage.
+        /// Repair differences: index entries from the heads of objects; unreferenced data goes to garbage collection.
         #[arg(long)]
         fix: bool,
-        /// Compares objects too, as is done anyway.
+        /// Compare objects, too; always done.
         #[arg(long)]
         check_objects: bool,
     },
-    /// Moves a bucket's index into another number of shards, while it is in use; writers wait for a moment.
+    /// Change the number of shards of a bucket's index. The bucket may be in use; writes wait for a moment.
     Reshard {
-        /// The bucket.
+        /// Bucket name.
         #[arg(long)]
         bucket: String,
-        /// Shards that it is to have.
+        /// New number of shards.
         #[arg(long)]
         num_shards: u32,
-        /// Also fewer than it has.
+        /// Allow fewer shards than now.
         #[arg(long)]
         yes_i_really_mean_it: bool,
     },
-    /// Gives a bucket to a user. Its objects stay whose they are.
+    /// Change the owner of a bucket. The owners of its objects do not change.
     Link {
-        /// The bucket.
+        /// Bucket name.
         #[arg(long)]
         bucket: String,
-        /// The user's id.
+        /// User id.
         #[arg(long)]
         uid: String,
     },
-    /// Takes a bucket off its owner's list.
+    /// Remove a bucket from its owner's list of buckets.
     Unlink {
-        /// The bucket.
+        /// Bucket name.
         #[arg(long)]
         bucket: String,
-        /// The user's id.
+        /// User id.
         #[arg(long)]
         uid: String,
     },
-    /// Removes a bucket.
+    /// Remove a bucket.
     Rm {
-        /// The bucket.
+        /// Bucket name.
         #[arg(long)]
         bucket: String,
-        /// Its objects too.
+        /// Remove the objects of the bucket, too.
         #[arg(long)]
         purge_objects: bool,
     },
@@ -248,15 +248,15 @@ pub(super) enum BucketVerb {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum GcVerb {
-    /// Prints what may be removed.
+    /// List entries that may be removed.
     List {
-        /// What may be removed later, too.
+        /// Include entries that may be removed only later.
         #[arg(long)]
         include_all: bool,
     },
-    /// Removes what may be removed.
+    /// Remove the data of entries that may be removed.
     Process {
-        /// What may be removed later, too: readers of it get errors.
+        /// Include entries that may be removed only later; current readers of their data get errors.
         #[arg(long)]
         include_all: bool,
     },
@@ -264,11 +264,11 @@ pub(super) enum GcVerb {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LcVerb {
-    /// Prints the buckets that have rules, and how far the work on them is.
+    /// List the buckets with lifecycle rules and the state of their processing.
     List,
-    /// Does what is due now.
+    /// Apply the lifecycle rules that are due.
     Process {
-        /// The bucket; all of them where none is named.
+        /// Bucket name [default: all buckets].
         #[arg(long)]
         bucket: Option<String>,
     },
@@ -276,60 +276,60 @@ pub(super) enum LcVerb {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReshardVerb {
-    /// Has a gateway reshard a bucket.
+    /// Schedule a bucket for resharding by a gateway.
     Add {
-        /// The bucket.
+        /// Bucket name.
         #[arg(long)]
         bucket: String,
-        /// Shards that it is to have.
+        /// New number of shards.
         #[arg(long)]
         num_shards: u32,
     },
-    /// Prints the buckets that are to be resharded.
+    /// List the buckets that are scheduled for resharding.
     List,
-    /// Takes a bucket off that list.
+    /// Remove a bucket from the list of scheduled buckets.
     Cancel {
-        /// The bucket.
+        /// Bucket name.
         #[arg(long)]
         bucket: String,
     },
-    /// Does what is on the list.
+    /// Reshard the scheduled buckets now.
     Process,
 }
 
 /// Whose quota.
 #[derive(Debug, clap::Args)]
 pub(super) struct QuotaArgs {
-    /// For all of the user's buckets together (user), or for each of them or the one that is named (bucket).
+    /// Scope: user for all buckets of a user together; bucket for each of them, or for the one of --bucket.
     #[arg(long, value_parser = ["user", "bucket"])]
     pub(super) quota_scope: Option<String>,
-    /// The user's id.
+    /// User id.
     #[arg(long, required_unless_present = "bucket")]
     pub(super) uid: Option<String>,
-    /// The bucket, for a quota of its own.
+    /// Bucket name, for the quota of one bucket.
     #[arg(long, conflicts_with = "uid")]
     pub(super) bucket: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum QuotaVerb {
-    /// Sets limits; they hold when the quota is enabled.
+    /// Set limits; they are enforced while the quota is enabled.
     Set {
         #[command(flatten)]
         whose: QuotaArgs,
-        /// The most objects; below zero for any number.
+        /// Maximum number of objects; negative for no limit.
         #[arg(long, allow_hyphen_values = true)]
         max_objects: Option<i64>,
-        /// The most bytes, with B, K, M, G or T; below zero for any number.
+        /// Maximum size in bytes, or with B, K, M, G or T; negative for no limit.
         #[arg(long, allow_hyphen_values = true, value_parser = size)]
         max_size: Option<i64>,
     },
-    /// Enforces the limits.
+    /// Enforce the limits.
     Enable {
         #[command(flatten)]
         whose: QuotaArgs,
     },
-    /// Enforces them no longer.
+    /// Stop enforcing the limits.
     Disable {
         #[command(flatten)]
         whose: QuotaArgs,
@@ -339,41 +339,41 @@ pub(super) enum QuotaVerb {
 /// Which records of the usage log.
 #[derive(Debug, clap::Args)]
 pub(super) struct UsageArgs {
-    /// The user's id; all users where none is named.
+    /// User id [default: all users].
     #[arg(long)]
     pub(super) uid: Option<String>,
-    /// One bucket.
+    /// Only this bucket.
     #[arg(long)]
     pub(super) bucket: Option<String>,
-    /// From then on: 2026-01-31 or "2026-01-31 12:00:00", UTC.
+    /// Start of the period: 2026-01-31 or "2026-01-31 12:00:00", UTC.
     #[arg(long, value_parser = date)]
     pub(super) start_date: Option<u64>,
-    /// Before then.
+    /// End of the period (exclusive).
     #[arg(long, value_parser = date)]
     pub(super) end_date: Option<u64>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum UsageVerb {
-    /// Prints what was counted.
+    /// Print usage records.
     Show {
         #[command(flatten)]
         of: UsageArgs,
-        /// Kinds of requests, with commas between them.
+        /// Request categories, separated by commas.
         #[arg(long, value_delimiter = ',')]
         categories: Vec<String>,
-        /// Whether to print each bucket's hours.
+        /// Whether to print the hourly records of each bucket.
         #[arg(long, action = clap::ArgAction::Set, default_value = "true", value_parser = flag)]
         show_log_entries: bool,
-        /// Whether to print sums.
+        /// Whether to print totals.
         #[arg(long, action = clap::ArgAction::Set, default_value = "true", value_parser = flag)]
         show_log_sum: bool,
     },
-    /// Removes what was counted.
+    /// Remove usage records.
     Trim {
         #[command(flatten)]
         of: UsageArgs,
-        /// Needed where no user is named.
+        /// Required without --uid.
         #[arg(long)]
         yes_i_really_mean_it: bool,
     },
@@ -381,21 +381,21 @@ pub(super) enum UsageVerb {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum CapsVerb {
-    /// Lets a user do more.
+    /// Add capabilities to a user.
     Add {
-        /// The user's id.
+        /// User id.
         #[arg(long)]
         uid: String,
-        /// What: users=read, write;buckets=*
+        /// Capabilities: users=read, write;buckets=*
         #[arg(long)]
         caps: String,
     },
-    /// Lets a user do less.
+    /// Remove capabilities from a user.
     Rm {
-        /// The user's id.
+        /// User id.
         #[arg(long)]
         uid: String,
-        /// What: users=read, write;buckets=*
+        /// Capabilities: users=read, write;buckets=*
         #[arg(long)]
         caps: String,
     },
@@ -403,12 +403,12 @@ pub(super) enum CapsVerb {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ObjectVerb {
-    /// Prints what an object is and where its data lies.
+    /// Print the metadata of an object and the location of its data.
     Stat {
-        /// The bucket.
+        /// Bucket name.
         #[arg(long)]
         bucket: String,
-        /// The key.
+        /// Object key.
         #[arg(long)]
         object: String,
     },
@@ -416,15 +416,15 @@ pub(super) enum ObjectVerb {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum MetadataVerb {
-    /// Prints the kinds of metadata, or the keys of one.
+    /// List the metadata sections, or the keys of a section.
     #[command(alias = "ls")]
     List {
-        /// user, bucket or bucket.instance.
+        /// Section: user, bucket or bucket.instance.
         section: Option<String>,
     },
-    /// Prints one.
+    /// Print the metadata of a key.
     Get {
-        /// As user:ID or bucket:NAME.
+        /// Key: user:ID or bucket:NAME.
         key: String,
     },
 }

@@ -7,40 +7,40 @@ use serde_json::{Value, json};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RatelimitVerb {
-    /// Prints what is set.
+    /// Print the limits.
     Get(RatelimitScopeArgs),
-    /// Sets how much may be done; it counts when it is enabled.
+    /// Set limits; they are enforced while the rate limit is enabled.
     Set {
         #[command(flatten)]
         scope_args: RatelimitScopeArgs,
-        /// Requests in a minute that read; 0 for any number.
+        /// Maximum number of read requests per minute; 0 for no limit.
         #[arg(long)]
         max_read_ops: Option<u64>,
-        /// Requests in a minute that write; 0 for any number.
+        /// Maximum number of write requests per minute; 0 for no limit.
         #[arg(long)]
         max_write_ops: Option<u64>,
-        /// Bytes in a minute that are read; 0 for any number.
+        /// Maximum number of bytes read per minute; 0 for no limit.
         #[arg(long)]
         max_read_bytes: Option<u64>,
-        /// Bytes in a minute that are written; 0 for any number.
+        /// Maximum number of bytes written per minute; 0 for no limit.
         #[arg(long)]
         max_write_bytes: Option<u64>,
     },
-    /// Counts requests from now on.
+    /// Enforce the limits.
     Enable(RatelimitScopeArgs),
-    /// Counts them no more.
+    /// Stop enforcing the limits.
     Disable(RatelimitScopeArgs),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct RatelimitScopeArgs {
-    /// Whether it is a user's or a bucket's limit.
+    /// Scope of the limits: a user or a bucket.
     #[arg(long, value_enum)]
     ratelimit_scope: Option<Scope>,
-    /// The user.
+    /// User id.
     #[arg(long)]
     uid: Option<String>,
-    /// The bucket.
+    /// Bucket name.
     #[arg(long)]
     bucket: Option<String>,
 }
@@ -87,10 +87,10 @@ impl RatelimitScopeArgs {
         let uid = || self.uid.as_deref().map(|uid| (Scope::User, uid));
         let bucket = || self.bucket.as_deref().map(|bucket| (Scope::Bucket, bucket));
         match (self.ratelimit_scope, &self.uid, &self.bucket) {
-            (Some(Scope::User), ..) => uid().context("--uid names the user"),
-            (Some(Scope::Bucket), ..) => bucket().context("--bucket names the bucket"),
-            (None, Some(_), Some(_)) => bail!("--ratelimit-scope says which is meant: user or bucket"),
-            (None, ..) => uid().or_else(bucket).context("--uid or --bucket is needed"),
+            (Some(Scope::User), ..) => uid().context("--uid is required"),
+            (Some(Scope::Bucket), ..) => bucket().context("--bucket is required"),
+            (None, Some(_), Some(_)) => bail!("--ratelimit-scope is required: user or bucket"),
+            (None, ..) => uid().or_else(bucket).context("--uid or --bucket is required"),
         }
     }
 

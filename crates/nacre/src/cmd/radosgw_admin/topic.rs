@@ -12,129 +12,126 @@ const DEFAULT_EVENTS: usize = 1000;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TopicVerb {
-    /// Prints all topics, or those of a user.
+    /// List all topics, or those of a user.
     #[command(alias = "ls")]
     List {
-        /// The user's id.
+        /// User id.
         #[arg(long)]
         uid: Option<String>,
-        /// Topics behind this name.
+        /// List topics after this name.
         #[arg(long)]
         marker: Option<String>,
-        /// At most so many topics.
+        /// Maximum number of topics.
         #[arg(long)]
         max_entries: Option<u64>,
     },
-    /// Prints a topic.
+    /// Print a topic.
     Get(TopicArgs),
-    /// Prints what a topic's queue holds, who delivers it, and how far behind that is.
+    /// Print statistics of a topic's queue: length, owner of each shard, age of the oldest event.
     Stats(TopicArgs),
-    /// Prints the events of a topic's queue.
+    /// Print the events in a topic's queue.
     Dump {
         #[command(flatten)]
         which: TopicArgs,
-        /// At most so many events.
+        /// Maximum number of events.
         #[arg(long, default_value_t = DEFAULT_EVENTS)]
         max_entries: usize,
     },
-    /// Removes a topic with its queues and the events in them.
+    /// Remove a topic with its queues and their events.
     Rm(TopicArgs),
-    /// Gives a topic's queue another number of shards, while it is in use: no event is lost, and those of a key stay in order.
+    /// Change the number of shards of a topic's queue. The queue may be in use; events of a key stay in order.
     Reshard {
         #[command(flatten)]
         which: TopicArgs,
-        /// Shards that it is to have.
+        /// New number of shards.
         #[arg(long, alias = "num-shards")]
         shards: u32,
     },
-    /// Events that could not be delivered within the topic's time_to_live or max_retries.
+    /// Dead letters: events that were not delivered within the topic's time_to_live or max_retries.
     #[command(subcommand)]
     Dlq(DlqVerb),
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DlqVerb {
-    /// Prints dead letters, oldest first.
+    /// List dead letters, oldest first.
     #[command(alias = "ls")]
     List {
         #[command(flatten)]
         which: TopicArgs,
-        /// Those behind this number.
+        /// List dead letters after this number.
         #[arg(long)]
         marker: Option<u64>,
-        /// At most so many.
+        /// Maximum number of dead letters.
         #[arg(long, default_value_t = DEFAULT_EVENTS as u64)]
         max_entries: u64,
     },
-    /// Delivers dead letters again, marked with "replayed": true.
+    /// Deliver dead letters again, marked with "replayed": true.
     Replay(DeadLetterArgs),
-    /// Removes dead letters for good.
+    /// Remove dead letters permanently.
     Purge(DeadLetterArgs),
 }
 
-/// The dead letters that are meant.
+/// The selected dead letters.
 #[derive(Debug, Args)]
 pub(super) struct DeadLetterArgs {
     #[command(flatten)]
     which: TopicArgs,
-    /// The letter with this number.
+    /// Number of a dead letter.
     #[arg(long, required_unless_present = "all", conflicts_with = "all")]
     number: Option<u64>,
-    /// All letters.
+    /// All dead letters.
     #[arg(long)]
     all: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum NotificationVerb {
-    /// Prints a bucket's notification configurations.
+    /// List the notification configurations of a bucket.
     #[command(alias = "ls")]
     List {
-        /// The bucket.
+        /// Bucket name.
         #[arg(long)]
         bucket: String,
     },
-    /// Prints a notification configuration.
+    /// Print a notification configuration.
     Get {
-        /// The bucket.
+        /// Bucket name.
         #[arg(long)]
         bucket: String,
-        /// The configuration's id.
+        /// Id of the configuration.
         #[arg(long)]
         notification_id: String,
     },
-    /// Removes a notification configuration, or all of a bucket.
+    /// Remove a notification configuration, or all of a bucket.
     Rm {
-        /// The bucket.
+        /// Bucket name.
         #[arg(long)]
         bucket: String,
-        /// The configuration's id; all of them where none is named.
+        /// Id of the configuration [default: all].
         #[arg(long)]
         notification_id: Option<String>,
     },
 }
 
-/// The topic that is meant.
+/// The selected topic.
 #[derive(Debug, Args)]
 pub(super) struct TopicArgs {
-    /// The topic's name.
+    /// Topic name.
     #[arg(value_name = "TOPIC", required_unless_present = "topic", conflicts_with = "topic")]
     named: Option<String>,
-    /// The topic's name, as radosgw-admin takes it.
+    /// Topic name, in the syntax of radosgw-admin.
     #[arg(long = "topic", id = "topic", value_name = "TOPIC")]
     topic: Option<String>,
-    /// The topic's tenant; there is only the default one.
+    /// Tenant of the topic; only the default one, the empty string.
     #[arg(long)]
     tenant: Option<String>,
 }
 
 impl TopicArgs {
     fn name(&self) -> Result<&str> {
-        ensure!(
-            self.tenant.as_deref().unwrap_or_default().is_empty(),
-            "there is no tenant but the default one"
-        );
-        self.named.as_deref().or(self.topic.as_deref()).context("--topic is needed")
+        ensure!(self.tenant.as_deref().unwrap_or_default().is_empty(), "the only tenant is the default one");
+        self.named.as_deref().or(self.topic.as_deref()).context("--topic is required")
     }
 }
 

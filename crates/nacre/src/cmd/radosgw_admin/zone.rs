@@ -11,36 +11,36 @@ const NAME: &str = "default";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ZoneVerb {
-    /// Prints the zone.
+    /// Print the zone.
     Get(ZoneArgs),
-    /// Where the zone's objects are.
+    /// Data pools of the zone.
     #[command(subcommand)]
     Placement(PlacementVerb),
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PlacementVerb {
-    /// Prints the placement targets.
+    /// List the placement targets.
     #[command(visible_alias = "ls")]
     List(ZoneArgs),
-    /// Prints a placement target.
+    /// Print a placement target.
     Get {
         #[command(flatten)]
         which: ZoneArgs,
         #[command(flatten)]
         target: PlacementTargetArgs,
     },
-    /// Names the pool of a storage class that the zonegroup has.
+    /// Set the data pool of a storage class of the zonegroup.
     Add(PlacementArgs),
-    /// Changes the pool: of STANDARD as long as no gateway has started, of other classes as long as they have no data.
+    /// Change the data pool: of STANDARD until a gateway has started, of other classes while they have no data.
     Modify(PlacementArgs),
-    /// Removes a storage class that has no data.
+    /// Remove a storage class without data.
     Rm {
         #[command(flatten)]
         which: ZoneArgs,
         #[command(flatten)]
         target: PlacementTargetArgs,
-        /// The storage class.
+        /// Storage class.
         #[arg(long)]
         storage_class: String,
     },
@@ -52,40 +52,40 @@ pub(super) struct PlacementArgs {
     which: ZoneArgs,
     #[command(flatten)]
     target: PlacementTargetArgs,
-    /// The storage class.
+    /// Storage class.
     #[arg(long, default_value = DEFAULT_STORAGE_CLASS)]
     storage_class: String,
-    /// The pool. Gateways make it where it is not there.
+    /// Data pool. Gateways create it if it does not exist.
     #[arg(long)]
     data_pool: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ZonegroupVerb {
-    /// Prints the zonegroup.
+    /// Print the zonegroup.
     Get(ZonegroupArgs),
-    /// The zonegroup's storage classes.
+    /// Storage classes of the zonegroup.
     #[command(subcommand)]
     Placement(GroupPlacementVerb),
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum GroupPlacementVerb {
-    /// Prints the placement targets.
+    /// List the placement targets.
     #[command(visible_alias = "ls")]
     List(ZonegroupArgs),
-    /// Prints a placement target.
+    /// Print a placement target.
     Get {
         #[command(flatten)]
         group: ZonegroupArgs,
         #[command(flatten)]
         target: PlacementTargetArgs,
     },
-    /// Adds a storage class.
+    /// Add a storage class.
     Add(GroupPlacementArgs),
-    /// The same.
+    /// Same as add.
     Modify(GroupPlacementArgs),
-    /// Removes a storage class that has no pool in the zone.
+    /// Remove a storage class that has no pool in the zone.
     Rm(GroupPlacementArgs),
 }
 
@@ -95,28 +95,28 @@ pub(super) struct GroupPlacementArgs {
     group: ZonegroupArgs,
     #[command(flatten)]
     target: PlacementTargetArgs,
-    /// The storage class.
+    /// Storage class.
     #[arg(long)]
     storage_class: String,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct PlacementTargetArgs {
-    /// The placement target: default-placement.
+    /// Placement target; only default-placement.
     #[arg(long)]
     placement_id: String,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ZoneArgs {
-    /// The zone: default.
+    /// Zone; only default.
     #[arg(long, default_value = NAME)]
     rgw_zone: String,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ZonegroupArgs {
-    /// The zonegroup: default.
+    /// Zonegroup; only default.
     #[arg(long, default_value = NAME)]
     rgw_zonegroup: String,
 }

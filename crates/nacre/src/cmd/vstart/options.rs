@@ -31,35 +31,35 @@ const fn refused(names: &'static [&'static str], why: &'static str) -> Flag {
     Flag { names, value: None, help: "", support: Support::Refused(why) }
 }
 
-const STORES: &str = "OSDs have BlueStore, FileStore or MemStore";
+const STORES: &str = "OSDs support only BlueStore, FileStore and MemStore";
 const NO_FILE_SYSTEM: &str = "there is no CephFS";
 const NO_TIERS: &str = "there are no cache tiers";
 const ONE_PROTOCOL: &str = "there is one messenger protocol";
-const NOTHING: &str = "Nacre has nothing of the kind";
+const NOTHING: &str = "Nacre has no equivalent";
 
 pub(super) const FLAGS: &[Flag] = &[
-    flag(&["-n", "--new"], "make a new cluster; the data of the one in this folder is lost"),
+    flag(&["-n", "--new"], "create a new cluster; the data of an existing one in this folder is lost"),
     flag(&["-k"], "keep the cluster in this folder (default)"),
-    valued(&["-o"], "NAME=VALUE", "an option for the ceph.conf of a new cluster"),
-    flag(&["-b", "--bluestore"], "OSDs keep their data in BlueStore (default)"),
-    flag(&["-f", "--filestore"], "OSDs keep their data in FileStore"),
-    flag(&["--memstore"], "OSDs keep their data in memory"),
+    valued(&["-o"], "NAME=VALUE", "add an option to the ceph.conf of a new cluster"),
+    flag(&["-b", "--bluestore"], "use BlueStore for the OSDs (default)"),
+    flag(&["-f", "--filestore"], "use FileStore for the OSDs"),
+    flag(&["--memstore"], "use MemStore for the OSDs"),
     valued(
         &["--bluestore-devs"],
         "DEVICE,...",
-        "block devices for the data of the first OSDs of a new cluster;\none that bears a file system, partitions or a \
-         store is refused,\nunless -n is given: then its data is lost",
+        "block devices for the data of the first OSDs of a new cluster;\ndevices that contain a file system, partitions or a \
+         store are\nrefused, unless -n is given: then their data is lost",
     ),
     flag(&["-l", "--localhost"], "listen on 127.0.0.1 (default)"),
     valued(&["-i"], "IP", "listen on this address"),
-    valued(&["-m"], "IP:PORT", "the address of the map authority"),
+    valued(&["-m"], "IP:PORT", "address of the map authority"),
     valued(
         &["--rgw_port"],
         "PORT",
-        "the port of S3 (default: CEPH_RGW_PORT, else 8000); 8000s is port\n8000 by TLS, with the certificate and key in \
+        "port of S3 (default: CEPH_RGW_PORT, else 8000); 8000s is port\n8000 with TLS, with the certificate and key in \
          server.pem",
     ),
-    valued(&["--rgw_frontend"], "WORDS", "how S3 is served, in the words of rgw_frontends"),
+    valued(&["--rgw_frontend"], "WORDS", "endpoints and settings of S3, in the syntax of rgw_frontends"),
     flag(&["--nodaemon"], "stay in the foreground"),
     flag(&["-h", "--help"], "print this"),
     advisory(&["-X"], "connections are always authenticated, by the keyring"),
@@ -71,9 +71,9 @@ pub(super) const FLAGS: &[Flag] = &[
     advisory(&["--msgr1"], ONE_PROTOCOL),
     advisory(&["--msgr2"], ONE_PROTOCOL),
     advisory(&["--msgr21"], ONE_PROTOCOL),
-    advisory(&["--short"], "names of objects are not names of files"),
+    advisory(&["--short"], "object names are not used as file names"),
     advisory(&["--no-parallel"], "OSDs start together"),
-    advisory(&["--no-restart"], "a daemon that ends is not started again"),
+    advisory(&["--no-restart"], "a daemon that ends is not restarted"),
     advisory(&["--redirect-output"], "output goes to log/serve.out"),
     refused(&["-e"], "there are no erasure-coded pools"),
     refused(&["-g", "--gssapi"], NOTHING),
@@ -107,7 +107,7 @@ usage: [MON=1] [OSD=3] [RGW=0] vstart.sh [OPTION]...
 
 Starts a cluster in the background, in this folder: ceph.conf, keyring, bin/ceph, bin/rados, bin/radosgw-admin and the
 data. MON, OSD and RGW are numbers of daemons: one map authority, at most one S3 gateway (client.rgw.8000, by its port).
-MGR is ignored, for the map authority does a manager's work. CEPH_PORT is the port of the map authority.
+MGR is ignored, because the map authority also acts as manager. CEPH_PORT is the port of the map authority.
 
 ";
 

@@ -84,7 +84,7 @@ impl VstartArgs {
                 None => "",
                 Some(value) => inline
                     .or_else(|| args.next().map(String::as_str))
-                    .with_context(|| format!("{name} takes {value}"))?,
+                    .with_context(|| format!("{name} needs {value}"))?,
             };
             match name {
                 "-n" | "--new" => request.new = true,
@@ -95,7 +95,7 @@ impl VstartArgs {
                 "--memstore" => request.objectstore = "memstore",
                 "--bluestore-devs" => request.devices = value.split(',').map(PathBuf::from).collect(),
                 "-l" | "--localhost" => request.ip = Ipv4Addr::LOCALHOST.into(),
-                "-i" => request.ip = value.parse().with_context(|| format!("-i: '{value}' is no address"))?,
+                "-i" => request.ip = value.parse().with_context(|| format!("-i: '{value}' is not an IP"))?,
                 "-m" => {
                     let addr = value.parse().with_context(|| format!("-m: '{value}' is not ADDRESS:PORT"))?;
                     request.listen = Some(addr);
@@ -110,7 +110,7 @@ impl VstartArgs {
         if request.listen.is_none() {
             let port = variable("CEPH_PORT").filter(|text| !text.is_empty());
             let port =
-                port.map(|text| text.parse().with_context(|| format!("CEPH_PORT: '{text}' is no port")));
+                port.map(|text| text.parse().with_context(|| format!("CEPH_PORT: '{text}' is not a port")));
             // On loopback the next free port is used.
             let port = port.transpose()?.or((!request.ip.is_loopback()).then_some(MON_PORT));
             request.listen = port.map(|port| SocketAddr::new(request.ip, port));
@@ -120,7 +120,7 @@ impl VstartArgs {
             let (digits, tls) =
                 text.strip_suffix('s').map_or((text.as_str(), false), |digits| (digits, true));
             let port = digits.parse().ok().filter(|port| *port > 0);
-            let port = port.with_context(|| format!("the port of S3: '{text}' is neither PORT nor PORTs"))?;
+            let port = port.with_context(|| format!("the port of S3: '{text}' is not PORT or PORTs"))?;
             request.gateway = Some(Gateway { port, tls, words });
         }
         Ok(request)
@@ -191,10 +191,10 @@ mod tests {
             (("RGW", "2"), "", "one gateway"),
             (("OSD", "0"), "", "at least one OSD"),
             (("OSD", "two"), "", "OSD: 'two' is not a number of daemons"),
-            (("RGW", "1"), "--rgw_port 0", "neither PORT nor PORTs"),
+            (("RGW", "1"), "--rgw_port 0", "is not PORT or PORTs"),
             (("RGW", "0"), "--cephadm", "--cephadm is refused"),
             (("RGW", "0"), "--nonesuch", "unknown option --nonesuch"),
-            (("RGW", "0"), "-o", "-o takes NAME=VALUE"),
+            (("RGW", "0"), "-o", "-o needs NAME=VALUE"),
             (("RGW", "0"), "-o osd", "'osd' is not NAME=VALUE"),
         ] {
             let error = parse(&[environment], line).unwrap_err().to_string();

@@ -4,7 +4,7 @@ use super::request::{DEFAULT_OSDS, Gateway, VstartArgs};
 use crate::layout::ClusterDir;
 use anyhow::{Context, Result, bail, ensure};
 use nacre_common::auth::Keyring;
-use nacre_common::options::{self, Service};
+use nacre_common::options::{self, OptionService};
 use nacre_types::ids::EntityName;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -120,7 +120,7 @@ fn arguments(request: &VstartArgs, layout: &ClusterDir, folder: &Path) -> Vec<St
 /// value in ceph.conf would take precedence over later `ceph config set`.
 fn is_for_running_gateways(option: &str) -> bool {
     let spec = option.split_once('=').and_then(|(name, _)| options::find(name));
-    spec.is_some_and(|spec| spec.services == [Service::Rgw] && !spec.flags.startup)
+    spec.is_some_and(|spec| spec.services == [OptionService::Rgw] && !spec.flags.startup)
 }
 
 /// Stores options of a new cluster in the monitors' configuration database.
@@ -180,7 +180,7 @@ fn is_ours(path: &Path, program: &Path) -> bool {
 fn check_links(folder: &Path, program: &Path) -> Result<()> {
     for path in NAMES.iter().map(|name| folder.join("bin").join(name)) {
         if path.symlink_metadata().is_ok() && !is_ours(&path, program) {
-            bail!("{} is another program: call vstart.sh in another folder", path.display());
+            bail!("{} is another program: run vstart.sh in another folder", path.display());
         }
     }
     Ok(())
@@ -194,7 +194,7 @@ fn link(folder: &Path, program: &Path) -> Result<()> {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("can't replace {}", path.display()));
             }
-            _ => symlink(program, &path).with_context(|| format!("can't make {}", path.display()))?,
+            _ => symlink(program, &path).with_context(|| format!("can't create {}", path.display()))?,
         }
     }
     Ok(())
@@ -258,7 +258,7 @@ fn until_ready(socket: &UnixDatagram, child: &mut Child) -> Result<String> {
             }
             Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error).context("can't hear from nacre serve"),
+            Err(error) => return Err(error).context("can't read the output of nacre serve"),
         }
         if let Some(status) = child.try_wait()? {
             bail!("nacre serve ended before the cluster was ready: {status}");
@@ -288,7 +288,7 @@ fn give_to_caller(paths: &[&PathBuf]) {
     let (Some(user), Some(group)) = (number("SUDO_UID"), number("SUDO_GID")) else { return };
     for path in paths {
         if let Err(error) = std::os::unix::fs::chown(path, Some(user), Some(group)) {
-            eprintln!("vstart.sh: {} stays root's: {error}", path.display());
+            eprintln!("vstart.sh: can't change the owner of {}: {error}", path.display());
         }
     }
 }

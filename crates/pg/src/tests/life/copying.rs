@@ -3,8 +3,8 @@
 use super::super::cluster::{Action, Cluster, Wire, osd, test_settings};
 use super::super::host::{MS, Request};
 use super::{append, cluster, set, write_some};
-use crate::api::{Event, ObjectPiece, PeerMsg, PieceCursor};
-use crate::settings::Settings;
+use crate::api::{ObjectPiece, PeerMsg, PgEvent, PieceCursor};
+use crate::settings::PgSettings;
 use bytes::Bytes;
 use nacre_types::ids::Eversion;
 use nacre_types::osdmap::flag;
@@ -56,14 +56,14 @@ fn a_member_that_does_not_take_pieces_any_more_starts_over() {
     let copied = (0..8).find(|n| is_copied(&c, *n)).unwrap();
     // Only the member notices that its connection to the primary was lost, after it answered one of the pieces.
     let now = c.now;
-    c.host(osd(2)).feed(now, Event::PeerReset(osd(0)));
+    c.host(osd(2)).feed(now, PgEvent::PeerReset(osd(0)));
     c.collect(osd(2));
     c.run_for(c.settings.retry_ns / 3, &|_| false);
     let interval = c.latest_membership().unwrap().interval;
     let object = c.clients.object(&format!("a{copied}"));
     let msg = PeerMsg::PieceDone { interval, object };
     let now = c.now;
-    c.host(osd(0)).feed(now, Event::Peer { from: osd(2), msg });
+    c.host(osd(0)).feed(now, PgEvent::Peer { from: osd(2), msg });
     c.collect(osd(0));
     // So they are sent again at different times, each while the other one is outstanding.
     c.run_clean();
@@ -90,7 +90,7 @@ fn a_copy_that_is_replaced_in_pieces_is_missing_until_the_last_one_came() {
     };
     let msg = PeerMsg::Push { interval, object: object.clone(), version, piece: Some(piece) };
     let now = c.now;
-    c.host(osd(2)).feed(now, Event::Peer { from: osd(0), msg });
+    c.host(osd(2)).feed(now, PgEvent::Peer { from: osd(0), msg });
     c.collect(osd(2));
     assert!(c.hosts[&osd(2)].pg.lacks(&object));
     // The other pieces never arrive.
@@ -130,7 +130,7 @@ fn a_write_that_waits_for_a_copy_holds_up_its_object_alone() {
 
 #[test]
 fn a_new_member_is_backfilled_while_writes_go_on() {
-    let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
+    let settings = PgSettings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
     let mut c = Cluster::new(4, 3, 2, settings);
     c.run_clean();
     write_some(&mut c, 20);
@@ -163,7 +163,7 @@ fn a_new_member_is_backfilled_while_writes_go_on() {
 
 /// Creates a cluster in which osd.3 replaces osd.2 and needs a backfill.
 fn with_a_new_member(min_size: u32) -> Cluster {
-    let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
+    let settings = PgSettings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
     let mut c = Cluster::new(4, 3, min_size, settings);
     c.run_clean();
     write_some(&mut c, 20);
@@ -245,7 +245,7 @@ fn a_store_that_becomes_too_full_for_a_backfill_gets_the_rest_when_it_has_room()
     let now = c.now;
     let target = c.hosts.get_mut(&osd(3)).unwrap();
     target.backfill_full = true;
-    target.feed(now, Event::TargetTooFull);
+    target.feed(now, PgEvent::RemoteBackfillTooFull);
     c.collect(osd(3));
     c.run_until("no backfill", |c| !is_backfilling(c));
     assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&3) || is_backfilling(c)));

@@ -4,7 +4,7 @@ use super::super::cluster::{Cluster, osd, test_settings};
 use super::super::host::{MS, Request, TERM};
 use super::{cluster, set, write_some};
 use crate::api::ClientOp;
-use crate::settings::Settings;
+use crate::settings::PgSettings;
 use nacre_types::ids::{ClientId, Interval, PoolId, ReqId};
 use nacre_types::object::ObjectId;
 use std::collections::VecDeque;
@@ -47,7 +47,7 @@ fn listings_wait_for_the_updates_that_they_show() {
 
 #[test]
 fn few_operations_wait_for_a_pg_that_is_not_active() {
-    let mut c = Cluster::new(2, 2, 2, Settings { max_waiting_inactive: 3, ..test_settings() });
+    let mut c = Cluster::new(2, 2, 2, PgSettings { max_waiting_inactive: 3, ..test_settings() });
     c.run_clean();
     write_some(&mut c, 2);
     c.kill(osd(1), 0);
@@ -71,7 +71,7 @@ fn few_operations_wait_for_a_pg_that_is_not_active() {
 
 #[test]
 fn few_operations_wait_below_min_size() {
-    let mut c = Cluster::new(2, 2, 2, Settings { max_waiting_inactive: 3, ..test_settings() });
+    let mut c = Cluster::new(2, 2, 2, PgSettings { max_waiting_inactive: 3, ..test_settings() });
     c.run_clean();
     write_some(&mut c, 2);
     c.kill(osd(1), 0);
@@ -95,7 +95,7 @@ fn few_operations_wait_below_min_size() {
 
 #[test]
 fn few_operations_wait_for_leases_that_do_not_come() {
-    let mut c = Cluster::new(2, 2, 2, Settings { max_waiting_inactive: 3, ..test_settings() });
+    let mut c = Cluster::new(2, 2, 2, PgSettings { max_waiting_inactive: 3, ..test_settings() });
     c.believes_reports = false;
     c.run_clean();
     write_some(&mut c, 2);
@@ -155,8 +155,8 @@ fn operations_that_the_host_had_before_go_on_before_what_came_since() {
             object: ObjectId::new(PoolId(1), "", "", object),
             write: true,
             listing: false,
-            vouched: false,
-            resumed,
+            dup_check_by_host: false,
+            requeued: resumed,
         };
         crate::primary::enqueue(&mut waiting, op);
     };

@@ -64,7 +64,7 @@ impl Engine for OneHead {
         let data = Bytes::from(data).slice(offset.min(end)..end);
         let ops = vec![OpResult::output(record::encode(&head)), OpResult::output(data)];
         let (bound, together) = (Arc::clone(&self.bound), Arc::clone(&self.together));
-        Pending::of(async move {
+        Pending::from_future(async move {
             let _reserved = bound.acquire_many(len.div_ceil(1024) as u32).await.unwrap();
             together.wait().await;
             Ok(OpReply { result: 0, version: 1, ops })
@@ -96,7 +96,7 @@ impl Engine for OneHead {
 
 async fn open(engine: &Arc<OneHead>) -> Arc<Gateway> {
     let config = Config { watch: false, dynamic_resharding: false, lifecycle: false, ..Config::default() };
-    Gateway::open(Cluster::of(Arc::clone(engine) as Arc<dyn Engine>), config).await.unwrap()
+    Gateway::open(Cluster::from_engine(Arc::clone(engine) as Arc<dyn Engine>), config).await.unwrap()
 }
 
 fn bucket() -> Bucket {

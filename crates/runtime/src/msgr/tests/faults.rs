@@ -1,7 +1,7 @@
 //! Sockets that are cut, corrupted and stalled between the two sides, and processes that restart.
 
 use super::*;
-use nacre_session::wire::{HEADER_BYTES, Header};
+use nacre_session::wire::{FrameHeader, HEADER_BYTES};
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -411,11 +411,11 @@ proptest! {
     ) {
         let mut random = [0; HEADER_BYTES];
         random[..32].copy_from_slice(&bytes);
-        prop_assert!(Header::decode(&random).is_err());
-        let header = Header { seq, meta_len, data_len, ..Header::control(7, seq / 2) };
+        prop_assert!(FrameHeader::decode(&random).is_err());
+        let header = FrameHeader { seq, meta_len, data_len, ..FrameHeader::control(7, seq / 2) };
         let mut encoded = header.encode();
-        prop_assert_eq!(Header::decode(&encoded), Ok(header));
+        prop_assert_eq!(FrameHeader::decode(&encoded), Ok(header));
         encoded[at] ^= 1 << bit;
-        prop_assert!(Header::decode(&encoded).is_err());
+        prop_assert!(FrameHeader::decode(&encoded).is_err());
     }
 }

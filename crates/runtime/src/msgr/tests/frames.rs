@@ -1,14 +1,14 @@
 //! Damaged frames: see `nacre_fuzz`.
 
-use nacre_session::body::Body;
-use nacre_session::wire::{FLAG_DATA_CRC, HEADER_BYTES, Header};
+use nacre_session::body::FrameBody;
+use nacre_session::wire::{FLAG_DATA_CRC, FrameHeader, HEADER_BYTES};
 
 use nacre_fuzz::Target;
 use nacre_types::crc32c::crc32c;
 use std::path::Path;
 
 fn frame(kind: u16, meta: &[u8], data: &[u8]) -> Vec<u8> {
-    let header = Header {
+    let header = FrameHeader {
         flags: FLAG_DATA_CRC,
         kind,
         seq: 7,
@@ -44,7 +44,7 @@ fn fuzz_frames() {
         frame(2, b"alone", b""),
         // Data that is read into its own buffer.
         frame(3, b"large", &[7; 20 << 10]),
-        Header::control(nacre_session::wire::KEEPALIVE, 4).encode().to_vec(),
+        FrameHeader::control(nacre_session::wire::KEEPALIVE, 4).encode().to_vec(),
     ];
     let target = Target {
         repair: reseal,
@@ -52,12 +52,12 @@ fn fuzz_frames() {
     };
     target.run(|input| {
         let (header, body) = input.split_first_chunk::<HEADER_BYTES>()?;
-        let header = Header::decode(header).ok()?;
+        let header = FrameHeader::decode(header).ok()?;
         // Announced data that does not arrive only causes an allocation, which the throttle bounds.
         if header.body_len() != body.len() as u64 {
             return None;
         }
-        let mut read = Body::new(&header);
+        let mut read = FrameBody::new(&header);
         // In the pieces in which a socket may deliver it.
         let mut rest = body;
         for piece in [1, 3, 4096].into_iter().cycle() {

@@ -61,7 +61,7 @@ fn what_is_no_data_needs_space_too() {
 fn omap_on_its_way_to_a_member_counts_against_its_space() {
     let bench = Bench::new();
     let (conn, heard) = connect_and_hear();
-    bench.cell.with(|shard| shard.space.heard(OTHER, 10 << 20));
+    bench.cell.with(|shard| shard.space.set_available(OTHER, 10 << 20));
     bench.gain_lease();
     bench.arrive(bench.request(1, entries(60, 100 << 10)), &conn, None);
     bench.arrive(bench.request(2, entries(60, 100 << 10)), &conn, None);
@@ -84,8 +84,8 @@ fn a_client_that_names_pgs_without_end_loses_its_connection() {
     // The client's map is not newer: the pool no longer exists.
     let gone = send(1, 9, bench.map.epoch);
     assert_eq!(heard.lock().backoffs, [1]);
-    assert!(!session.overtakes(&OsdRequest { reqid: ReqId { client: CLIENT, tid: 2 }, ..gone }));
-    let most = crate::session::MAX_SENT_BACK as u64;
+    assert!(!session.is_out_of_order(&OsdRequest { reqid: ReqId { client: CLIENT, tid: 2 }, ..gone }));
+    let most = crate::session::MAX_BACKOFF_PGS as u64;
     // Any pool may exist in a future map.
     let sent = (2..2 * most).find(|tid| {
         send(*tid, 10 + tid, Epoch(u32::MAX));

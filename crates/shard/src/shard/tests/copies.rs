@@ -1,8 +1,8 @@
 //! Requests with copy-from ops whose sources the test reads.
 
 use super::*;
-use crate::copy::COPIES_BYTES;
-use nacre_exec::Copied;
+use crate::copy::MAX_COPY_BYTES;
+use nacre_exec::CopiedObject;
 use nacre_types::op::{CopyCursor, CopyGetReply, copy_from_flag};
 use nacre_types::tier::TierSender;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -19,10 +19,12 @@ impl Bench {
 
     /// Completes the read of a request's source, which has `source` bytes.
     fn fetched(&self, request: OsdRequest, conn: &ConnRef, source: u64, share: Option<OwnedSemaphorePermit>) {
-        let arrival = Arrival { request, conn: conn.clone(), permit: None, arrived_ns: 0 };
+        let arrival = IncomingRequest { request, conn: conn.clone(), permit: None, arrived_ns: 0 };
         let head = CopyGetReply { size: source, ..CopyGetReply::default() };
-        let fetched =
-            crate::copy::Fetched { copy: Ok(Box::new(Copied { head, ..Copied::default() })), share };
+        let fetched = crate::copy::FetchedSource {
+            copy: Ok(Box::new(CopiedObject { head, ..CopiedObject::default() })),
+            share,
+        };
         self.cell.enter(|shard| shard.on_fetched(arrival, fetched)).unwrap();
     }
 
@@ -128,7 +130,7 @@ fn copies_in_the_hands_of_pgs_are_bounded_until_they_are_answered() {
     let bench = Bench::new();
     let (conn, heard) = connect_and_hear();
     bench.gain_lease();
-    let most = COPIES_BYTES / HOLE;
+    let most = MAX_COPY_BYTES / HOLE;
     for tid in 1..=most + 1 {
         let request = OsdRequest { oldest_tid: 1, ..bench.copy(tid) };
         bench.arrive(request.clone(), &conn, None);

@@ -1,8 +1,8 @@
 //! Operations in the PG of a cache. The test plays the base.
 
 use super::*;
-use crate::copy::Fetched;
-use nacre_exec::Copied;
+use crate::copy::FetchedSource;
+use nacre_exec::CopiedObject;
 use nacre_objectstore::ReadStore;
 use nacre_types::op::CopyGetReply;
 use nacre_types::op::request_flag;
@@ -43,9 +43,9 @@ impl Bench {
     /// The base returns the object, with this data.
     fn base_has(&self, ticket: u64, data: &'static str) {
         let head = CopyGetReply { size: data.len() as u64, user_version: 7, ..CopyGetReply::default() };
-        let copied = Copied { head, data: vec![data.into()], ..Copied::default() };
-        let fetched = Fetched { copy: Ok(Box::new(copied)), share: None };
-        self.cell.enter(|shard| shard.on_read_other(ticket, fetched)).unwrap();
+        let copied = CopiedObject { head, data: vec![data.into()], ..CopiedObject::default() };
+        let fetched = FetchedSource { copy: Ok(Box::new(copied)), share: None };
+        self.cell.enter(|shard| shard.on_promotion_read(ticket, fetched)).unwrap();
         self.acknowledge();
         self.cell.enter(|_| ()).unwrap();
     }
@@ -59,7 +59,7 @@ impl Bench {
             user_version: 9,
             ops: Vec::new(),
         };
-        self.cell.enter(|shard| shard.on_answered(ticket, Ok(reply))).unwrap();
+        self.cell.enter(|shard| shard.on_tier_reply(ticket, Ok(reply))).unwrap();
         self.cell.enter(|_| ()).unwrap();
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use bytes::Bytes;
-use nacre_exec::Copied;
+use nacre_exec::CopiedObject;
 use nacre_types::op::{CopyGetReply, copy_from_flag, request_flag};
 use nacre_types::pool::{CacheMode, HitSetKind, flag};
 use nacre_types::tier::{dirty_log, dirty_object};
@@ -55,16 +55,16 @@ impl Bench {
     /// The base answers that the object does not exist.
     fn says_absent(&self, ticket: u64) {
         let head = CopyGetReply { is_absent: true, ..CopyGetReply::default() };
-        let copy = Ok(Box::new(Copied { head, ..Copied::default() }));
-        let fetched = crate::copy::Fetched { copy, share: None };
-        self.cell.enter(|shard| shard.on_read_other(ticket, fetched)).unwrap();
+        let copy = Ok(Box::new(CopiedObject { head, ..CopiedObject::default() }));
+        let fetched = crate::copy::FetchedSource { copy, share: None };
+        self.cell.enter(|shard| shard.on_promotion_read(ticket, fetched)).unwrap();
     }
 
     fn says(&self, ticket: u64, result: i32) {
         let reqid = ReqId { client: ClientId(0), tid: 0 };
         let reply =
             OsdReply { reqid, attempt: 0, epoch: self.map.epoch, result, user_version: 0, ops: vec![] };
-        self.cell.enter(|shard| shard.on_answered(ticket, Ok(reply))).unwrap();
+        self.cell.enter(|shard| shard.on_tier_reply(ticket, Ok(reply))).unwrap();
         self.acknowledge();
     }
 
@@ -81,7 +81,7 @@ impl Bench {
             .enter(|shard| {
                 shard.now_ns += after_s * SECOND;
                 shard.shared.heartbeats.lock().hold_lease(OTHER, shard.now_ns);
-                shard.due_agents();
+                shard.run_due_agents();
             })
             .unwrap();
     }
@@ -121,9 +121,9 @@ fn what_waited_for_an_object_is_executed_before_what_came_later() {
         bench.arrive(OsdRequest { object, flags, ..bench.append(tid) }, &others, None);
     }
     let head = CopyGetReply { user_version: 7, ..CopyGetReply::default() };
-    let copy = Ok(Box::new(Copied { head, ..Copied::default() }));
-    let fetched = crate::copy::Fetched { copy, share: None };
-    bench.cell.enter(|shard| shard.on_read_other(ticket, fetched)).unwrap();
+    let copy = Ok(Box::new(CopiedObject { head, ..CopiedObject::default() }));
+    let fetched = crate::copy::FetchedSource { copy, share: None };
+    bench.cell.enter(|shard| shard.on_promotion_read(ticket, fetched)).unwrap();
     // These wait in the PG's machine, the first one for the promotion.
     bench.arrive(bench.append(2), &conn, None);
     bench.arrive(bench.append(3), &conn, None);
@@ -149,7 +149,7 @@ fn the_agent_flushes_more_at_a_time_while_clients_are_idle() {
             bench.acknowledge();
         }
         // The PG's objects are counted.
-        bench.cell.enter(|shard| (0..8).for_each(|_| shard.work())).unwrap();
+        bench.cell.enter(|shard| (0..8).for_each(|_| shard.run_background())).unwrap();
         bench.asked();
         bench
             .cell
@@ -157,7 +157,7 @@ fn the_agent_flushes_more_at_a_time_while_clients_are_idle() {
                 shard.now_ns += 2 * SECOND;
                 shard.shared.heartbeats.lock().hold_lease(OTHER, shard.now_ns);
                 shard.tiers.client_ns = if is_client_there { shard.now_ns } else { 0 };
-                shard.due_agents();
+                shard.run_due_agents();
             })
             .unwrap();
         assert_eq!(bench.asked().len(), expected, "a client is there: {is_client_there}");
@@ -172,7 +172,7 @@ fn cache_with_log() -> Bench {
     bench.map.pools.insert(PG.pool, Arc::new(cache));
     bench.next_interval();
     // The PG's objects are counted.
-    bench.cell.enter(|shard| (0..8).for_each(|_| shard.work())).unwrap();
+    bench.cell.enter(|shard| (0..8).for_each(|_| shard.run_background())).unwrap();
     bench.agent(2);
     let read = bench.asked_to(|op| matches!(op, Op::OmapGetVals { .. }));
     bench.says(read, Errno::ENOENT.negated());

@@ -86,7 +86,7 @@ fn a_ping_that_waits_for_a_copy_is_a_sign_of_life() {
         None,
     );
     let request = OsdRequest { object, ..bench.request(2, Op::WatchPing { cookie: COOKIE }) };
-    let arrival = Arrival { request, conn, permit: None, arrived_ns: 0 };
+    let arrival = IncomingRequest { request, conn, permit: None, arrived_ns: 0 };
     bench.cell.with(|shard| {
         shard.now_ns = start_ns + 20 * SECOND;
         shard.on_request(arrival);

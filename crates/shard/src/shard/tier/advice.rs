@@ -3,8 +3,8 @@
 use super::super::Shard;
 use super::agent::{agent_options, hit_set_config};
 use nacre_common::options::{Options, PromoteAdmission};
-use nacre_tier::advise::Trace;
-use nacre_tier::advise::simulation::{self, AdmissionKind, Hits, Policy};
+use nacre_tier::advise::AccessTrace;
+use nacre_tier::advise::simulation::{self, AdmissionKind, CachePolicy, HitRate};
 use nacre_tier::effort::CacheTargets;
 use nacre_tier::temperature::Grades;
 use nacre_types::ids::{PgId, PoolId};
@@ -21,18 +21,18 @@ pub struct PgAccesses {
     /// The PG.
     pub pg: PgId,
     /// Its sampled accesses.
-    pub trace: Trace,
+    pub trace: AccessTrace,
     /// Its current policy.
-    pub policy: Policy,
+    pub policy: CachePolicy,
     /// The objects that it holds.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-fn policy(tiering: &Tiering, targets: CacheTargets, options: &Options) -> Policy {
+fn policy(tiering: &Tiering, targets: CacheTargets, options: &Options) -> CachePolicy {
     let osd = &options.osd;
-    Policy {
+    CachePolicy {
         // Other modes use no copies: the question is what copies would be worth.
         mode: match tiering.cache_mode {
             mode @ (CacheMode::Readproxy | CacheMode::Readonly) => mode,
@@ -100,11 +100,11 @@ fn admission_name(admission: AdmissionKind) -> &'static str {
     }
 }
 
-fn shown(hits: Hits) -> Value {
+fn shown(hits: HitRate) -> Value {
     json!({ "accesses_per_s": hits.accesses, "hits_per_s": hits.hits })
 }
 
-fn predictions(pgs: &[PgAccesses], present: &Policy) -> Vec<Value> {
+fn predictions(pgs: &[PgAccesses], present: &CachePolicy) -> Vec<Value> {
     let mut recencies = RECENCIES.to_vec();
     if !recencies.contains(&present.min_read_recency) {
         recencies.push(present.min_read_recency);
@@ -115,8 +115,9 @@ fn predictions(pgs: &[PgAccesses], present: &Policy) -> Vec<Value> {
     let mut shown_all = Vec::new();
     for scale in SCALES {
         for (admission, min_read_recency) in &variants {
-            let changed = |policy: Policy| {
-                Policy { admission: *admission, min_read_recency: *min_read_recency, ..policy }.scaled(scale)
+            let changed = |policy: CachePolicy| {
+                CachePolicy { admission: *admission, min_read_recency: *min_read_recency, ..policy }
+                    .scaled(scale)
             };
             let simulated: Vec<_> = pgs.iter().map(|pg| (pg.pg, &pg.trace, changed(pg.policy))).collect();
             let mut predicted = shown(simulation::simulate(&simulated));

@@ -4,26 +4,26 @@
 //! The agent's cost is proportional to the objects that are dirty or must be evicted. Dirty objects are known by name, from the
 //! counting of the PG's objects on; clean ones are examined while some of them must be evicted.
 
-use super::super::background::Work as Background;
-use super::super::ops::Outcome;
-use super::super::{Shard, Sums};
+use super::super::background::BackgroundWork as Background;
+use super::super::ops::OpOutcome;
+use super::super::{Shard, SumsTracker};
 use super::dirty_log::DirtyLog;
-use super::objects::{Own, Work};
+use super::objects::{InternalChange, ObjectWork};
 use nacre_common::options::{Options, PromoteAdmission};
-use nacre_exec::tier::Change;
+use nacre_exec::tier::TierChange;
 use nacre_exec::{self as exec, ObjectContext};
 use nacre_pg::Mutation;
-use nacre_tier::advise::{Access, Sampler, Trace};
+use nacre_tier::advise::{Access, AccessTrace, Sampler};
 use nacre_tier::effort::{
     self, AgentMode, AgentOptions, BUSY_STEP_NS, CacheOsd, CacheSums, CacheTargets, EvictMode, FlushMode,
     HALFLIFE_ROUNDS, IDLE_STEP_NS, STEP_CHECKS, STEP_EVICTIONS,
 };
 use nacre_tier::hit_set::history::{
-    ARCHIVE_NAMESPACE, Archive, HitSetConfig, HitSetHistory, HitSetIndex, Recorded,
+    ARCHIVE_NAMESPACE, AccessRecord, HitSetArchive, HitSetConfig, HitSetHistory, HitSetIndex,
 };
 use nacre_tier::key::object_key;
 use nacre_tier::promote::sketch::FrequencyFilter;
-use nacre_tier::promote::{Admission, Request};
+use nacre_tier::promote::{AdmissionPolicy, RequestTraits};
 use nacre_tier::temperature::{Candidate, Grades, TemperatureHistogram};
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
@@ -42,7 +42,7 @@ const CLIENTS_IDLE_NS: u64 = 100_000_000;
 /// more.
 const IDLE_FLUSHES: u64 = 16;
 /// The rest between flushes at low speed beside clients, as a multiple of their duration.
-const REST_FACTOR: u64 = 3;
+const FLUSH_PAUSE_FACTOR: u64 = 3;
 /// The share of an OSD's space, in millionths, that caches leave unused.
 const RESERVE_MICRO: u32 = 100_000;
 /// The attribute of an archived hit set with its times.
@@ -83,16 +83,16 @@ pub(in super::super) struct CacheState {
 
 /// The number of PGs of each cache pool that each OSD has a copy of, in the map of an epoch.
 #[derive(Default)]
-pub(super) struct PgCopies {
+pub(super) struct PgCopyCounts {
     epoch: Epoch,
     pools: BTreeMap<PoolId, BTreeMap<OsdId, u32>>,
 }
 
-impl PgCopies {
+impl PgCopyCounts {
     /// The numbers for a pool. All of its PGs are counted once for each map.
     fn of(&mut self, map: &OsdMap, pool: PoolId) -> &BTreeMap<OsdId, u32> {
         if self.epoch != map.epoch {
-            *self = PgCopies { epoch: map.epoch, pools: BTreeMap::new() };
+            *self = PgCopyCounts { epoch: map.epoch, pools: BTreeMap::new() };
         }
         self.pools.entry(pool).or_insert_with(|| {
             let mut copies = BTreeMap::new();
@@ -180,7 +180,7 @@ impl CacheState {
     }
 
     /// Records an access of an object.
-    fn record(&mut self, object: &ObjectId, access: &Access, wall_ns: u64) -> Recorded {
+    fn record(&mut self, object: &ObjectId, access: &Access, wall_ns: u64) -> AccessRecord {
         if let Some(filter) = &mut self.filter {
             filter.record(object);
         }
@@ -191,7 +191,7 @@ impl CacheState {
     }
 
     /// The samples of the PG's accesses, and its targets.
-    pub(super) fn trace(&self) -> Option<(Trace, CacheTargets)> {
+    pub(super) fn trace(&self) -> Option<(AccessTrace, CacheTargets)> {
         Some((self.sampler.as_ref()?.trace(), self.targets?))
     }
 
@@ -221,14 +221,14 @@ impl CacheState {
     }
 
     /// The current admission rule.
-    pub(super) fn admission(&self, tiering: &Tiering, recorded: Recorded) -> Admission<'_> {
+    pub(super) fn admission(&self, tiering: &Tiering, recorded: AccessRecord) -> AdmissionPolicy<'_> {
         if let Some(filter) = &self.filter {
-            return Admission::Frequency { filter, has_room: self.room > 0 };
+            return AdmissionPolicy::Frequency { filter, has_room: self.room > 0 };
         }
         if !self.history.is_enabled() {
-            return Admission::Always;
+            return AdmissionPolicy::Always;
         }
-        Admission::Recency {
+        AdmissionPolicy::Recency {
             history: &self.history,
             was_in_current: recorded.was_in_current,
             min_read: tiering.min_read_recency_for_promote,
@@ -302,7 +302,7 @@ pub(super) fn agent_options(options: &Options) -> AgentOptions {
 
 impl Shard {
     /// Starts or ends the cache's work on a PG, according to its current role and state.
-    pub(in super::super) fn settle_cache(&mut self, slot: u32) {
+    pub(in super::super) fn update_cache_state(&mut self, slot: u32) {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
         let tiering =
             hosted.role.as_ref().filter(|role| role.leaves_whiteouts()).and_then(|role| role.cache.clone());
@@ -313,7 +313,7 @@ impl Shard {
             if known.is_some() {
                 self.release_room(slot);
                 self.drop_retries(slot);
-                self.log_failed(slot);
+                self.fail_dirty_log(slot);
             }
             if let Some(hosted) = self.slots[slot as usize].as_mut() {
                 hosted.cache = None;
@@ -329,12 +329,12 @@ impl Shard {
             return cache.history.reconfigure(config, wall_ns);
         }
         if let (Some(begins), Some(before)) = (&mut begins, &mut hosted.cache) {
-            begins.dirty_log = std::mem::take(&mut before.dirty_log).of_another_overlay();
+            begins.dirty_log = std::mem::take(&mut before.dirty_log).reset_for_overlay();
         }
         hosted.cache = begins;
         // Dirty objects are found by counting the objects, from the first one on.
         let was_counted = hosted.sums.is_complete();
-        hosted.sums = Sums::default();
+        hosted.sums = SumsTracker::default();
         if was_counted {
             self.background.push_back(Background::Sums { slot });
         }
@@ -353,13 +353,14 @@ impl Shard {
         let mut index = HitSetIndex::default();
         let mut objects = Vec::new();
         let first = ObjectId::min_at_hash(pg.pool, pg.seed);
-        let page = store.list_objects(pg, &first, None, nacre_tier::hit_set::history::MOST_SETS as usize);
+        let page = store.list_objects(pg, &first, None, nacre_tier::hit_set::history::MAX_SETS as usize);
         let entries = page.map(|page| page.entries).unwrap_or_default();
         let is_archive =
             |object: &&ObjectId| object.namespace() == ARCHIVE_NAMESPACE && object.hash() == pg.seed;
         for object in entries.iter().filter(is_archive) {
             let times = store.get_attr(pg, object, &user_attr(ARCHIVE_ATTR)).ok().flatten();
-            if let Some(archive) = times.and_then(|times| postcard::from_bytes::<Archive>(&times).ok()) {
+            if let Some(archive) = times.and_then(|times| postcard::from_bytes::<HitSetArchive>(&times).ok())
+            {
                 objects.push((archive, object.clone()));
             }
         }
@@ -395,7 +396,7 @@ impl Shard {
     }
 
     /// Runs the agents that are due.
-    pub(in super::super) fn due_agents(&mut self) {
+    pub(in super::super) fn run_due_agents(&mut self) {
         while let Some(std::cmp::Reverse((at, slot))) = self.tiers.agents.peek().copied() {
             if at > self.now_ns {
                 break;
@@ -416,7 +417,7 @@ impl Shard {
         let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) else { return };
         cache.next_ns = at_ns;
         self.tiers.agents.push(std::cmp::Reverse((at_ns, slot)));
-        self.inbox.nudge();
+        self.inbox.wake_task();
     }
 
     /// Schedules the agent of a PG for this time at the latest.
@@ -438,7 +439,7 @@ impl Shard {
 
     /// Flushes and evicts some of the objects that must be. Returns how long the agent rests.
     fn agent_step(&mut self, slot: u32) -> u64 {
-        let (Some(role), Some(map)) = (self.role_of(slot), self.map.clone()) else { return IDLE_STEP_NS };
+        let (Some(role), Some(map)) = (self.tier_role(slot), self.map.clone()) else { return IDLE_STEP_NS };
         let Some(tiering) = role.cache.clone() else { return IDLE_STEP_NS };
         let options = self.shared.config.snapshot();
         self.rotate_hit_set(slot);
@@ -452,7 +453,7 @@ impl Shard {
             _ => mode,
         };
         self.release_room(slot);
-        self.tend_dirty_log(slot, &role);
+        self.maintain_dirty_log(slot, &role);
         if map.has_flag(flag::NOTIERAGENT) {
             return IDLE_STEP_NS;
         }
@@ -476,7 +477,7 @@ impl Shard {
     }
 
     /// Resets the count of an object that was found clean.
-    pub(super) fn forget_unflushed(&mut self, slot: u32, object: &ObjectId) {
+    pub(super) fn clear_unflushed(&mut self, slot: u32, object: &ObjectId) {
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         if let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) {
             cache.unflushed.remove(object);
@@ -484,7 +485,7 @@ impl Shard {
     }
 
     /// Records that the base has all writes on the object.
-    pub(super) fn none_unflushed(&mut self, slot: u32, object: &ObjectId) {
+    pub(super) fn mark_all_flushed(&mut self, slot: u32, object: &ObjectId) {
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         if let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_mut()) {
             cache.unflushed.insert(object.clone(), 0);
@@ -521,7 +522,7 @@ impl Shard {
         cache.targets = Some(targets);
         cache.room = effort::room_objects(&sums, &targets, &agent);
         cache.surplus = effort::surplus_objects(&sums, &targets, &agent);
-        cache.mode = effort::choose(&cache.mode, &sums, &targets, &agent, false);
+        cache.mode = effort::choose_agent_mode(&cache.mode, &sums, &targets, &agent, false);
         cache.pg_bytes = targets.pg_bytes();
         Some(cache.mode)
     }
@@ -558,7 +559,7 @@ impl Shard {
     /// Drops copies from before the overlay was removed, including dirty ones.
     fn discard_some(&mut self, slot: u32, overlay_epoch: Epoch) -> bool {
         let Some((objects, next)) = self.next_objects(slot) else { return false };
-        let mut room = STEP_EVICTIONS.saturating_sub(self.tiers.own_changes());
+        let mut room = STEP_EVICTIONS.saturating_sub(self.tiers.internal_changes());
         let mut discarded = false;
         for object in &objects {
             let context = self.context_of(slot, object).filter(|context| context.exists);
@@ -602,11 +603,11 @@ impl Shard {
 
     /// Lets the agent rest after a flush that took `took_ns`, then continue with the next one. At low speed beside clients, the
     /// rest is longer than the flush, so that flushing uses a small share of processors and disks.
-    pub(super) fn rest_from_flush(&mut self, slot: u32, took_ns: u64) {
+    pub(super) fn pause_flushing(&mut self, slot: u32, took_ns: u64) {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
         let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_ref()) else { return };
         let rest_ns = match cache.mode.flush {
-            FlushMode::Low if self.serves_clients() => took_ns.saturating_mul(REST_FACTOR),
+            FlushMode::Low if self.serves_clients() => took_ns.saturating_mul(FLUSH_PAUSE_FACTOR),
             _ => 0,
         };
         self.tiers.flush_rests_until_ns = self.now_ns + rest_ns.min(IDLE_STEP_NS);
@@ -614,7 +615,7 @@ impl Shard {
     }
 
     fn flush_some(&mut self, slot: u32, mode: &AgentMode, tiering: &Tiering, options: &Options) -> bool {
-        let overlay_epoch = self.role_of(slot).map_or(Epoch(0), |role| role.overlay_epoch);
+        let overlay_epoch = self.tier_role(slot).map_or(Epoch(0), |role| role.overlay_epoch);
         let most = match mode.flush {
             FlushMode::Idle if mode.evict == EvictMode::Full => options.osd.osd_agent_max_ops,
             FlushMode::Idle => return false,
@@ -677,7 +678,7 @@ impl Shard {
         let grades = Grades::new(tiering.hit_set_grade_decay_rate, tiering.hit_set_search_last_n);
         let now_ns = self.shared.world.wall_ns();
         let is_full = mode.evict == EvictMode::Full;
-        let room = STEP_EVICTIONS.saturating_sub(self.tiers.own_changes()).min(surplus);
+        let room = STEP_EVICTIONS.saturating_sub(self.tiers.internal_changes()).min(surplus);
         let mut evicted = 0;
         for object in &entries {
             let Some(context) = self.context_of(slot, object).filter(|context| context.exists) else {
@@ -701,9 +702,9 @@ impl Shard {
                     filter.evicted(object);
                 }
                 let version = context.info.version;
-                let change = Change::Evict { version, is_flushed: false, is_unused: false };
-                self.begin(slot, object, Work::Own, None);
-                self.change_tier_object(slot, object, Own::Change(change));
+                let change = TierChange::Evict { version, is_flushed: false, is_unused: false };
+                self.begin(slot, object, ObjectWork::Own, None);
+                self.change_tier_object(slot, object, InternalChange::Change(change));
             }
         }
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
@@ -736,7 +737,7 @@ impl Shard {
             OsdOp::from(Op::SetXattr { name: ARCHIVE_ATTR.to_owned(), value: times.into() }),
         ];
         let mut feed = |object, ops| {
-            self.feed_own(slot, place, object, ops, ClientId(0), super::TierState::internal());
+            self.submit_internal(slot, place, object, ops, ClientId(0), super::TierOpState::internal());
         };
         feed(rotation.object, write);
         for old in rotation.remove {
@@ -751,9 +752,9 @@ impl Shard {
         cursor: &ObjectId,
         max: u64,
         namespace: Option<&str>,
-    ) -> Outcome {
+    ) -> OpOutcome {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
-        let is_used = self.role_of(slot).is_some_and(|role| role.leaves_whiteouts());
+        let is_used = self.tier_role(slot).is_some_and(|role| role.leaves_whiteouts());
         let known = match hosted {
             Some(_) if !is_used => Some(DirtyReply { objects: Vec::new(), next: None }),
             Some(hosted) if hosted.sums.is_complete() => {
@@ -762,8 +763,8 @@ impl Shard {
             _ => None,
         };
         match known {
-            Some(reply) => Outcome { ops: vec![OpResult::output(encode(&reply))], ..Outcome::default() },
-            None => Outcome { result: Errno::EAGAIN.negated(), ..Outcome::default() },
+            Some(reply) => OpOutcome { ops: vec![OpResult::output(encode(&reply))], ..OpOutcome::default() },
+            None => OpOutcome { result: Errno::EAGAIN.negated(), ..OpOutcome::default() },
         }
     }
 
@@ -772,14 +773,14 @@ impl Shard {
         &mut self,
         slot: u32,
         object: &ObjectId,
-        request: Request,
+        request: RequestTraits,
         bytes: Option<u64>,
         is_hit: bool,
-    ) -> Recorded {
+    ) -> AccessRecord {
         let (wall_ns, now_ns) = (self.shared.world.wall_ns(), self.now_ns);
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         hosted.and_then(|hosted| hosted.cache.as_mut()).map_or(
-            Recorded { was_in_current: false, rotation_due: false },
+            AccessRecord { was_in_current: false, rotation_due: false },
             |cache| {
                 let access = Access { key: object_key(object), now_ns, request, is_hit, bytes };
                 cache.record(object, &access, wall_ns)

@@ -7,8 +7,8 @@
 
 use super::super::Shard;
 use super::super::ops::InflightOp;
-use super::objects::{Ask, Work};
-use super::role::Role;
+use super::objects::{ObjectWork, TierRequest};
+use super::role::TierRole;
 use bytes::Bytes;
 use nacre_types::encoding::decode;
 use nacre_types::errno::Errno;
@@ -53,7 +53,7 @@ impl DirtyLog {
 
     /// The state for another overlay in the same interval: the recorded names and the waiting operations remain, while dirty
     /// objects are determined again.
-    pub(super) fn of_another_overlay(mut self) -> DirtyLog {
+    pub(super) fn reset_for_overlay(mut self) -> DirtyLog {
         self.to_check = self.names.clone();
         self
     }
@@ -65,7 +65,7 @@ impl DirtyLog {
 
 /// The purpose of a request on a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LogRequest {
+pub(super) enum DirtyLogRequest {
     /// Records and removes names.
     Change,
     /// Reads names.
@@ -76,15 +76,15 @@ pub(super) enum LogRequest {
 
 impl Shard {
     /// Whether the base has recorded the object's name, or need not record it.
-    pub(super) fn is_logged(&self, slot: u32, role: &Role, object: &ObjectId) -> bool {
+    pub(super) fn is_logged(&self, slot: u32, role: &TierRole, object: &ObjectId) -> bool {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
         let cache = hosted.and_then(|hosted| hosted.cache.as_ref());
         !role.logs_dirty || cache.is_none_or(|cache| cache.dirty_log.names.contains(object))
     }
 
     /// Records the object's name in the base; `op` waits for that.
-    pub(super) fn log_dirty(&mut self, slot: u32, role: &Role, object: &ObjectId, op: Box<InflightOp>) {
-        self.begin(slot, object, Work::Log, Some(op));
+    pub(super) fn log_dirty(&mut self, slot: u32, role: &TierRole, object: &ObjectId, op: Box<InflightOp>) {
+        self.begin(slot, object, ObjectWork::Log, Some(op));
         if let Some(log) = self.log_of(slot) {
             log.to_record.insert(object.clone());
         }
@@ -98,7 +98,7 @@ impl Shard {
 
     /// The agent's part: reads the records of earlier primaries, removes names of clean objects, records those of objects that
     /// became dirty before the pool had a log, and removes the log of a pool that no longer has one.
-    pub(super) fn tend_dirty_log(&mut self, slot: u32, role: &Role) {
+    pub(super) fn maintain_dirty_log(&mut self, slot: u32, role: &TierRole) {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
         let Some(cache) = hosted.and_then(|hosted| hosted.cache.as_ref()) else { return };
         let log = &cache.dirty_log;
@@ -107,14 +107,14 @@ impl Shard {
         }
         if !role.logs_dirty {
             if log.is_read || !log.is_empty() {
-                self.ask_log(slot, role.other, LogRequest::Remove, vec![OsdOp::from(Op::Remove)]);
+                self.ask_log(slot, role.other, DirtyLogRequest::Remove, vec![OsdOp::from(Op::Remove)]);
             }
             return;
         }
         if !log.is_read {
             let start_after = log.reads_from.clone().unwrap_or_default();
             let read = Op::OmapGetVals { start_after, filter_prefix: Bytes::new(), max: MAX_NAMES as u64 };
-            return self.ask_log(slot, role.other, LogRequest::Read, vec![OsdOp::from(read)]);
+            return self.ask_log(slot, role.other, DirtyLogRequest::Read, vec![OsdOp::from(read)]);
         }
         // Names that must stay for now, and names to remove.
         let (mut dirty, mut clean) = (Vec::new(), Vec::new());
@@ -164,31 +164,31 @@ impl Shard {
             let entries = log.on_way.iter().map(|object| (dirty_key(object), Bytes::new())).collect();
             ops.push(OsdOp::from(Op::OmapSet { entries }));
         }
-        self.ask_log(slot, base, LogRequest::Change, ops);
+        self.ask_log(slot, base, DirtyLogRequest::Change, ops);
     }
 
-    fn ask_log(&mut self, slot: u32, base: PoolId, what: LogRequest, ops: Vec<OsdOp>) {
+    fn ask_log(&mut self, slot: u32, base: PoolId, what: DirtyLogRequest, ops: Vec<OsdOp>) {
         let Some(pg) = self.slots.get(slot as usize).and_then(Option::as_ref).map(|hosted| hosted.pg) else {
             return;
         };
         let Some(request) = self.request_to_other(slot, base, &dirty_log(base, pg), ops, None) else {
             // The map does not show this interval yet: waiting and new operations are sent back until it does.
-            return self.log_failed(slot);
+            return self.fail_dirty_log(slot);
         };
         let interval = request.interval;
         if let Some(log) = self.log_of(slot) {
             log.is_asking = true;
         }
-        let ticket = self.tiers.ask(Ask::Log { slot, interval, what });
-        self.shared.world.ask_other(self.index, ticket, request);
+        let ticket = self.tiers.ask(TierRequest::Log { slot, interval, what });
+        self.shared.world.request_other_pool(self.index, ticket, request);
     }
 
     /// Handles the base's answer to a request on the log.
-    pub(super) fn on_log_answered(
+    pub(super) fn on_dirty_log_reply(
         &mut self,
         slot: u32,
         interval: Interval,
-        what: LogRequest,
+        what: DirtyLogRequest,
         reply: Result<OsdReply, Errno>,
     ) {
         if !self.is_in(slot, interval) {
@@ -198,7 +198,7 @@ impl Shard {
         log.is_asking = false;
         let result = reply.as_ref().map_or_else(|errno| errno.negated(), |reply| reply.result);
         match what {
-            LogRequest::Change if result >= 0 => {
+            DirtyLogRequest::Change if result >= 0 => {
                 let recorded = std::mem::take(&mut log.on_way);
                 // The objects are clean until the waiting write is executed.
                 log.to_check.extend(recorded.iter().cloned());
@@ -209,8 +209,8 @@ impl Shard {
                     }
                 }
             }
-            LogRequest::Change => self.log_failed(slot),
-            LogRequest::Read => {
+            DirtyLogRequest::Change => self.fail_dirty_log(slot),
+            DirtyLogRequest::Read => {
                 let output = reply.ok().and_then(|reply| reply.ops.into_iter().next()).map(|op| op.output);
                 let read = output.and_then(|output| decode::<OmapValsReply>(&output).ok());
                 match read {
@@ -220,12 +220,12 @@ impl Shard {
                     _ => {}
                 }
             }
-            LogRequest::Remove if result >= 0 || result == Errno::ENOENT.negated() => {
+            DirtyLogRequest::Remove if result >= 0 || result == Errno::ENOENT.negated() => {
                 *log = DirtyLog { to_record: std::mem::take(&mut log.to_record), ..DirtyLog::default() };
             }
-            LogRequest::Remove => {}
+            DirtyLogRequest::Remove => {}
         }
-        if let Some(role) = self.role_of(slot) {
+        if let Some(role) = self.tier_role(slot) {
             self.send_log_changes(slot, role.other, Vec::new());
         }
     }
@@ -241,7 +241,7 @@ impl Shard {
     }
 
     /// Sends back the waiting writes, because names could not be recorded, or the PG no longer has a cache.
-    pub(super) fn log_failed(&mut self, slot: u32) {
+    pub(super) fn fail_dirty_log(&mut self, slot: u32) {
         let Some(log) = self.log_of(slot) else { return };
         let mut failed = std::mem::take(&mut log.on_way);
         failed.extend(std::mem::take(&mut log.to_record));

@@ -1,13 +1,13 @@
 //! Flushing and evicting: changes of a cache's objects are copied to the base, clean objects are removed from the cache.
 
 use super::super::Shard;
-use super::super::ops::{InflightOp, Outcome};
-use super::objects::{Ask, Flush, Own, Work};
+use super::super::ops::{InflightOp, OpOutcome};
+use super::objects::{InflightFlush, InternalChange, ObjectWork, TierRequest};
 use super::role::is_cache_op;
-use super::{DEPOSED, Gate};
-use nacre_exec::tier::Change;
+use super::{CacheResult, DEPOSED};
+use nacre_exec::tier::TierChange;
 use nacre_exec::{self as exec, ObjectContext};
-use nacre_pg::{Executed, Mutation};
+use nacre_pg::{ExecuteReply, Mutation};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Epoch, Eversion, Interval};
 use nacre_types::msg::OsdReply;
@@ -24,18 +24,18 @@ const RETRY_NS: u64 = 1_000_000_000;
 
 impl Shard {
     /// Handles clients' cache-flush, cache-try-flush and cache-evict.
-    pub(super) fn gate_of_cache_op(
+    pub(super) fn handle_cache_op(
         &mut self,
         slot: u32,
         token: u64,
         context: &ObjectContext,
         asked: &Op,
-    ) -> Gate {
-        let role = self.role_of(slot);
+    ) -> CacheResult {
+        let role = self.tier_role(slot);
         let is_unused = role.as_ref().is_some_and(|role| !role.serves);
         let overlay_epoch = role.map_or(Epoch(0), |role| role.overlay_epoch);
         let is_obsolete = context.exists && !exec::tier::is_valid(context, overlay_epoch);
-        let Some(op) = self.ops.get_mut(token) else { return Gate::Done(Executed::Read) };
+        let Some(op) = self.ops.get_mut(token) else { return CacheResult::Done(ExecuteReply::Read) };
         let object = op.request.object.clone();
         let result = match asked {
             _ if !context.exists => Errno::ENOENT.negated(),
@@ -52,13 +52,13 @@ impl Shard {
                 Errno::EBUSY.negated()
             }
             Op::CacheEvict => {
-                let own = Own::Change(Change::Evict {
+                let own = InternalChange::Change(TierChange::Evict {
                     version: context.info.version,
                     is_flushed: false,
                     is_unused,
                 });
                 return self.withdraw(token, |shard, op| {
-                    shard.begin(slot, &object, Work::Own, None);
+                    shard.begin(slot, &object, ObjectWork::Own, None);
                     shard.tiers.evictions.insert(object.clone(), op);
                     shard.change_tier_object(slot, &object, own);
                 });
@@ -71,8 +71,9 @@ impl Shard {
             }
             _ => 0,
         };
-        op.outcome = Some(Outcome { result, user_version: context.user_version(0), ..Outcome::default() });
-        Gate::Done(Executed::Read)
+        op.outcome =
+            Some(OpOutcome { result, user_version: context.user_version(0), ..OpOutcome::default() });
+        CacheResult::Done(ExecuteReply::Read)
     }
 
     /// Writes an object's changes to the base.
@@ -90,7 +91,7 @@ impl Shard {
         let version = context.info.version;
         let is_whiteout = exec::tier::is_whiteout(context);
         let waiting = waiting.into_iter().collect();
-        let flush = Flush {
+        let flush = InflightFlush {
             slot,
             began_ns: self.now_ns,
             version,
@@ -107,9 +108,9 @@ impl Shard {
 
     /// Makes operations on the object wait for its flush if answers wait for it.
     fn hold_object(&mut self, slot: u32, object: &ObjectId) {
-        let holds = self.tiers.flushes.get(object).is_some_and(Flush::holds_answers);
+        let holds = self.tiers.flushes.get(object).is_some_and(InflightFlush::holds_answers);
         if holds && (!self.tiers.is_busy(object) || self.tiers.is_resuming(object)) {
-            self.begin(slot, object, Work::Flush, None);
+            self.begin(slot, object, ObjectWork::Flush, None);
         }
     }
 
@@ -140,7 +141,7 @@ impl Shard {
     }
 
     fn send_flush(&mut self, slot: u32, object: &ObjectId, context: &ObjectContext) {
-        let overlay_epoch = self.role_of(slot).map_or(Epoch(0), |role| role.overlay_epoch);
+        let overlay_epoch = self.tier_role(slot).map_or(Epoch(0), |role| role.overlay_epoch);
         if !exec::tier::is_valid(context, overlay_epoch) {
             // The base has changed without it.
             return self.end_flush(object, Errno::ESTALE.negated());
@@ -157,7 +158,7 @@ impl Shard {
             },
         };
         let asked = self
-            .role_of(slot)
+            .tier_role(slot)
             .and_then(|role| self.request_to_other(slot, role.other, object, vec![OsdOp::from(op)], None));
         let Some(mut asked) = asked else { return self.end_flush(object, Errno::EBUSY.negated()) };
         asked.mtime_ns = context.info.mtime_ns;
@@ -166,8 +167,8 @@ impl Shard {
             sender.user_version = user_version;
         }
         let (interval, epoch) = (asked.interval, asked.epoch);
-        let ticket = self.tiers.ask(Ask::Flush { slot, interval, object: object.clone(), epoch });
-        self.shared.world.ask_other(self.index, ticket, asked);
+        let ticket = self.tiers.ask(TierRequest::Flush { slot, interval, object: object.clone(), epoch });
+        self.shared.world.request_other_pool(self.index, ticket, asked);
     }
 
     /// Handles the base's answer to a flush.
@@ -191,12 +192,13 @@ impl Shard {
                 self.tell(slot, op, outcome);
             }
             if self.context_of(slot, object).is_some_and(|context| context.info.version == version) {
-                self.none_unflushed(slot, object);
+                self.mark_all_flushed(slot, object);
             }
         }
         match result {
             Ok(0) if is_whiteout => {
-                let own = Own::Change(Change::Evict { version, is_flushed: true, is_unused: false });
+                let own =
+                    InternalChange::Change(TierChange::Evict { version, is_flushed: true, is_unused: false });
                 self.change_tier_object(slot, object, own);
             }
             Ok(0) => {
@@ -206,7 +208,11 @@ impl Shard {
                     }
                     _ => version,
                 };
-                self.change_tier_object(slot, object, Own::Change(Change::Flushed { version, epoch }));
+                self.change_tier_object(
+                    slot,
+                    object,
+                    InternalChange::Change(TierChange::Flushed { version, epoch }),
+                );
             }
             Ok(result) if result == DEPOSED.negated() => self.end_flush(object, result),
             Ok(result) => {
@@ -261,22 +267,22 @@ impl Shard {
                 self.tell(flush.slot, op, outcome);
             }
             // The agent can start the next one.
-            self.rest_from_flush(flush.slot, self.now_ns.saturating_sub(flush.began_ns));
+            self.pause_flushing(flush.slot, self.now_ns.saturating_sub(flush.began_ns));
         }
         let mut going_on = VecDeque::new();
         for (mut op, _) in flush.waiting {
             if result != 0 && op.conn.is_none() {
-                self.lapse_again(&op, true);
+                self.retry_lapse(&op, true);
             } else if result == DEPOSED.negated() {
                 // The base knows a newer map.
-                self.back_off(*op, self.epoch().next());
+                self.backoff_op(*op, self.epoch().next());
             } else if result == Errno::ESTALE.negated() {
-                self.back_off(*op, self.epoch());
+                self.backoff_op(*op, self.epoch());
             } else if op.tier.after_flush.take().is_some() {
                 // The resend waits for the next flush.
                 self.send_op_back(*op);
             } else if is_cache_op(&op.request) {
-                self.tell(flush.slot, op, Outcome { result, ..Outcome::default() });
+                self.tell(flush.slot, op, OpOutcome { result, ..OpOutcome::default() });
             } else if result == 0 {
                 going_on.push_back(op);
             } else {
@@ -294,14 +300,18 @@ impl Shard {
 
     /// Drops a copy that does not count.
     pub(super) fn discard(&mut self, slot: u32, object: &ObjectId, version: Eversion, overlay_epoch: Epoch) {
-        self.begin(slot, object, Work::Own, None);
-        self.change_tier_object(slot, object, Own::Change(Change::Discard { version, overlay_epoch }));
+        self.begin(slot, object, ObjectWork::Own, None);
+        self.change_tier_object(
+            slot,
+            object,
+            InternalChange::Change(TierChange::Discard { version, overlay_epoch }),
+        );
     }
 
     /// Handles the end of an eviction.
     pub(super) fn evicted(&mut self, object: &ObjectId, result: i32) {
         if let Some(op) = self.tiers.evictions.remove(object) {
-            self.tell(op.slot, op, Outcome { result, ..Outcome::default() });
+            self.tell(op.slot, op, OpOutcome { result, ..OpOutcome::default() });
         }
         self.release(object, |_| {});
     }

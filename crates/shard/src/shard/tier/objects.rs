@@ -1,11 +1,11 @@
 //! The objects of cache tiers with work in progress, and the operations that wait for them.
 
-use super::super::ops::{InflightOp, Outcome};
-use super::agent::PgCopies;
-use super::dirty_log::LogRequest;
-use crate::copy::HeldCopy;
-use nacre_exec::tier::Change;
-use nacre_tier::hit_set::history::Recorded;
+use super::super::ops::{InflightOp, OpOutcome};
+use super::agent::PgCopyCounts;
+use super::dirty_log::DirtyLogRequest;
+use crate::copy::AdmittedCopy;
+use nacre_exec::tier::TierChange;
+use nacre_tier::hit_set::history::AccessRecord;
 use nacre_types::id_map::IdMap;
 use nacre_types::ids::{Epoch, Eversion, Interval};
 use nacre_types::object::ObjectId;
@@ -14,52 +14,52 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 /// The state of an operation in a tier.
 #[derive(Default)]
-pub(in super::super) struct TierState {
+pub(in super::super) struct TierOpState {
     /// The base's answer, which only has to be sent.
-    pub(in super::super) answer: Option<Outcome>,
+    pub(in super::super) answer: Option<OpOutcome>,
     /// Whether the other pool did not execute it.
     pub(in super::super) is_checked: bool,
     /// If the object is absent in the base, its highest user version there.
     pub(in super::super) absent: Option<u64>,
     /// Whether it is proxied because its object can't be promoted.
-    pub(in super::super) goes_past: bool,
+    pub(in super::super) must_proxy: bool,
     /// Its recorded access: it counts once, however often it is executed.
-    pub(in super::super) recorded: Option<Recorded>,
+    pub(in super::super) recorded: Option<AccessRecord>,
     /// Whether it waited for the agent to make room.
     pub(in super::super) has_waited: bool,
     /// Its outcome, sent once the base has its object in this version or a later one.
-    pub(in super::super) after_flush: Option<(Outcome, Eversion)>,
+    pub(in super::super) after_flush: Option<(OpOutcome, Eversion)>,
     /// Whether the base has the state that it was executed on.
     pub(in super::super) is_flushed: bool,
     /// The OSD's own change.
-    pub(in super::super) own: Option<Own>,
+    pub(in super::super) own: Option<InternalChange>,
 }
 
-impl TierState {
+impl TierOpState {
     /// Creates the state of a change of the PG's own objects.
-    pub(super) fn internal() -> TierState {
-        TierState { own: Some(Own::Internal), ..TierState::default() }
+    pub(super) fn internal() -> TierOpState {
+        TierOpState { own: Some(InternalChange::Internal), ..TierOpState::default() }
     }
 }
 
-/// A change of an object that no client requested: see [`nacre_exec::tier::Change`].
-pub(in super::super) enum Own {
+/// A change of an object that no client requested: see [`nacre_exec::tier::TierChange`].
+pub(in super::super) enum InternalChange {
     /// The object becomes a copy of the base's object.
     Promote {
         /// The copy.
-        copy: HeldCopy,
+        copy: AdmittedCopy,
         /// The epoch of the map under which it was read.
         epoch: Epoch,
     },
     /// Another change.
-    Change(Change<'static>),
+    Change(TierChange<'static>),
     /// Ops write or remove an object of the PG's own.
     Internal,
 }
 
 /// The work in progress on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum ObjectWork {
     /// The base's object is read and becomes the cache's.
     Promote,
     /// This many operations are proxied to the base.
@@ -81,32 +81,32 @@ pub(super) enum Work {
 }
 
 /// A busy object.
-pub(super) struct Busy {
+pub(super) struct BusyObject {
     slot: u32,
-    work: Work,
+    work: ObjectWork,
     /// Whether it is promoted when the base has answered.
     promotes_then: bool,
     waiting: VecDeque<Box<InflightOp>>,
 }
 
-impl Busy {
-    pub(super) fn new(slot: u32, work: Work) -> Busy {
-        Busy { slot, work, promotes_then: false, waiting: VecDeque::new() }
+impl BusyObject {
+    pub(super) fn new(slot: u32, work: ObjectWork) -> BusyObject {
+        BusyObject { slot, work, promotes_then: false, waiting: VecDeque::new() }
     }
 }
 
 /// A request to the other pool. Each names the interval in which it was sent: in another interval, its answer does not count.
-pub(super) enum Ask {
+pub(super) enum TierRequest {
     Promotion { slot: u32, object: ObjectId, interval: Interval, epoch: Epoch },
     Proxied { slot: u32, interval: Interval, op: Box<InflightOp> },
     Query { slot: u32, interval: Interval, op: Box<InflightOp> },
-    Confirm { op: Box<InflightOp>, outcome: Outcome },
+    Confirm { op: Box<InflightOp>, outcome: OpOutcome },
     Flush { slot: u32, interval: Interval, object: ObjectId, epoch: Epoch },
-    Log { slot: u32, interval: Interval, what: LogRequest },
+    Log { slot: u32, interval: Interval, what: DirtyLogRequest },
 }
 
 /// An object whose changes are being flushed to the base.
-pub(super) struct Flush {
+pub(super) struct InflightFlush {
     pub(super) slot: u32,
     /// When the flush began.
     pub(super) began_ns: u64,
@@ -123,9 +123,9 @@ pub(super) struct Flush {
     pub(super) retry_ns: Option<u64>,
 }
 
-impl Flush {
+impl InflightFlush {
     /// Removes and returns the operations that are answered now that the base has the object in `version`.
-    pub(super) fn take_flushed(&mut self, version: Eversion) -> Vec<(Box<InflightOp>, Outcome)> {
+    pub(super) fn take_flushed(&mut self, version: Eversion) -> Vec<(Box<InflightOp>, OpOutcome)> {
         let is_done = |op: &mut Box<InflightOp>| {
             op.tier.after_flush.take_if(|(_, needed)| *needed <= version).map(|(outcome, _)| outcome)
         };
@@ -156,23 +156,23 @@ pub(super) enum Deferred {
     /// Operations that waited for an object resume.
     Resume(ObjectId),
     /// An operation is answered.
-    Tell { slot: u32, op: Box<InflightOp>, outcome: Outcome },
+    Reply { slot: u32, op: Box<InflightOp>, outcome: OpOutcome },
     /// An operation is executed again.
     Repeat { slot: u32, op: Box<InflightOp> },
     /// An object changes without a client's request.
-    Change { slot: u32, object: ObjectId, own: Own },
+    Change { slot: u32, object: ObjectId, own: InternalChange },
 }
 
 /// See the module's documentation.
 #[derive(Default)]
 pub(in super::super) struct TierObjects {
-    busy: BTreeMap<ObjectId, Busy>,
-    asks: IdMap<u64, Ask>,
-    pub(super) flushes: BTreeMap<ObjectId, Flush>,
+    busy: BTreeMap<ObjectId, BusyObject>,
+    asks: IdMap<u64, TierRequest>,
+    pub(super) flushes: BTreeMap<ObjectId, InflightFlush>,
     /// Clients' evictions in progress.
     pub(super) evictions: BTreeMap<ObjectId, Box<InflightOp>>,
     /// The numbers of copies of caches' PGs that OSDs have.
-    pub(super) copies: PgCopies,
+    pub(super) copies: PgCopyCounts,
     /// The times at which agents run, by slot.
     pub(super) agents: BinaryHeap<Reverse<(u64, u32)>>,
     pub(super) deferred: VecDeque<Deferred>,
@@ -193,43 +193,45 @@ impl TierObjects {
 
     /// Whether operations on the object are proxied.
     pub(super) fn is_proxying(&self, object: &ObjectId) -> bool {
-        self.busy.get(object).is_some_and(|busy| matches!(busy.work, Work::Proxy(_)))
+        self.busy.get(object).is_some_and(|busy| matches!(busy.work, ObjectWork::Proxy(_)))
     }
 
     /// Whether the only work in progress is proxied operations.
     pub(super) fn only_proxies(&self, object: &ObjectId) -> bool {
-        let proxies = |busy: &Busy| matches!(busy.work, Work::Proxy(_)) && busy.waiting.is_empty();
+        let proxies =
+            |busy: &BusyObject| matches!(busy.work, ObjectWork::Proxy(_)) && busy.waiting.is_empty();
         self.busy.get(object).is_some_and(proxies)
     }
 
     /// Whether the object is busy with work other than waiting for the agent's room.
     pub(super) fn is_at_work(&self, object: &ObjectId) -> bool {
-        self.busy.get(object).is_some_and(|busy| busy.work != Work::Room)
+        self.busy.get(object).is_some_and(|busy| busy.work != ObjectWork::Room)
     }
 
     /// Whether operations on the object wait until the base has its name.
     pub(super) fn is_logging(&self, object: &ObjectId) -> bool {
-        self.busy.get(object).is_some_and(|busy| busy.work == Work::Log)
+        self.busy.get(object).is_some_and(|busy| busy.work == ObjectWork::Log)
     }
 
     /// Whether operations on the object wait for its flush.
     pub(super) fn waits_for_flush(&self, object: &ObjectId) -> bool {
-        self.busy.get(object).is_some_and(|busy| busy.work == Work::Flush)
+        self.busy.get(object).is_some_and(|busy| busy.work == ObjectWork::Flush)
     }
 
     /// The PG's flushes that are due to be retried.
     pub(super) fn flushes_to_retry(&self, slot: u32, now_ns: u64) -> Vec<ObjectId> {
-        let is_due = |flush: &Flush| flush.slot == slot && flush.retry_ns.is_some_and(|at| at <= now_ns);
+        let is_due =
+            |flush: &InflightFlush| flush.slot == slot && flush.retry_ns.is_some_and(|at| at <= now_ns);
         self.flushes.iter().filter(|(_, flush)| is_due(flush)).map(|(object, _)| object.clone()).collect()
     }
 
     pub(super) fn is_promoting(&self, object: &ObjectId) -> bool {
-        self.busy.get(object).is_some_and(|busy| busy.work == Work::Promote)
+        self.busy.get(object).is_some_and(|busy| busy.work == ObjectWork::Promote)
     }
 
     /// Whether the operations that waited for the object are about to resume, with no other work in progress.
     pub(super) fn is_resuming(&self, object: &ObjectId) -> bool {
-        self.busy.get(object).is_some_and(|busy| busy.work == Work::Resume)
+        self.busy.get(object).is_some_and(|busy| busy.work == ObjectWork::Resume)
     }
 
     /// The number of clients' operations that are held here.
@@ -239,9 +241,9 @@ impl TierObjects {
     }
 
     /// Marks an object as busy. Operations that were about to resume wait again.
-    pub(super) fn begin(&mut self, object: &ObjectId, mut busy: Busy) {
+    pub(super) fn begin(&mut self, object: &ObjectId, mut busy: BusyObject) {
         if let Some(before) = self.busy.remove(object) {
-            debug_assert!(before.work == Work::Resume, "{object} is busy: {:?}", before.work);
+            debug_assert!(before.work == ObjectWork::Resume, "{object} is busy: {:?}", before.work);
             busy.waiting = before.waiting;
             busy.waiting.iter_mut().for_each(|op| op.tier.absent = None);
         }
@@ -249,9 +251,10 @@ impl TierObjects {
     }
 
     pub(super) fn begin_proxy(&mut self, object: &ObjectId, slot: u32, promotes_then: bool) {
-        let busy = self.busy.entry(object.clone()).or_insert_with(|| Busy::new(slot, Work::Proxy(0)));
+        let busy =
+            self.busy.entry(object.clone()).or_insert_with(|| BusyObject::new(slot, ObjectWork::Proxy(0)));
         busy.promotes_then |= promotes_then;
-        if let Work::Proxy(count) = &mut busy.work {
+        if let ObjectWork::Proxy(count) = &mut busy.work {
             *count += 1;
         }
     }
@@ -259,20 +262,20 @@ impl TierObjects {
     /// Records that the base answered an operation. After the last one, returns whether the object is to be promoted.
     pub(super) fn end_proxy(&mut self, object: &ObjectId) -> Option<bool> {
         let busy = self.busy.get_mut(object)?;
-        let Work::Proxy(count) = &mut busy.work else { return None };
+        let ObjectWork::Proxy(count) = &mut busy.work else { return None };
         *count = count.saturating_sub(1);
         (*count == 0).then_some(busy.promotes_then)
     }
 
     /// The objects of a PG whose writes wait for room.
     pub(super) fn waiting_for_room(&self, slot: u32) -> Vec<ObjectId> {
-        let waits = |busy: &Busy| busy.slot == slot && busy.work == Work::Room;
+        let waits = |busy: &BusyObject| busy.slot == slot && busy.work == ObjectWork::Room;
         self.busy.iter().filter(|(_, busy)| waits(busy)).map(|(object, _)| object.clone()).collect()
     }
 
     /// The number of the OSD's own changes in progress.
-    pub(super) fn own_changes(&self) -> usize {
-        self.busy.values().filter(|busy| busy.work == Work::Own).count()
+    pub(super) fn internal_changes(&self) -> usize {
+        self.busy.values().filter(|busy| busy.work == ObjectWork::Own).count()
     }
 
     /// Makes an operation wait for a busy object; returns it if the object is not busy.
@@ -301,7 +304,7 @@ impl TierObjects {
             }
             return false;
         }
-        let busy = Busy { waiting: ops, ..Busy::new(slot, Work::Resume) };
+        let busy = BusyObject { waiting: ops, ..BusyObject::new(slot, ObjectWork::Resume) };
         self.busy.insert(object.clone(), busy);
         true
     }
@@ -314,23 +317,23 @@ impl TierObjects {
     }
 
     /// Records a request; its answer arrives with the returned ticket.
-    pub(super) fn ask(&mut self, ask: Ask) -> u64 {
-        self.asked += usize::from(matches!(ask, Ask::Proxied { .. } | Ask::Query { .. }));
+    pub(super) fn ask(&mut self, ask: TierRequest) -> u64 {
+        self.asked += usize::from(matches!(ask, TierRequest::Proxied { .. } | TierRequest::Query { .. }));
         self.last_ticket += 1;
         self.asks.insert(self.last_ticket, ask);
         self.last_ticket
     }
 
-    pub(super) fn answered(&mut self, ticket: u64) -> Option<Ask> {
+    pub(super) fn take_request(&mut self, ticket: u64) -> Option<TierRequest> {
         let ask = self.asks.remove(&ticket)?;
-        self.asked -= usize::from(matches!(ask, Ask::Proxied { .. } | Ask::Query { .. }));
+        self.asked -= usize::from(matches!(ask, TierRequest::Proxied { .. } | TierRequest::Query { .. }));
         Some(ask)
     }
 
     /// Forgets the work in progress in a PG, except requests to the other pool. Returns the operations that waited.
     pub(super) fn drop_slot(&mut self, slot: u32) -> VecDeque<Box<InflightOp>> {
         let mut dropped = VecDeque::new();
-        let of_slot = |busy: &Busy| busy.slot == slot;
+        let of_slot = |busy: &BusyObject| busy.slot == slot;
         let objects: Vec<_> =
             self.busy.iter().filter(|(_, busy)| of_slot(busy)).map(|(o, _)| o.clone()).collect();
         for object in objects {

@@ -4,11 +4,11 @@
 //! Each names its sender ([`TierSender`]), so that the other pool refuses it if the sender is deposed.
 
 use super::super::Shard;
-use super::super::ops::{InflightOp, Outcome};
+use super::super::ops::{InflightOp, OpOutcome};
 use super::DEPOSED;
-use super::objects::{Ask, Own, Work};
-use super::role::Role;
-use crate::copy::{Fetched, HeldCopy};
+use super::objects::{InternalChange, ObjectWork, TierRequest};
+use super::role::TierRole;
+use crate::copy::{AdmittedCopy, FetchedSource};
 use nacre_pg::{Mutation, log};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Interval, PoolId, ReqId};
@@ -30,22 +30,25 @@ impl Shard {
     pub(super) fn is_deposed(&self, sender: &TierSender, slot: u32) -> bool {
         let Some(map) = &self.map else { return false };
         let is_over = map.membership(sender.pg).is_none_or(|now| now.interval > sender.interval);
-        is_over || self.role_of(slot).is_none_or(|role| sender.epoch < role.overlay_epoch)
+        is_over || self.tier_role(slot).is_none_or(|role| sender.epoch < role.overlay_epoch)
     }
 
     /// The PG's record of a client's request, for the other pool of its tier.
-    pub(super) fn known(&self, slot: u32, reqid: ReqId, attempt: u32) -> Outcome {
+    pub(super) fn query_request(&self, slot: u32, reqid: ReqId, attempt: u32) -> OpOutcome {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
-            return Outcome { result: DEPOSED.negated(), ..Outcome::default() };
+            return OpOutcome { result: DEPOSED.negated(), ..OpOutcome::default() };
         };
         let forgets = self.shared.settings.breaks(Mutation::LoseRequestIds);
         let record = match hosted.machine.admit(reqid, attempt) {
             _ if forgets => RequestRecord::Unknown,
-            log::Admission::Execute => RequestRecord::Unknown,
-            log::Admission::Duplicate(dup) => RequestRecord::Executed(dup.result),
-            log::Admission::Refused => RequestRecord::Forgotten,
+            log::DupCheck::Execute => RequestRecord::Unknown,
+            log::DupCheck::Duplicate(dup) => RequestRecord::Executed(dup.result),
+            log::DupCheck::Refused => RequestRecord::Forgotten,
         };
-        Outcome { ops: vec![OpResult::output(nacre_types::encoding::encode(&record))], ..Outcome::default() }
+        OpOutcome {
+            ops: vec![OpResult::output(nacre_types::encoding::encode(&record))],
+            ..OpOutcome::default()
+        }
     }
 
     /// Creates a request to the other pool of the tier, about the same object.
@@ -76,7 +79,13 @@ impl Shard {
     }
 
     /// Fetches an object into the cache; `op` waits for it.
-    pub(super) fn promote(&mut self, slot: u32, role: &Role, object: &ObjectId, op: Option<Box<InflightOp>>) {
+    pub(super) fn promote(
+        &mut self,
+        slot: u32,
+        role: &TierRole,
+        object: &ObjectId,
+        op: Option<Box<InflightOp>>,
+    ) {
         let get = Op::CopyFrom {
             source: object.with_pool(role.other),
             version: 0,
@@ -85,22 +94,22 @@ impl Shard {
         };
         let Some(request) = self.request_to_other(slot, role.other, object, vec![OsdOp::from(get)], None)
         else {
-            return op.map_or((), |op| self.back_off(*op, self.epoch()));
+            return op.map_or((), |op| self.backoff_op(*op, self.epoch()));
         };
         let epoch = request.epoch;
-        let ticket = self.tiers.ask(Ask::Promotion {
+        let ticket = self.tiers.ask(TierRequest::Promotion {
             slot,
             object: object.clone(),
             interval: request.interval,
             epoch,
         });
-        self.begin(slot, object, Work::Promote, op);
+        self.begin(slot, object, ObjectWork::Promote, op);
         let most_bytes = self.most_promoted(slot, role);
-        self.shared.world.read_other(self.index, ticket, request, most_bytes);
+        self.shared.world.read_base(self.index, ticket, request, most_bytes);
     }
 
     /// The largest object that is promoted, in bytes: larger ones would displace everything else.
-    fn most_promoted(&self, slot: u32, role: &Role) -> u64 {
+    fn most_promoted(&self, slot: u32, role: &TierRole) -> u64 {
         let most = self.shared.limits.load().max_object_size_bytes;
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
         let pg_bytes = hosted.and_then(|hosted| hosted.cache.as_ref()).map_or(0, |cache| cache.pg_bytes);
@@ -112,8 +121,9 @@ impl Shard {
     }
 
     /// Handles the read of an object to be promoted, or its failure.
-    pub(in super::super) fn on_read_other(&mut self, ticket: u64, fetched: Fetched) {
-        let Some(Ask::Promotion { slot, object, interval, epoch }) = self.tiers.answered(ticket) else {
+    pub(in super::super) fn on_promotion_read(&mut self, ticket: u64, fetched: FetchedSource) {
+        let Some(TierRequest::Promotion { slot, object, interval, epoch }) = self.tiers.take_request(ticket)
+        else {
             return;
         };
         if !self.is_in(slot, interval) || !self.tiers.is_promoting(&object) {
@@ -124,10 +134,10 @@ impl Shard {
                 let version = copied.head.user_version;
                 self.release(&object, |state| state.absent = Some(version));
             }
-            Ok(copied) => match HeldCopy::new(Ok(copied), &self.shared.copies.bytes) {
+            Ok(copied) => match AdmittedCopy::new(Ok(copied), &self.shared.copies.bytes) {
                 Some(copy) => {
                     self.shared.promotions.lock().copied(copy.bytes());
-                    self.change_tier_object(slot, &object, Own::Promote { copy, epoch });
+                    self.change_tier_object(slot, &object, InternalChange::Promote { copy, epoch });
                 }
                 None => self.send_waiting_back(&object),
             },
@@ -135,7 +145,7 @@ impl Shard {
                 self.send_waiting_back(&object)
             }
             // The base itself returns the error, or the object does not fit the cache.
-            Err(_) => self.release(&object, |state| state.goes_past = true),
+            Err(_) => self.release(&object, |state| state.must_proxy = true),
         }
     }
 
@@ -143,7 +153,7 @@ impl Shard {
     pub(super) fn proxy(
         &mut self,
         slot: u32,
-        role: &Role,
+        role: &TierRole,
         object: &ObjectId,
         mut op: Box<InflightOp>,
         promotes_then: bool,
@@ -159,7 +169,7 @@ impl Shard {
             addr: conn.peer_addr(),
         };
         let asked = self.request_to_other(slot, role.other, object, request.ops.clone(), Some(client));
-        let Some(mut asked) = asked else { return self.back_off(*op, self.epoch()) };
+        let Some(mut asked) = asked else { return self.backoff_op(*op, self.epoch()) };
         if !self.may_hold(&op) {
             return self.send_op_back(*op);
         }
@@ -169,49 +179,62 @@ impl Shard {
         let interval = asked.interval;
         self.metrics.tier_proxied.inc();
         self.tiers.begin_proxy(object, slot, promotes_then);
-        let ticket = self.tiers.ask(Ask::Proxied { slot, interval, op });
-        self.shared.world.ask_other(self.index, ticket, asked);
+        let ticket = self.tiers.ask(TierRequest::Proxied { slot, interval, op });
+        self.shared.world.request_other_pool(self.index, ticket, asked);
     }
 
     /// Queries whether the other pool executed a client's operation before.
-    pub(super) fn query_other(&mut self, slot: u32, role: &Role, object: ObjectId, op: Box<InflightOp>) {
+    pub(super) fn query_other_pool(
+        &mut self,
+        slot: u32,
+        role: &TierRole,
+        object: ObjectId,
+        op: Box<InflightOp>,
+    ) {
         let query = Op::QueryRequest { reqid: op.request.reqid, attempt: op.request.attempt };
         let Some(asked) = self.request_to_other(slot, role.other, &object, vec![OsdOp::from(query)], None)
         else {
-            return self.back_off(*op, self.epoch());
+            return self.backoff_op(*op, self.epoch());
         };
         let interval = asked.interval;
-        self.begin(slot, &object, Work::Query, None);
-        let ticket = self.tiers.ask(Ask::Query { slot, interval, op });
-        self.shared.world.ask_other(self.index, ticket, asked);
+        self.begin(slot, &object, ObjectWork::Query, None);
+        let ticket = self.tiers.ask(TierRequest::Query { slot, interval, op });
+        self.shared.world.request_other_pool(self.index, ticket, asked);
     }
 
     /// Answers a completed notify once the base has confirmed that the newest map that it knows sends its clients here: the
     /// other pool may have watches that this pool does not have.
-    pub(in super::super) fn confirm_notify(&mut self, role: &Role, op: Box<InflightOp>, outcome: Outcome) {
+    pub(in super::super) fn confirm_notify(
+        &mut self,
+        role: &TierRole,
+        op: Box<InflightOp>,
+        outcome: OpOutcome,
+    ) {
         let query = Op::QueryRequest { reqid: op.request.reqid, attempt: op.request.attempt };
         let object = op.request.object.clone();
         let asked = self.request_to_other(op.slot, role.other, &object, vec![OsdOp::from(query)], None);
-        let Some(asked) = asked else { return self.back_off(*op, self.epoch()) };
-        let ticket = self.tiers.ask(Ask::Confirm { op, outcome });
-        self.shared.world.ask_other(self.index, ticket, asked);
+        let Some(asked) = asked else { return self.backoff_op(*op, self.epoch()) };
+        let ticket = self.tiers.ask(TierRequest::Confirm { op, outcome });
+        self.shared.world.request_other_pool(self.index, ticket, asked);
     }
 
     /// Handles the other pool's answer.
-    pub(in super::super) fn on_answered(&mut self, ticket: u64, reply: Result<OsdReply, Errno>) {
-        match self.tiers.answered(ticket) {
-            Some(Ask::Proxied { slot, interval, op }) => self.on_proxied(slot, interval, op, reply),
-            Some(Ask::Query { slot, interval, op }) => self.on_queried(slot, interval, op, reply),
-            Some(Ask::Confirm { op, outcome }) => match reply {
-                Ok(reply) if reply.result == DEPOSED.negated() => self.back_off(*op, self.epoch().next()),
+    pub(in super::super) fn on_tier_reply(&mut self, ticket: u64, reply: Result<OsdReply, Errno>) {
+        match self.tiers.take_request(ticket) {
+            Some(TierRequest::Proxied { slot, interval, op }) => self.on_proxied(slot, interval, op, reply),
+            Some(TierRequest::Query { slot, interval, op }) => self.on_queried(slot, interval, op, reply),
+            Some(TierRequest::Confirm { op, outcome }) => match reply {
+                Ok(reply) if reply.result == DEPOSED.negated() => self.backoff_op(*op, self.epoch().next()),
                 Ok(_) => self.answer_notifier(&op, outcome),
                 Err(_) => self.send_op_back(*op),
             },
-            Some(Ask::Flush { slot, interval, object, epoch }) => {
+            Some(TierRequest::Flush { slot, interval, object, epoch }) => {
                 self.on_flushed(slot, interval, &object, epoch, reply);
             }
-            Some(Ask::Log { slot, interval, what }) => self.on_log_answered(slot, interval, what, reply),
-            Some(Ask::Promotion { .. }) | None => {}
+            Some(TierRequest::Log { slot, interval, what }) => {
+                self.on_dirty_log_reply(slot, interval, what, reply)
+            }
+            Some(TierRequest::Promotion { .. }) | None => {}
         }
     }
 
@@ -225,19 +248,19 @@ impl Shard {
         let object = op.request.object.clone();
         let is_here = self.is_in(slot, interval);
         match reply {
-            _ if !is_here => self.back_off(*op, self.epoch()),
+            _ if !is_here => self.backoff_op(*op, self.epoch()),
             // The other pool knows a newer map.
-            Ok(reply) if reply.result == DEPOSED.negated() => self.back_off(*op, self.epoch().next()),
+            Ok(reply) if reply.result == DEPOSED.negated() => self.backoff_op(*op, self.epoch().next()),
             Ok(reply) => {
                 let outcome =
-                    Outcome { result: reply.result, user_version: reply.user_version, ops: reply.ops };
+                    OpOutcome { result: reply.result, user_version: reply.user_version, ops: reply.ops };
                 self.tell(slot, op, outcome);
             }
             Err(_) => self.send_op_back(*op),
         }
         if is_here && let Some(promotes) = self.tiers.end_proxy(&object) {
             self.release(&object, |_| {});
-            if promotes && let Some(role) = self.role_of(slot) {
+            if promotes && let Some(role) = self.tier_role(slot) {
                 self.promote(slot, &role, &object, None);
             }
         }
@@ -252,7 +275,7 @@ impl Shard {
     ) {
         let object = op.request.object.clone();
         if !self.is_in(slot, interval) {
-            return self.back_off(*op, self.epoch());
+            return self.backoff_op(*op, self.epoch());
         }
         let output = |reply: &OsdReply| reply.ops.first().map(|op| op.output.clone()).unwrap_or_default();
         let record = reply.map(|reply| match reply.result {
@@ -266,13 +289,13 @@ impl Shard {
                 waiting.push_front(op);
             }
             Ok(Some(RequestRecord::Executed(result))) => {
-                let outcome = Outcome::recorded(&op.request.reqid, &result);
+                let outcome = OpOutcome::recorded(&op.request.reqid, &result);
                 self.tell(slot, op, outcome);
             }
             Ok(Some(RequestRecord::Forgotten)) => {
-                self.tell(slot, op, Outcome { result: Errno::ESTALE.negated(), ..Outcome::default() });
+                self.tell(slot, op, OpOutcome { result: Errno::ESTALE.negated(), ..OpOutcome::default() });
             }
-            Ok(None) => self.back_off(*op, self.epoch().next()),
+            Ok(None) => self.backoff_op(*op, self.epoch().next()),
             Err(_) => self.send_op_back(*op),
         }
         self.resume(&object, waiting);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// The role of a pool's PGs in a tier.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Role {
+pub(in super::super) struct TierRole {
     /// The last change of the overlay: requests with older maps may have been meant for another pool.
     pub(in super::super) overlay_epoch: Epoch,
     /// The pool that may have records of requests which this one does not have.
@@ -26,9 +26,9 @@ pub(in super::super) struct Role {
     pub(super) logs_dirty: bool,
 }
 
-impl Role {
+impl TierRole {
     /// The role of `pool`, if it has one.
-    pub(in super::super) fn of(map: &OsdMap, pool: PoolId) -> Option<Arc<Role>> {
+    pub(in super::super) fn of(map: &OsdMap, pool: PoolId) -> Option<Arc<TierRole>> {
         let tiering = &map.pools.get(&pool)?.tiering;
         let has_flag = |flag: u64| map.pools.get(&pool).is_some_and(|pool| pool.has_flag(flag));
         let overlay_epoch = tiering.overlay_epoch;
@@ -46,14 +46,14 @@ impl Role {
             let writes_through = has_flag(flag::CACHE_WRITE_THROUGH) && is_overlay;
             let logs_dirty = has_flag(flag::CACHE_DIRTY_LOG) && is_overlay && !writes_through;
             let (serves, other) = (is_overlay, base);
-            let role = Role { overlay_epoch, other, cache, mode, serves, writes_through, logs_dirty };
+            let role = TierRole { overlay_epoch, other, cache, mode, serves, writes_through, logs_dirty };
             return Some(Arc::new(role));
         }
         let other = tiering.tiers.iter().copied().find(known)?;
         let serves = tiering.read_tier.is_none() && tiering.write_tier.is_none();
         let (cache, mode) = (None, None);
         let (writes_through, logs_dirty) = (false, false);
-        Some(Arc::new(Role { overlay_epoch, other, cache, mode, serves, writes_through, logs_dirty }))
+        Some(Arc::new(TierRole { overlay_epoch, other, cache, mode, serves, writes_through, logs_dirty }))
     }
 
     /// Whether removed objects leave whiteouts.
@@ -104,7 +104,7 @@ pub(super) fn is_cache_op(request: &OsdRequest) -> bool {
 }
 
 /// Whether the request reports the state of the cache's copy, or changes the copy itself.
-pub(super) fn is_about_copy(request: &OsdRequest) -> bool {
+pub(super) fn concerns_cached_copy(request: &OsdRequest) -> bool {
     let about = |op: &OsdOp| matches!(op.op, Op::CacheUnpin | Op::IsDirty | Op::Undirty);
     request.ops.iter().any(about)
 }

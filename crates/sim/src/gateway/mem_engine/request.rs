@@ -6,7 +6,7 @@ use crate::interpreter::{self, Setting};
 use crate::schedule::{Nanos, SECOND};
 use nacre_engine::engine::{ObjectRequest, OnReply};
 use nacre_engine::{Error, OpReply, Result};
-use nacre_exec::{Effect, Executed};
+use nacre_exec::{ExecResult, OpEffect};
 use nacre_types::errno::Errno;
 use nacre_types::msg::OsdRequest;
 use nacre_types::op::Op;
@@ -187,8 +187,8 @@ impl Inner {
                 pg.version += 1;
             }
         }
-        let Executed { result, ops, user_version, effects, .. } = executed;
-        let notifies = effects.iter().any(|effect| matches!(effect, Effect::Notify { .. }));
+        let ExecResult { result, ops, user_version, effects, .. } = executed;
+        let notifies = effects.iter().any(|effect| matches!(effect, OpEffect::Notify { .. }));
         for effect in effects {
             self.carry_out_effect(world, (sent.id, process, sent.back), (object, &watched), effect);
         }
@@ -242,7 +242,7 @@ fn failure(errno: Errno) -> OpReply {
 }
 
 /// Executes a request on the contents of its PG, like an OSD.
-fn execute(world: &World, pg: PgId, sent: &Sent, wall_ns: u64) -> Result<Executed, Errno> {
+fn execute(world: &World, pg: PgId, sent: &Sent, wall_ns: u64) -> Result<ExecResult, Errno> {
     let pool = world.pools.get(&pg.pool).ok_or(Errno::ENOENT)?;
     let version = world.pgs.get(&pg).map_or(0, |pg| pg.version);
     let (client, sent) = (ClientId(sent.id.session), &sent.request);

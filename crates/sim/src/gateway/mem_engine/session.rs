@@ -4,7 +4,8 @@ use super::{Afterwards, Inner, address, carry_out};
 use crate::gateway::executor::ProcessId;
 use bytes::Bytes;
 use nacre_engine::engine::{
-    CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, LogFollow, ObjectRequest, OnReply,
+    CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, LogSubscription, ObjectRequest,
+    OnReply,
 };
 use nacre_engine::{Error, OnDone, OpReply, Pending, Result, WatchHandler, pg_end};
 use nacre_types::ceph::SessionAddr;
@@ -141,7 +142,7 @@ impl Engine for Session {
         pending
     }
 
-    fn follow_log(&self, _follow: Option<LogFollow>) {}
+    fn follow_log(&self, _follow: Option<LogSubscription>) {}
 
     fn refresh_map(&self) -> Pending<()> {
         let (completer, pending) = Pending::channel();
@@ -214,7 +215,7 @@ impl Engine for Session {
             for in_flight in std::mem::take(&mut state.in_flight).into_values() {
                 afterwards.push(Box::new(move || (in_flight.done)(Err(Error::ShutDown))));
             }
-            self.inner.fell_silent(self.number, state, None);
+            self.inner.on_session_silent(self.number, state, None);
             std::mem::take(&mut state.watches)
         };
         carry_out(afterwards);

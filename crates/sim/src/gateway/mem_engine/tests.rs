@@ -73,7 +73,7 @@ fn bytes(text: &str) -> Bytes {
 }
 
 /// Clients increment a counter by compare-and-swap, each `rounds` times. Returns the counter, the trace's hash and the faults.
-fn count(seed: u64, faults: Faults, rounds: u64) -> (u64, u64, Figures) {
+fn count(seed: u64, faults: Faults, rounds: u64) -> (u64, u64, FaultCounts) {
     let world = World::new(seed, faults);
     let clients: Vec<Client> = (0..3).map(|_| world.client()).collect();
     world.wait(&clients[0], clients[0].pool.omap_set("o", vec![(bytes("n"), bytes("0"))])).unwrap();

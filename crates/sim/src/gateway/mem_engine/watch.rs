@@ -10,7 +10,7 @@ use crate::schedule::{MILLI, Nanos, SECOND};
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_engine::engine::ObjectRequest;
 use nacre_engine::{Error, Notification, OnDone, OpReply, Result, WatchHandler};
-use nacre_exec::Effect;
+use nacre_exec::OpEffect;
 use nacre_types::errno::Errno;
 use nacre_types::object::SNAP_HEAD;
 use nacre_types::op::{NotifyReply, Op, OpResult, OsdOp, WatchInfo};
@@ -161,7 +161,7 @@ impl Inner {
 /// The cluster's part.
 impl Inner {
     /// Handles a session that falls silent, for ever or until then. Its watches lapse after their timeouts.
-    pub(super) fn fell_silent(
+    pub(super) fn on_session_silent(
         self: &Arc<Self>,
         session: u64,
         state: &mut SessionState,
@@ -265,24 +265,24 @@ impl Inner {
         world: &mut World,
         (id, process, back): (RequestId, ProcessId, Option<Nanos>),
         (object, watched): (&ObjectId, &[WatchInfo]),
-        effect: Effect,
+        effect: OpEffect,
     ) {
         let client = ClientId(id.session);
         match effect {
-            Effect::Connect { cookie, timeout_s } => {
+            OpEffect::Connect { cookie, timeout_s } => {
                 self.connect_watch(object, (client, cookie), timeout_s, process);
             }
             // Keepalives are not sent individually.
-            Effect::Ping { .. } => {}
-            Effect::Disconnect { cookie } => self.give_up(world, object, (client, cookie)),
-            Effect::DisconnectAll => {
+            OpEffect::Ping { .. } => {}
+            OpEffect::Disconnect { cookie } => self.give_up(world, object, (client, cookie)),
+            OpEffect::DisconnectAll => {
                 for info in watched {
                     let watch = (info.client, info.cookie);
                     self.give_up(world, object, watch);
                     self.tell_lost(world, watch);
                 }
             }
-            Effect::Notify { timeout_s, payload } => {
+            OpEffect::Notify { timeout_s, payload } => {
                 let waiting = watched.iter().map(|info| (info.client, info.cookie)).collect();
                 let number = world.next_notify;
                 world.next_notify += 1;
@@ -306,7 +306,7 @@ impl Inner {
                     inner.finish_notify(&mut inner.world.lock(), number);
                 });
             }
-            Effect::Ack { notify_id, cookie, payload } => {
+            OpEffect::Ack { notify_id, cookie, payload } => {
                 let Some(notify) = world.notifies.get_mut(&notify_id) else { return };
                 let Some(at) = notify.waiting.iter().position(|waiting| *waiting == (client, cookie)) else {
                     return;

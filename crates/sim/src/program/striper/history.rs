@@ -10,7 +10,7 @@
 //! - An append has one position, and no other append overlaps it unless something was cut off.
 //! - Operations of a process that died are not visible after the answer to a removal that was started after its death.
 
-use crate::history::Broken;
+use crate::history::BrokenPromise;
 use crate::schedule::Nanos;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -164,13 +164,13 @@ pub(super) struct History {
     /// Tasks are to end.
     pub(super) finishing: bool,
     /// The first broken guarantee.
-    pub(super) broken: Option<Broken>,
+    pub(super) broken: Option<BrokenPromise>,
 }
 
 impl History {
     /// Reports a broken guarantee.
     pub(super) fn broken(&mut self, rule: &'static str, detail: String) {
-        self.broken.get_or_insert(Broken { rule, detail });
+        self.broken.get_or_insert(BrokenPromise { rule, detail });
     }
 
     /// The number of operations, as a text.

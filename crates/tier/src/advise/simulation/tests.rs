@@ -3,7 +3,7 @@
 use super::super::sampler::{Access, Sampler};
 use super::super::tests::{Uniform, Zipf};
 use super::*;
-use crate::promote::Request;
+use crate::promote::RequestTraits;
 use nacre_types::PoolId;
 
 const MS: u64 = 1_000_000;
@@ -13,8 +13,8 @@ const POINTS: f64 = 0.03;
 const OBJECT_BYTES: u64 = 4 << 20;
 
 /// A pool with a target of `objects`, with hit sets of a minute.
-fn policy(objects: u64) -> Policy {
-    Policy {
+fn policy(objects: u64) -> CachePolicy {
+    CachePolicy {
         mode: CacheMode::Writeback,
         hit_sets: HitSetConfig {
             kind: HitSetKind::Bloom { fpp: 0.05 },
@@ -58,7 +58,7 @@ struct Pool {
 }
 
 impl Pool {
-    fn new(policy: &Policy, objects: u64) -> Pool {
+    fn new(policy: &CachePolicy, objects: u64) -> Pool {
         let mut pgs: Vec<PgCache> = (0..PGS as u32)
             .map(|seed| PgCache::new(PgId::new(PoolId(1), seed), policy, 1.0, OBJECT_BYTES, 0))
             .collect();
@@ -69,7 +69,7 @@ impl Pool {
     }
 
     fn access(&mut self, object: u64, at_ns: u64) -> bool {
-        let request = Request::default();
+        let request = RequestTraits::default();
         let access = TracedAccess { key: key_of(object), at_ns, request, is_hit: false };
         let pg = pg_of(object);
         let is_hit = self.pgs[pg].access(&access, &mut self.throttle);
@@ -89,9 +89,9 @@ impl Pool {
         hits as f64 / (stream.len() - half) as f64
     }
 
-    fn predicted(&self, policy: &Policy) -> f64 {
-        let traces: Vec<Trace> = self.samplers.iter().map(Sampler::trace).collect();
-        let pgs: Vec<(PgId, &Trace, Policy)> = traces
+    fn predicted(&self, policy: &CachePolicy) -> f64 {
+        let traces: Vec<AccessTrace> = self.samplers.iter().map(Sampler::trace).collect();
+        let pgs: Vec<(PgId, &AccessTrace, CachePolicy)> = traces
             .iter()
             .enumerate()
             .map(|(seed, trace)| (PgId::new(PoolId(1), seed as u32), trace, *policy))
@@ -101,7 +101,7 @@ impl Pool {
 }
 
 /// Compares predictions from a pool with the target `present` with the results of pools with the other policies.
-fn compare(name: &str, stream: &[u64], objects: u64, present: &Policy, others: &[(&str, Policy)]) {
+fn compare(name: &str, stream: &[u64], objects: u64, present: &CachePolicy, others: &[(&str, CachePolicy)]) {
     let mut pool = Pool::new(present, objects);
     let has = pool.run(stream);
     let measured = measured(&pool.samplers.iter().map(Sampler::trace).collect::<Vec<_>>()).rate().unwrap();
@@ -119,19 +119,19 @@ fn compare(name: &str, stream: &[u64], objects: u64, present: &Policy, others: &
 }
 
 /// Other sizes and other admissions.
-fn variants(present: &Policy) -> Vec<(&'static str, Policy)> {
-    let frequency = Policy { admission: AdmissionKind::Frequency, ..*present };
+fn variants(present: &CachePolicy) -> Vec<(&'static str, CachePolicy)> {
+    let frequency = CachePolicy { admission: AdmissionKind::Frequency, ..*present };
     vec![
         ("quarter", present.scaled(0.25)),
         ("half", present.scaled(0.5)),
         ("same", *present),
         ("twice", present.scaled(2.0)),
         ("four times", present.scaled(4.0)),
-        ("recency 1", Policy { min_read_recency: 1, ..*present }),
-        ("recency 2", Policy { min_read_recency: 2, ..*present }),
+        ("recency 1", CachePolicy { min_read_recency: 1, ..*present }),
+        ("recency 2", CachePolicy { min_read_recency: 2, ..*present }),
         ("frequency", frequency),
         ("frequency, half", frequency.scaled(0.5)),
-        ("throttled", Policy { promoted_objects_per_s: 100, ..*present }),
+        ("throttled", CachePolicy { promoted_objects_per_s: 100, ..*present }),
     ]
 }
 
@@ -174,7 +174,7 @@ fn a_scan_with_a_hot_set_is_predicted_within_three_points() {
 }
 
 /// The hit rate of a hot set that fits the cache, before a scan of ten times the cache and right after it.
-fn hit_rates_around_a_scan(policy: &Policy) -> (f64, f64) {
+fn hit_rates_around_a_scan(policy: &CachePolicy) -> (f64, f64) {
     const HOT: u64 = 2000;
     const SCANNED: u64 = 40_000;
     let mut pool = Pool::new(policy, HOT + SCANNED);
@@ -197,7 +197,8 @@ fn hit_rates_around_a_scan(policy: &Policy) -> (f64, f64) {
 #[test]
 fn a_full_scan_leaves_the_hot_set_in_the_cache() {
     let present = policy(4000);
-    let (before, after) = hit_rates_around_a_scan(&Policy { admission: AdmissionKind::Frequency, ..present });
+    let (before, after) =
+        hit_rates_around_a_scan(&CachePolicy { admission: AdmissionKind::Frequency, ..present });
     assert!(before > 0.95 && after >= 0.9 * before, "{before} {after}");
     // Hot objects are not accessed in between: with recency the scan displaces them.
     let (before, after) = hit_rates_around_a_scan(&present);
@@ -213,7 +214,7 @@ fn dirty_objects_stay_until_they_are_flushed() {
     (0..5000).for_each(|object| pg.add_object(key_of(object), OBJECT_BYTES));
     let mut throttle = PromoteThrottle::new(0, 0, 0);
     let mut access = |pg: &mut PgCache, object, writes, turn: u64| {
-        let request = Request { writes, ..Request::default() };
+        let request = RequestTraits { writes, ..RequestTraits::default() };
         let access = TracedAccess { key: key_of(object), at_ns: turn * 10 * MS, request, is_hit: false };
         pg.access(&access, &mut throttle)
     };

@@ -33,12 +33,12 @@ fn history(config: HitSetConfig) -> HitSetHistory {
 
 #[test]
 fn archives_have_cephs_names_and_the_hash_of_their_pg() {
-    let archive = Archive { begin_ns: NOW, end_ns: NOW + 60 * NS_PER_S };
+    let archive = HitSetArchive { begin_ns: NOW, end_ns: NOW + 60 * NS_PER_S };
     let object = archive.object(pg());
     assert_eq!(object.namespace(), ".ceph-internal");
     assert_eq!(object.name(), "hit_set_2.1f_archive_2026-11-21 20:57:43.602914Z_2026-11-21 20:58:43.602914Z");
     assert_eq!((object.hash(), object.pool()), (0x1f, PoolId(2)));
-    let early = Archive { begin_ns: 5 * NS_PER_S, end_ns: 7 * NS_PER_S + NS_PER_US };
+    let early = HitSetArchive { begin_ns: 5 * NS_PER_S, end_ns: 7 * NS_PER_S + NS_PER_US };
     assert_eq!(early.object(pg()).name(), "hit_set_2.1f_archive_5.000000_7.000001");
 }
 
@@ -46,10 +46,13 @@ fn archives_have_cephs_names_and_the_hash_of_their_pg() {
 fn a_set_ends_with_its_period() {
     let mut history = history(CONFIG);
     let end = NOW + 60 * NS_PER_S;
-    assert_eq!(history.record(&object(1), end - 1), Recorded { was_in_current: false, rotation_due: false });
-    assert_eq!(history.record(&object(1), end), Recorded { was_in_current: true, rotation_due: true });
+    assert_eq!(
+        history.record(&object(1), end - 1),
+        AccessRecord { was_in_current: false, rotation_due: false }
+    );
+    assert_eq!(history.record(&object(1), end), AccessRecord { was_in_current: true, rotation_due: true });
     let rotation = history.rotate(end, version(9)).unwrap();
-    assert_eq!(rotation.object, Archive { begin_ns: NOW, end_ns: end }.object(pg()));
+    assert_eq!(rotation.object, HitSetArchive { begin_ns: NOW, end_ns: end }.object(pg()));
     assert!(SealedHitSet::decode(&rotation.data).unwrap().contains(&object(1)));
     assert_eq!(rotation.remove, []);
     assert_eq!(history.index().covered, version(9));
@@ -169,7 +172,7 @@ fn what_is_switched_off_removes_its_archives() {
         history.reconfigure(off, NOW + 5 * NS_PER_S);
         assert_eq!(history.trim(), stored);
         assert_eq!((history.sealed().count(), history.trim().len()), (0, 0));
-        let nothing = Recorded { was_in_current: false, rotation_due: false };
+        let nothing = AccessRecord { was_in_current: false, rotation_due: false };
         assert_eq!(history.record(&object(1), NOW + 500 * NS_PER_S), nothing);
         assert_eq!(history.rotate(NOW + 500 * NS_PER_S, version(9)), None);
     }

@@ -1,7 +1,7 @@
 //! Caches that write through, and caches whose copies are lost.
 
 use super::*;
-use crate::logic::LastDirty;
+use crate::logic::LastReportedDirty;
 use nacre_types::ids::Incarnation;
 use nacre_types::msg::{OsdBoot, OsdMarkMeDown};
 
@@ -32,7 +32,7 @@ impl Desk {
     fn lose(&mut self, osds: &[u32]) {
         for osd in osds.iter().copied() {
             let boot_nonce = self.state.map().osds[&OsdId(osd)].boot_nonce;
-            let event = Event::MarkMeDown { osd: OsdId(osd), request: OsdMarkMeDown { boot_nonce } };
+            let event = MapEvent::MarkMeDown { osd: OsdId(osd), request: OsdMarkMeDown { boot_nonce } };
             self.state.handle(self.now, event);
             commit(&mut self.state, self.now);
         }
@@ -40,7 +40,7 @@ impl Desk {
             let metadata = [("osd_objectstore".to_owned(), "memstore".to_owned())].into();
             let incarnation = Incarnation(Uuid::from_u128(0x900 + u128::from(osd)));
             let boot = OsdBoot { incarnation, metadata, total_bytes: 4 << 30, ..boot_of(osd, 7) };
-            self.state.handle(self.now, Event::Boot(boot));
+            self.state.handle(self.now, MapEvent::Boot(boot));
             commit(&mut self.state, self.now);
         }
     }
@@ -165,7 +165,7 @@ fn what_a_lost_cache_had_is_told_until_the_operator_accepts_the_loss() {
     let (primary, next) = (now.primary, PgMembership { interval: now.interval.next(), ..now.clone() });
     let proposer = now.in_sync[0];
     let cas = PgCas { tid: 3, pg: first, proposer, expected: Some(now), proposed: next.clone() };
-    desk.state.handle(desk.now, Event::Cas { origin: Origin(1), osd: primary, cas });
+    desk.state.handle(desk.now, MapEvent::Cas { origin: Origin(1), osd: primary, cas });
     commit(&mut desk.state, desk.now);
     assert_eq!(desk.state.map().membership(first), Some(&next));
     pgs[1..].iter().for_each(|pg| _ = desk.ok(FORCE_CREATE, accept(*pg)));
@@ -206,7 +206,7 @@ fn what_was_given_up_is_lost_and_too_few_osds_make_no_pg() {
     desk.lose(&[0]);
     for osd in [1, 2] {
         let boot_nonce = desk.state.map().osds[&OsdId(osd)].boot_nonce;
-        let event = Event::MarkMeDown { osd: OsdId(osd), request: OsdMarkMeDown { boot_nonce } };
+        let event = MapEvent::MarkMeDown { osd: OsdId(osd), request: OsdMarkMeDown { boot_nonce } };
         desk.state.handle(desk.now, event);
         commit(&mut desk.state, desk.now);
     }
@@ -223,14 +223,14 @@ fn what_was_given_up_is_lost_and_too_few_osds_make_no_pg() {
     desk.fails(FORCE_CREATE, accept(pg), Errno::EBUSY, &text);
     // A monitor that starts knows the stored counts.
     desk.now = at(20_000);
-    desk.state.handle(desk.now, Event::Tick);
+    desk.state.handle(desk.now, MapEvent::Tick);
     let record = desk.state.keys[&crate::keys::tier_dirty(pg.pool)].clone().unwrap();
-    desk.state.last_dirty = LastDirty::default();
+    desk.state.last_dirty = LastReportedDirty::default();
     desk.state.last_dirty.add(&record).unwrap();
     let said = detail(&mut desk);
     assert!(said.contains("with 4 dirty objects (3.9 KiB) at their last reports\n"), "{said}");
     // A monitor without stored counts does not.
-    desk.state.last_dirty = LastDirty::default();
+    desk.state.last_dirty = LastReportedDirty::default();
     desk.state.stats = Default::default();
     let said = detail(&mut desk);
     assert!(said.contains("how many objects of pool 'base' were dirty is not known"), "{said}");

@@ -13,7 +13,7 @@ async fn fence(cluster: Cluster, session: u64) -> Result<()> {
 }
 
 /// A process crashes with a write in flight. Returns what is read after the fence (if `fenced`), and the final contents.
-fn crash(seed: u64, fenced: bool) -> (Option<Vec<u8>>, Option<Vec<u8>>, Figures) {
+fn crash(seed: u64, fenced: bool) -> (Option<Vec<u8>>, Option<Vec<u8>>, FaultCounts) {
     let faults = Faults { ghost_rate: 1000, ghost: 20 * SECOND, map_spread: 30 * SECOND, ..Faults::none() };
     let world = World::new(seed, faults);
     let (doomed, survivor) = (world.client(), world.client());

@@ -5,13 +5,13 @@ use nacre_engine::{Notification, WatchHandler};
 
 /// Records notifications, and answers them if it has a context.
 #[derive(Default)]
-struct Ear {
+struct RecordingHandler {
     heard: Mutex<Vec<(u64, Bytes)>>,
     lost: Mutex<Vec<Errno>>,
     answers: Option<IoCtx>,
 }
 
-impl WatchHandler for Ear {
+impl WatchHandler for RecordingHandler {
     fn notified(&self, notification: Notification) {
         let Notification { cookie, notify_id, payload, .. } = notification;
         self.heard.lock().push((notify_id, payload));
@@ -26,10 +26,13 @@ impl WatchHandler for Ear {
 }
 
 /// A client that watches object `o`, with a timeout of ten seconds.
-fn watcher(world: &World, answers: bool) -> (Client, Arc<Ear>, u64) {
+fn watcher(world: &World, answers: bool) -> (Client, Arc<RecordingHandler>, u64) {
     let client = world.client();
     world.wait(&client, client.pool.create("o", false)).unwrap();
-    let ear = Arc::new(Ear { answers: answers.then(|| client.pool.clone()), ..Ear::default() });
+    let ear = Arc::new(RecordingHandler {
+        answers: answers.then(|| client.pool.clone()),
+        ..RecordingHandler::default()
+    });
     let (cookie, stands) = client.pool.watch("o", Some(Duration::from_secs(10)), ear.clone());
     world.wait(&client, stands).unwrap();
     (client, ear, cookie)

@@ -22,7 +22,7 @@ const MAX_PIECE_BYTES: usize = 4 << 20;
 
 /// Returns the next step of a PG's removal: a transaction that removes some of its objects, or finally the collection. `None` if there is
 /// no collection.
-pub fn removal(store: &dyn ReadStore, pg: PgId) -> Result<Option<Transaction>, StoreError> {
+pub fn removal_step(store: &dyn ReadStore, pg: PgId) -> Result<Option<Transaction>, StoreError> {
     if !store.collection_exists(pg)? {
         return Ok(None);
     }
@@ -239,7 +239,7 @@ mod tests {
         let (sum, position) = count(&store, PG, None, &mut |_, _| {}).unwrap();
         assert_eq!((sum.objects, sum.bytes, position.is_some()), (128, 128, true));
         let mut steps = 0;
-        while let Some(txn) = removal(&store, PG).unwrap() {
+        while let Some(txn) = removal_step(&store, PG).unwrap() {
             store.queue_transaction(&txn, None).unwrap();
             steps += 1;
         }

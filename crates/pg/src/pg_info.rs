@@ -1,6 +1,6 @@
 //! The records of a copy on disk besides objects and log: one record, and a key per missing object.
 //!
-//! Keys of the collection's metadata (docs/format/pglog.md): `info` holds [`CopyRecord`], `missing.<hex of the encoded
+//! Keys of the collection's metadata (docs/format/pglog.md): `info` holds [`PgCopyInfo`], `missing.<hex of the encoded
 //! object id>` the version that is needed, `temp` the objects that a tail in transfer may have left over.
 
 use bytes::Bytes;
@@ -26,7 +26,7 @@ pub fn is_temp(object: &ObjectId) -> bool {
 
 /// The durable record of a copy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct CopyRecord {
+pub(crate) struct PgCopyInfo {
     /// The highest membership seen (R7).
     pub(crate) highest: Option<PgMembership>,
     /// The member takes part in no interval below this one (R3).
@@ -45,7 +45,7 @@ pub(crate) struct CopyRecord {
     pub(crate) committed_to: Eversion,
 }
 
-impl Versioned for CopyRecord {
+impl Versioned for PgCopyInfo {
     const NAME: &'static str = "PG copy record";
 }
 
@@ -73,17 +73,17 @@ impl Versioned for Named {
 }
 
 /// The result of [`load`].
-pub(crate) struct Loaded {
-    pub(crate) record: CopyRecord,
+pub(crate) struct LoadedCopy {
+    pub(crate) record: PgCopyInfo,
     pub(crate) missing: BTreeMap<ObjectId, Eversion>,
     pub(crate) temps: Vec<ObjectId>,
     pub(crate) dups: Vec<(String, Bytes)>,
 }
 
 /// Reads a collection's metadata.
-pub(crate) fn load(meta: &[(String, Bytes)]) -> Result<Loaded, DecodeError> {
-    let mut loaded = Loaded {
-        record: CopyRecord::default(),
+pub(crate) fn load(meta: &[(String, Bytes)]) -> Result<LoadedCopy, DecodeError> {
+    let mut loaded = LoadedCopy {
+        record: PgCopyInfo::default(),
         missing: BTreeMap::new(),
         temps: Vec::new(),
         dups: Vec::new(),
@@ -103,13 +103,13 @@ pub(crate) fn load(meta: &[(String, Bytes)]) -> Result<Loaded, DecodeError> {
         }
     }
     if !found {
-        return Err(DecodeError::Corrupt { what: CopyRecord::NAME, detail: "there is none".into() });
+        return Err(DecodeError::Corrupt { what: PgCopyInfo::NAME, detail: "there is none".into() });
     }
     Ok(loaded)
 }
 
 /// Adds the record to `txn`.
-pub(crate) fn put_record(record: &CopyRecord, txn: &mut Transaction) {
+pub(crate) fn put_record(record: &PgCopyInfo, txn: &mut Transaction) {
     txn.push(TxnOp::MetaSet(vec![(INFO_KEY.into(), encoding::encode(record).into())]));
 }
 
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_copy_is_read_back_as_written() {
         let object = ObjectId::new(PoolId(1), "ns", "", "näme");
-        let record = CopyRecord { complete: true, activated: Interval(3), ..CopyRecord::default() };
+        let record = PgCopyInfo { complete: true, activated: Interval(3), ..PgCopyInfo::default() };
         let needed = Eversion::new(Interval(2), 9);
         let mut txn = Transaction::new(PgId::default());
         put_record(&record, &mut txn);

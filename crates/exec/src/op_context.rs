@@ -4,7 +4,7 @@
 //! that only writes has no overhead.
 
 use crate::context::ObjectContext;
-use crate::{Copied, Effect, Environment, Limits, Origin};
+use crate::{CopiedObject, ExecEnv, Limits, OpEffect, Origin};
 use bytes::{Bytes, BytesMut};
 use nacre_objectstore::{ReadStore, StoreError};
 use nacre_types::errno::Errno;
@@ -23,8 +23,8 @@ const OMAP_SCAN_ENTRIES: usize = 1025;
 const OMAP_SCAN_BYTES: usize = 4 << 20;
 
 /// See the module's documentation.
-pub(crate) struct Pending<'a> {
-    env: &'a Environment<'a>,
+pub(crate) struct OpContext<'a> {
+    env: &'a ExecEnv<'a>,
     oid: &'a ObjectId,
     now: ObjectContext,
     /// Whether the store's object is visible below the steps.
@@ -32,7 +32,7 @@ pub(crate) struct Pending<'a> {
     steps: Vec<TxnOp>,
     /// The object's info changed without a step.
     info_changed: bool,
-    effects: Vec<Effect>,
+    effects: Vec<OpEffect>,
     /// Whether a part of the object could not be read.
     damaged: Cell<bool>,
     /// The user version of the copy that replaced the object.
@@ -43,16 +43,16 @@ pub(crate) struct Pending<'a> {
     watchers_changed: bool,
 }
 
-impl<'a> Pending<'a> {
+impl<'a> OpContext<'a> {
     pub(crate) fn new(
-        env: &'a Environment<'a>,
+        env: &'a ExecEnv<'a>,
         oid: &'a ObjectId,
         context: &ObjectContext,
         ops: usize,
-    ) -> Pending<'a> {
+    ) -> OpContext<'a> {
         // The caller adds the log entry and the PG's info. Room for them saves a reallocation.
         let steps = Vec::with_capacity(ops + 4);
-        Pending {
+        OpContext {
             env,
             oid,
             now: context.clone(),
@@ -123,7 +123,7 @@ impl<'a> Pending<'a> {
     }
 
     /// The copy that was read for the request's copy-from op.
-    pub(crate) fn source_copy(&self) -> Option<Result<&'a Copied, Errno>> {
+    pub(crate) fn source_copy(&self) -> Option<Result<&'a CopiedObject, Errno>> {
         self.env.copied
     }
 
@@ -153,16 +153,16 @@ impl<'a> Pending<'a> {
     }
 
     /// Whether the change is invisible to users: only watches changed.
-    pub(crate) fn is_invisible(&self) -> bool {
+    pub(crate) fn changes_only_watches(&self) -> bool {
         self.steps.is_empty()
     }
 
     /// Takes the further actions for a successful request.
-    pub(crate) fn take_effects(&mut self) -> Vec<Effect> {
+    pub(crate) fn take_effects(&mut self) -> Vec<OpEffect> {
         std::mem::take(&mut self.effects)
     }
 
-    pub(crate) fn push_effect(&mut self, effect: Effect) {
+    pub(crate) fn push_effect(&mut self, effect: OpEffect) {
         self.effects.push(effect);
     }
 
@@ -184,7 +184,7 @@ impl<'a> Pending<'a> {
         self.for_tier
     }
 
-    /// See [`Environment::takes_watches`].
+    /// See [`ExecEnv::takes_watches`].
     pub(crate) fn takes_watches(&self) -> bool {
         self.env.takes_watches
     }
@@ -222,7 +222,7 @@ impl<'a> Pending<'a> {
 }
 
 /// Changes.
-impl Pending<'_> {
+impl OpContext<'_> {
     /// Creates the object if it does not exist (`maybe_create_new_object`).
     pub(crate) fn create(&mut self) {
         if !self.now.exists {
@@ -275,7 +275,7 @@ impl Pending<'_> {
         self.info_changed = false;
         self.copied_version = None;
         if !self.now.info.watchers.is_empty() {
-            self.effects.push(Effect::DisconnectAll);
+            self.effects.push(OpEffect::DisconnectAll);
         }
         // The user version continues from that of the removed object.
         let mut info = ObjectInfo { user_version: self.now.info.user_version, ..ObjectInfo::default() };
@@ -300,7 +300,7 @@ impl Pending<'_> {
     }
 
     /// Replaces the object by the base's, as of the map of `epoch`, including its watches.
-    pub(crate) fn promote(&mut self, copied: &Copied, attrs: Vec<(String, Bytes)>, epoch: Epoch) {
+    pub(crate) fn promote(&mut self, copied: &CopiedObject, attrs: Vec<(String, Bytes)>, epoch: Epoch) {
         self.replace(copied, attrs, copied.head.truncate);
         self.promoted_at = Some(epoch);
         self.now.info.mtime_ns = copied.head.mtime_ns;
@@ -308,7 +308,12 @@ impl Pending<'_> {
     }
 
     /// Replaces everything except the object's watches by a copy.
-    pub(crate) fn replace(&mut self, copied: &Copied, attrs: Vec<(String, Bytes)>, truncate: (u32, u64)) {
+    pub(crate) fn replace(
+        &mut self,
+        copied: &CopiedObject,
+        attrs: Vec<(String, Bytes)>,
+        truncate: (u32, u64),
+    ) {
         let had_omap = self.now.info.flags & object_flag::OMAP != 0;
         self.create();
         self.replace_touch();
@@ -347,7 +352,7 @@ impl Pending<'_> {
     }
 
     /// Replaces an invalid copy by a whiteout: the base had no object under the map of `epoch`.
-    pub(crate) fn promote_absence(&mut self, user_version: u64, epoch: Epoch) {
+    pub(crate) fn promote_whiteout(&mut self, user_version: u64, epoch: Epoch) {
         self.remove();
         self.copied_version = Some(user_version.max(self.now.info.user_version));
         self.promoted_at = Some(epoch);
@@ -421,7 +426,7 @@ impl Pending<'_> {
 }
 
 /// Reads.
-impl Pending<'_> {
+impl OpContext<'_> {
     /// Reads data at `offset`, less than `len` at the object's end; `len` 0 reads to the end.
     pub(crate) fn read(&self, offset: u64, len: u64) -> Result<Bytes, Errno> {
         let len = if len == 0 { self.now.size } else { len };
