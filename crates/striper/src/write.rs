@@ -53,7 +53,7 @@ impl Inner {
             match self.attempt(&writing.0, offset, &data).await? {
                 WriteAttempt::Done => return Ok(()),
                 WriteAttempt::Stale { meta, made } => {
-                    drop(self.undo_stale_write(&writing.0, meta, made).await?)
+                    self.undo_stale_write(&writing.0, meta, made).await?;
                 }
                 WriteAttempt::Lost => {}
             }
@@ -68,7 +68,7 @@ impl Inner {
             match self.attempt_append(&writing.0, &data).await? {
                 WriteAttempt::Done => return Ok(()),
                 WriteAttempt::Stale { meta, made } => {
-                    drop(self.undo_stale_write(&writing.0, meta, made).await?)
+                    self.undo_stale_write(&writing.0, meta, made).await?;
                 }
                 WriteAttempt::Lost => {}
             }

@@ -38,7 +38,7 @@ const OWN: Support = Support::Partial("Nacre's own");
 pub(super) const COMMANDS: &[(&str, Support)] = &[
     ("fsck", Support::Full),
     ("repair", Support::Full),
-    ("quick-fix", Support::Refused("use repair, which repairs all that can be repaired")),
+    ("quick-fix", Support::Refused("repair includes all repairs of quick-fix")),
     ("bluefs-export", NO_BLUEFS),
     ("bluefs-import", NO_BLUEFS),
     ("bluefs-bdev-sizes", Support::Refused("a store has one device, whose size show-label prints")),
