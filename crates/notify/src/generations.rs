@@ -63,7 +63,7 @@ pub(crate) async fn reconcile(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
         match changed {
             Ok(()) => {}
             Err(Error::Changed(_) | Error::Contended(_)) => {
-                drop(core.sleep_unless_stopped(RETRY_DELAY).await)
+                core.sleep_unless_stopped(RETRY_DELAY).await;
             }
             Err(error) => return Err(error),
         }
