@@ -44,6 +44,9 @@ pub struct StatsState {
     starting: BTreeMap<OsdId, (u64, Vec<(String, String)>)>,
     /// The OSD that sent a PG's report.
     reporters: BTreeMap<PgId, OsdId>,
+    /// Each OSD's last counters of each PG that it was the primary of. An OSD keeps counting where it left off when it becomes
+    /// primary again.
+    counters: BTreeMap<(PgId, OsdId), IoCounters>,
     /// PGs of caches that write through and have since reported that nothing was dirty, with the epoch of that report:
     /// everything that they acknowledged is in the base.
     pub(super) written_through: BTreeMap<PgId, Epoch>,
@@ -118,7 +121,7 @@ impl StatsState {
         {
             return;
         }
-        let before = old.map(|o| o.io).unwrap_or_default();
+        let before = self.counters.insert((stats.pg, osd), stats.io).unwrap_or_default();
         let total = self.totals.entry(stats.pg.pool).or_default();
         // The counters of a new process start at 0, so their whole value is new.
         let grown = |now: u64, before: u64| if now >= before { now - before } else { now };
@@ -137,6 +140,7 @@ impl StatsState {
         let exists = |pg: &PgId| map.pools.get(&pg.pool).is_some_and(|pool| pg.seed < pool.pg_num);
         self.pgs.retain(|pg, _| exists(pg));
         self.reporters.retain(|pg, _| exists(pg));
+        self.counters.retain(|(pg, osd), _| exists(pg) && map.osds.contains_key(osd));
         self.written_through.retain(|pg, _| exists(pg));
         self.totals.retain(|pool, _| map.pools.contains_key(pool));
         self.osds.retain(|osd, _| map.osds.contains_key(osd));
@@ -180,5 +184,22 @@ impl MapState {
         self.stats.version += 1;
         self.stats.stamp_ns = now.wall_ns;
         self.update_fullness(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn io_is_counted_once_when_the_primary_changes_and_returns() {
+        let pg = PgId { pool: PoolId(1), seed: 0 };
+        let report =
+            |writes| PgStats { pg, io: IoCounters { writes, ..Default::default() }, ..Default::default() };
+        let mut stats = StatsState::default();
+        for (osd, writes, total) in [(0, 100, 100), (1, 10, 110), (0, 105, 115), (1, 30, 135), (1, 5, 140)] {
+            stats.take(OsdId(osd), report(writes));
+            assert_eq!(stats.total(pg.pool).writes, total, "osd.{osd} reports {writes}");
+        }
     }
 }
