@@ -19,7 +19,7 @@ pub struct ObjectContext {
 }
 
 impl ObjectContext {
-    /// Whether the object exists for users, for whom a whiteout of a cache tier is absent.
+    /// Whether the object exists for users. A whiteout of a cache tier counts as absent.
     pub fn exists_for_users(&self) -> bool {
         self.exists && self.info.flags & object_flag::WHITEOUT == 0
     }

@@ -35,11 +35,6 @@ pub fn freeze(tag: &str) -> Write {
     set_state(&state::closed(tag), &state::frozen(tag))
 }
 
-/// Thaws the shard again, if the attempt ends without moving the records.
-pub fn unfreeze(tag: &str) -> Write {
-    set_state(&state::frozen(tag), &state::closed(tag))
-}
-
 /// Opens a new shard that has all its records and that the attempt `tag` keeps closed.
 pub fn open(tag: &str, open: &'static str) -> Write {
     set_state(&state::closed(tag), open)

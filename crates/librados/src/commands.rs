@@ -35,7 +35,7 @@ impl Results {
     }
 
     fn store(self, output: &[u8], status: &str) -> ApiResult<()> {
-        // Output that the caller does not want is not allocated, because nobody would free it.
+        // Output that the caller does not want is not allocated, because it would never be freed.
         if let Ok(place) = self.output.required() {
             place.set(MallocBuf::data(output)?);
         }

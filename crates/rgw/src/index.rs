@@ -121,7 +121,7 @@ pub(crate) async fn add_upload(
     };
     match execute::write(&gateway.pools.index, &shard, write).await {
         Err(error) if error.is_canceled() || error.is_not_found() => {
-            Err(freeze::frozen_shard_error(gateway, bucket, &shard).await)
+            Err(freeze::closed_shard_error(gateway, bucket, &shard).await)
         }
         done => done.map(drop),
     }

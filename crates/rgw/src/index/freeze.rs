@@ -1,5 +1,6 @@
-//! Closes an index: no change may be prepared in it while its bucket is removed or versioning is enabled, or while the index
-//! is moved or converted.
+//! Freezes an index while its bucket is removed or versioning is enabled, or while the index is moved or converted. An attempt
+//! first closes the shards: no change may be prepared in them. Where records are copied it then freezes them: pending changes
+//! are not finished in them either (docs/format/index.md, "State of a shard").
 //!
 //! The bucket's record names the attempt that closes the index, and the state of each closed shard names the attempt that
 //! closed it. An attempt is valid while the record names it. The purpose of the closing is one change of the record, which
@@ -99,7 +100,7 @@ pub(crate) async fn create(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
 }
 
 /// Creates an empty index that the attempt of that tag keeps closed.
-pub(super) async fn create_frozen(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
+pub(super) async fn create_closed(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
     create_as(pool, bucket, &closed(tag)).await
 }
 
@@ -135,7 +136,7 @@ pub(crate) async fn begin_freeze(
     let bucket = bucket.await?.ok_or_else(|| Error::NoSuchBucket(seen.name.clone()))?;
     let closing = (0..bucket.shards.max(1)).map(|shard| {
         let bucket = &bucket;
-        async move { freeze_shard(gateway, bucket, &shard_name(bucket, shard), (why, tag)).await }
+        async move { close_shard(gateway, bucket, &shard_name(bucket, shard), (why, tag)).await }
     });
     let closed: Result<()> = futures::future::join_all(closing).await.into_iter().collect();
     if let Err(error) = closed {
@@ -146,7 +147,7 @@ pub(crate) async fn begin_freeze(
 }
 
 /// Closes a shard that is open or was closed by an invalid attempt.
-async fn freeze_shard(
+async fn close_shard(
     gateway: &Gateway,
     bucket: &Bucket,
     shard: &str,
@@ -346,7 +347,7 @@ pub(crate) async fn check_shard_state(
 }
 
 /// Returns the error for a shard that refuses prepares. If no valid attempt closed the shard, opens it for the next prepare.
-pub(super) async fn frozen_shard_error(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Error {
+pub(super) async fn closed_shard_error(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Error {
     gateway.invalidate_bucket(&bucket.name);
     if let Err(error) = thaw_abandoned(gateway, bucket, shard).await {
         tracing::debug!(%error, shard, "rgw: can't see why an index is closed");

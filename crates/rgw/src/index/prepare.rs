@@ -213,17 +213,17 @@ async fn prepare_batch(
         let version = match written {
             Ok(version) => version,
             Err(error) if error.is_not_found() => {
-                return Err(freeze::frozen_shard_error(gateway, bucket, shard).await);
+                return Err(freeze::closed_shard_error(gateway, bucket, shard).await);
             }
             Err(error) if error.is_canceled() => {
                 attempts += 1;
                 let refusal = match execute::read(pool, shard, &batch.refusal_read()).await? {
                     Some(reply) => batch.refusal(&reply)?,
-                    None => return Err(freeze::frozen_shard_error(gateway, bucket, shard).await),
+                    None => return Err(freeze::closed_shard_error(gateway, bucket, shard).await),
                 };
                 batch = match refusal {
                     PrepareRefusal::State(_) => {
-                        return Err(freeze::frozen_shard_error(gateway, bucket, shard).await);
+                        return Err(freeze::closed_shard_error(gateway, bucket, shard).await);
                     }
                     PrepareRefusal::Slots(batch) if attempts < SLOT_ATTEMPTS => batch,
                     PrepareRefusal::Slots(batch) => without_slots(bucket, &batch),

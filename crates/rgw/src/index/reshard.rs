@@ -212,7 +212,7 @@ impl Gateway {
         );
         let tag = self.new_tag();
         let moving = async {
-            super::freeze::create_frozen(&self.pools.index, &new, &tag).await?;
+            super::freeze::create_closed(&self.pools.index, &new, &tag).await?;
             self.copy(&old, &new, (&*tag, &BULK[..])).await?;
             super::begin_freeze(self, &old, FreezeReason::Reshard, &tag).await?;
             self.switch(&old, &new, &tag).await

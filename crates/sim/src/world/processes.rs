@@ -70,7 +70,7 @@ pub(super) struct Processes {
     /// When the next step is scheduled.
     wake: Option<Nanos>,
     random: Random,
-    /// Whether the last checks have begun.
+    /// Whether the last checks have started.
     looks: bool,
     /// Whether requests are being sent.
     sending: bool,

@@ -76,7 +76,7 @@ impl fmt::Display for FsckFinding {
             FsckFinding::NoChecksums(oid, blob) => {
                 write!(f, "{oid}: blob {blob} has no checksums that can be read")
             }
-            FsckFinding::StrayChecksums(blob) => write!(f, "checksums of blob {blob}, which nothing holds"),
+            FsckFinding::StrayChecksums(blob) => write!(f, "unreferenced checksums of blob {blob}"),
             FsckFinding::BadData(oid, block) => write!(f, "{oid}: block {block} is not what was written"),
             FsckFinding::Unreadable(oid, block) => write!(f, "{oid}: block {block} can't be read"),
             FsckFinding::StrayOmap(omap) => write!(f, "omap {omap} belongs to no object"),

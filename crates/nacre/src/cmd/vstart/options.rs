@@ -33,7 +33,7 @@ const fn refused(names: &'static [&'static str], why: &'static str) -> Flag {
 
 const STORES: &str = "OSDs support only BlueStore, FileStore and MemStore";
 const NO_FILE_SYSTEM: &str = "there is no CephFS";
-const NO_TIERS: &str = "there are no cache tiers";
+const TIERS: &str = "set up cache tiers with `ceph osd tier add`";
 const ONE_PROTOCOL: &str = "there is one messenger protocol";
 const NOTHING: &str = "Nacre has no equivalent";
 
@@ -81,8 +81,8 @@ pub(super) const FLAGS: &[Flag] = &[
     refused(&["-s", "--standby_mds"], NO_FILE_SYSTEM),
     refused(&["--smallmds"], NO_FILE_SYSTEM),
     refused(&["--multimds"], NO_FILE_SYSTEM),
-    refused(&["--hitset"], NO_TIERS),
-    refused(&["--cache"], NO_TIERS),
+    refused(&["--hitset"], TIERS),
+    refused(&["--cache"], TIERS),
     refused(&["-K", "--kstore"], STORES),
     refused(&["--cyanstore"], STORES),
     refused(&["--seastore"], STORES),
