@@ -28,6 +28,7 @@ FIRST_SEED ?= 1
 # Tests of programs run against the release build, these against the test build too, for its assertions: processes that are killed.
 DEBUG_TESTS := package(nacre) & kind(test) & test(/^(failures|stores)::/)
 ARGS ?=
+FUZZ_SECONDS ?= 30
 
 # Names of Ceph's programs that the binary answers to.
 CEPH_NAMES := ceph rados crushtool osdmaptool ceph-kvstore-tool ceph-bluestore-tool radosgw-admin rest-bench vstart.sh
@@ -39,7 +40,7 @@ DEB_PACKAGES := binutils dpkg-dev
 LONG_TEST_PACKAGES := $(DEB_PACKAGES) debootstrap iproute2
 BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr radosgw
 
-.PHONY: help run build check test test-long test-dependencies sim lint docs bench install install-files deb tarball libraries setup-build setup-test setup-bench clean
+.PHONY: help run build check test test-long test-dependencies sim fuzz lint docs bench install install-files deb tarball libraries setup-build setup-test setup-bench clean
 
 help: ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -72,6 +73,7 @@ test-long: test ## The tests with larger counts, and what takes longer
 	$(NEXTEST) --workspace --profile long --run-ignored all
 	$(MAKE) --no-print-directory sim SEEDS=20000
 	$(MAKE) --no-print-directory sim SEEDS=2000 ARGS=--long
+	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 
 # The tests' dependencies are compiled as the product's are: what is compiled for it is copied, and Cargo compiles the rest.
 test-dependencies:
@@ -83,6 +85,10 @@ sim: libraries test-dependencies ## Simulate whole clusters: SEEDS=N, or SEED=S 
 	@# With a test among the targets Cargo takes the features that tests bring in: after `make test` nothing is compiled.
 	$(LINTED) cargo build $(TEST_BUILD) --workspace --bins --test oracle
 	$(TESTS)/release/nacre-sim $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS) --first-seed $(FIRST_SEED)) $(ARGS)
+
+fuzz: libraries setup-test ## Fuzz decoders by libFuzzer, guided by coverage: FUZZ_SECONDS=N for each; CRATES="types index" for some
+	@echo "== fuzzing"
+	scripts/fuzz -s $(FUZZ_SECONDS) $(CRATES)
 
 lint: libraries ## Formatting and clippy
 	cargo fmt --all --check

@@ -3,7 +3,7 @@
 //! A [`Target`] names a decoder. [`Target::run`] damages valid inputs as hostile or broken senders do and requires three
 //! things of the decoder: it never panics; it never allocates more than a bound in proportion to its input; and whatever
 //! it accepts is encoded and decoded again unchanged. The rounds are derived from the target's name, so they are the same
-//! everywhere; `--profile long` runs more of them.
+//! everywhere; `--profile long` runs more of them. `make fuzz` lets libFuzzer search further, guided by coverage.
 //!
 //! Inputs come from the encoders (seeds) and from the crate's folder `corpus/NAME`: examples of every format that was ever
 //! written, and inputs that once broke a decoder. `NACRE_CORPUS=update cargo nextest run -E 'test(fuzz)'` adds the current
@@ -13,6 +13,8 @@
 //! A test binary that runs targets must have [`CountingAllocator`] as its global allocator.
 
 mod alloc;
+#[cfg(fuzzing)]
+mod coverage;
 mod mutate;
 
 pub use alloc::CountingAllocator;
@@ -83,6 +85,12 @@ impl<'a> Target<'a> {
                 inputs.push(input);
             }
         }
+        #[cfg(fuzzing)]
+        coverage::run(self, &inputs, &|input| {
+            let mut input = input.to_vec();
+            (self.repair)(&mut input);
+            self.check(&decode, &input);
+        });
     }
 
     /// Decodes one input and the encoding of the result.

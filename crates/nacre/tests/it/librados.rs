@@ -148,6 +148,11 @@ fn c_programs_run_unchanged() {
     }
 }
 
+/// What valgrind is not to report. The compiler may compare the content of an `Option` before it checks whether there is one,
+/// and use the result only if there is: a jump that depends on uninitialised memory and changes nothing. Jumps of the programs
+/// themselves count, so that what the library returns to them is initialised.
+const SUPPRESSIONS: &str = "{\n  comparison before the check\n  Memcheck:Cond\n  obj:*/librados*.so*\n}\n";
+
 /// Memory that remains allocated at the end because it lives as long as the process: the log and tables of handles.
 const LEFT_BYTES: u64 = 128 << 10;
 
@@ -157,12 +162,16 @@ fn c_programs_leak_nothing_and_touch_no_foreign_memory() {
     for (pool, program) in programs {
         let log = cluster.folder().join("valgrind.log");
         let log_file = format!("--log-file={}", log.display());
+        let suppressions = cluster.folder().join("valgrind.supp");
+        fs::write(&suppressions, SUPPRESSIONS).unwrap();
+        let suppressions = format!("--suppressions={}", suppressions.display());
         // Only unreachable memory counts: tables of handles point into the middle of their objects.
         let checks = [
             "--leak-check=full",
             "--errors-for-leak-kinds=definite,indirect",
             "--error-exitcode=99",
             &log_file,
+            &suppressions,
         ];
         let out = run(&cluster, "valgrind", &[&checks[..], &[&program, pool]].concat());
         let report = fs::read_to_string(&log).unwrap();
