@@ -40,7 +40,7 @@ DEB_PACKAGES := binutils dpkg-dev
 LONG_TEST_PACKAGES := $(DEB_PACKAGES) debootstrap iproute2
 BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr radosgw
 
-.PHONY: help run build check test test-long test-dependencies sim fuzz lint docs bench install install-files deb tarball libraries setup-build setup-test setup-bench clean
+.PHONY: help run build check test test-long test-dependencies sim fuzz shuttle lint docs bench install install-files deb tarball libraries setup-build setup-test setup-bench clean
 
 help: ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -74,6 +74,7 @@ test-long: test ## The tests with larger counts, and what takes longer
 	$(MAKE) --no-print-directory sim SEEDS=20000
 	$(MAKE) --no-print-directory sim SEEDS=2000 ARGS=--long
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
+	$(MAKE) --no-print-directory shuttle
 
 # The tests' dependencies are compiled as the product's are: what is compiled for it is copied, and Cargo compiles the rest.
 test-dependencies:
@@ -89,6 +90,10 @@ sim: libraries test-dependencies ## Simulate whole clusters: SEEDS=N, or SEED=S 
 fuzz: libraries setup-test ## Fuzz decoders by libFuzzer, guided by coverage: FUZZ_SECONDS=N for each; CRATES="types index" for some
 	@echo "== fuzzing"
 	scripts/fuzz -s $(FUZZ_SECONDS) $(CRATES)
+
+shuttle: libraries setup-test ## Run code that threads share under thousands of schedules
+	@echo "== exploring interleavings"
+	scripts/shuttle
 
 lint: libraries ## Formatting and clippy
 	cargo fmt --all --check

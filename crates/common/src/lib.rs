@@ -15,6 +15,7 @@ mod fuzz;
 pub mod lock;
 pub mod metrics;
 pub mod options;
+pub mod sync;
 pub mod throttle;
 
 pub use config::Config;

@@ -29,13 +29,13 @@ pub(crate) fn start(
     let (op, places) = op.into_parts()?;
     completion.begin()?;
     if empty {
-        completion.finish(&io.client, || (0, 0));
+        completion.finish(&io.client.finisher, || (0, 0));
         return Ok(0);
     }
     let write = access.may_write().then(|| io.writes.begin());
     let owner = io.clone();
     let done = Box::new(move |outcome: nacre_client::Result<OpReply>| {
-        completion.finish(&owner.client, || match outcome {
+        completion.finish(&owner.client.finisher, || match outcome {
             Ok(mut reply) => {
                 let version = reply.version;
                 let code = run_entry_point("completion", || {
@@ -182,7 +182,7 @@ exports! {
         io.writes.call_when_flushed(Box::new(move || {
             let client = owner.client.clone();
             owner.client.finisher.queue(Box::new(move || {
-                completion.finish(&client, || (0, 0));
+                completion.finish(&client.finisher, || (0, 0));
             }));
         }));
         Ok(0)
@@ -190,7 +190,7 @@ exports! {
 
     /// Ends a completion early with ECANCELED. Its operation may or may not take effect. ENOENT if it has ended.
     fn rados_aio_cancel(io: Handle, completion: Handle) -> c_int {
-        COMPLETIONS.get(completion)?.cancel(&IOCTXS.get(io)?.client)?;
+        COMPLETIONS.get(completion)?.cancel(&IOCTXS.get(io)?.client.finisher)?;
         Ok(0)
     }
 }

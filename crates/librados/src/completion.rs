@@ -5,11 +5,11 @@
 //! cluster's [`crate::finisher`] without any lock. A released completion exists until its operation has ended.
 
 use crate::abi::{Callback, CallbackArg, Handle, OutPtr};
-use crate::client::Client;
+use crate::finisher::Finisher;
 use crate::guard::{ApiResult, exports};
 use crate::handles::HandleTable;
+use nacre_common::sync::{Condvar, Mutex};
 use nacre_types::errno::Errno;
-use parking_lot::{Condvar, Mutex};
 use std::ffi::c_int;
 use std::sync::Arc;
 
@@ -61,7 +61,11 @@ impl Completion {
 
     /// Ends the operation. `store` stores its results in the caller's memory and returns its code and the object's version. It
     /// is not called if the operation was cancelled. Returns whether it was called.
-    pub(crate) fn finish(self: &Arc<Self>, client: &Client, store: impl FnOnce() -> (c_int, u64)) -> bool {
+    pub(crate) fn finish(
+        self: &Arc<Self>,
+        finisher: &Finisher,
+        store: impl FnOnce() -> (c_int, u64),
+    ) -> bool {
         let (callbacks, arg, over) = {
             let mut state = self.state.lock();
             if state.result.is_some() {
@@ -83,7 +87,7 @@ impl Completion {
             return true;
         }
         let completion = self.clone();
-        client.finisher.queue(Box::new(move || {
+        finisher.queue(Box::new(move || {
             for callback in callbacks.into_iter().flatten() {
                 callback(completion.handle, arg);
             }
@@ -118,9 +122,9 @@ impl Completion {
     }
 
     /// Ends the operation early, with ECANCELED. ENOENT if nothing is in flight.
-    pub(crate) fn cancel(self: &Arc<Self>, client: &Client) -> ApiResult<()> {
+    pub(crate) fn cancel(self: &Arc<Self>, finisher: &Finisher) -> ApiResult<()> {
         let begun = self.state.lock().begun;
-        if begun && self.finish(client, || (Errno::ECANCELED.negated(), 0)) {
+        if begun && self.finish(finisher, || (Errno::ECANCELED.negated(), 0)) {
             Ok(())
         } else {
             Err(Errno::ENOENT.into())
@@ -225,5 +229,54 @@ exports! {
     fn rados_aio_release(c: Handle) {
         get(c)?.release();
         Ok(())
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use super::*;
+    use nacre_common::sync::thread;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Shuttle runs one schedule after the other.
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+    extern "C" fn count(_: Handle, _: CallbackArg) {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An operation ends while it is cancelled, and the caller waits for the callback and releases the completion.
+    #[test]
+    fn an_operation_ends_once_and_its_handle_with_it() {
+        shuttle::check_random(
+            || {
+                CALLS.store(0, Ordering::Relaxed);
+                let finisher = Arc::new(Finisher::default());
+                let handle = Completion::create(CallbackArg::NULL, [Some(count), None]);
+                get(handle).unwrap().begin().unwrap();
+                let (ended, cancelled) = (finisher.clone(), finisher.clone());
+                let threads = [
+                    thread::spawn(move || {
+                        get(handle).is_ok_and(|completion| completion.finish(&ended, || (0, 7)))
+                    }),
+                    thread::spawn(move || {
+                        get(handle).is_ok_and(|completion| completion.cancel(&cancelled).is_ok())
+                    }),
+                    thread::spawn(move || {
+                        let completion = get(handle).unwrap();
+                        completion.wait(|state| state.called);
+                        assert_eq!(CALLS.load(Ordering::Relaxed), 1);
+                        completion.release();
+                        false
+                    }),
+                ];
+                let ends = threads.into_iter().map(|thread| thread.join().unwrap());
+                assert_eq!(ends.filter(|ended| *ended).count(), 1);
+                finisher.stop();
+                assert_eq!(CALLS.load(Ordering::Relaxed), 1);
+                assert!(get(handle).is_err(), "the handle exists after its operation and its release");
+            },
+            20_000,
+        );
     }
 }

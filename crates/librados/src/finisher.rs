@@ -1,10 +1,9 @@
 //! The thread that runs callers' callbacks, so that a callback may wait for other operations.
 
 use crate::guard::{ApiResult, run_entry_point};
+use nacre_common::sync::thread::{self, JoinHandle};
+use nacre_common::sync::{Mutex, mpsc};
 use nacre_types::errno::Errno;
-use parking_lot::Mutex;
-use std::sync::mpsc;
-use std::thread::JoinHandle;
 
 /// `EDEADLK`: the calling thread would wait for itself.
 const EDEADLK: Errno = Errno(35);
@@ -44,7 +43,7 @@ impl Finisher {
     }
 
     fn is_own_thread(&self) -> bool {
-        let own = std::thread::current().id();
+        let own = thread::current().id();
         self.running.lock().thread.as_ref().is_some_and(|thread| thread.thread().id() == own)
     }
 
@@ -75,7 +74,7 @@ impl Finisher {
             running.thread.take()
         };
         if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != thread::current().id()
             && thread.join().is_err()
         {
             tracing::error!("the thread of callbacks panicked");
@@ -94,7 +93,7 @@ impl Running {
             });
         };
         let run = move || queue.into_iter().for_each(run_one);
-        match std::thread::Builder::new().name("librados-cb".into()).spawn(run) {
+        match thread::Builder::new().name("librados-cb".into()).spawn(run) {
             Ok(thread) => (self.jobs, self.thread) = (Some(jobs), Some(thread)),
             Err(error) => tracing::error!(%error, "no thread for callbacks can be started"),
         }
@@ -138,5 +137,39 @@ mod tests {
         }));
         finisher.flush().unwrap();
         assert_eq!(*seen.lock(), 1);
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn each_callback_runs_once_whenever_the_finisher_stops() {
+        shuttle::check_random(
+            || {
+                let (finisher, runs) = (Arc::new(Finisher::default()), Arc::new(AtomicUsize::new(0)));
+                let poster = |(finisher, runs): (Arc<Finisher>, Arc<AtomicUsize>)| {
+                    move || {
+                        for _ in 0..2 {
+                            let runs = runs.clone();
+                            finisher.queue(Box::new(move || _ = runs.fetch_add(1, Ordering::Relaxed)));
+                        }
+                        finisher.flush().unwrap();
+                    }
+                };
+                let stopped = finisher.clone();
+                let threads = [
+                    thread::spawn(poster((finisher.clone(), runs.clone()))),
+                    thread::spawn(poster((finisher.clone(), runs.clone()))),
+                    thread::spawn(move || stopped.stop()),
+                ];
+                threads.into_iter().for_each(|thread| thread.join().unwrap());
+                assert_eq!(runs.load(Ordering::Relaxed), 4);
+            },
+            20_000,
+        );
     }
 }

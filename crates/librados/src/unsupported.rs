@@ -55,7 +55,7 @@ mod without_result {
     fn complete(io: Handle, completion: Handle, what: &'static str) -> ApiResult<()> {
         let (io, completion) = (IOCTXS.get(io)?, COMPLETIONS.get(completion)?);
         completion.begin()?;
-        completion.finish(&io.client, || (not_supported(what).code(), 0));
+        completion.finish(&io.client.finisher, || (not_supported(what).code(), 0));
         Ok(())
     }
 

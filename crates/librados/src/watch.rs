@@ -166,7 +166,7 @@ fn aio_watch(
 fn end_watching(watching: &mut Watching, client: &Client, completion: &Arc<Completion>, handle: OutPtr<u64>) {
     let (Some(number), Some(_)) = (watching.number, &watching.outcome) else { return };
     let outcome = watching.outcome.take();
-    completion.finish(client, || {
+    completion.finish(&client.finisher, || {
         handle.set(number);
         (code(outcome.unwrap_or(Ok(()))), 0)
     });
@@ -284,7 +284,7 @@ exports! {
         completion.begin()?;
         let owner = io.clone();
         place(&io).aio_unwatch(cookie, Box::new(move |outcome| {
-            completion.finish(&owner.client, || (code(outcome), 0));
+            completion.finish(&owner.client.finisher, || (code(outcome), 0));
         }));
         Ok(0)
     }
@@ -331,7 +331,7 @@ exports! {
         reply_buffer_len.set(0);
         let owner = io.clone();
         place(&io).aio_notify(oid, payload, whole_seconds(timeout_ms), move |outcome| {
-            completion.finish(&owner.client, || {
+            completion.finish(&owner.client.finisher, || {
                 (told(outcome, reply_buffer, reply_buffer_len).unwrap_or_else(ApiError::code), 0)
             });
         });
@@ -412,7 +412,7 @@ exports! {
             let heard = cluster.watch_flush().wait();
             let last = owner.clone();
             owner.finisher.queue(Box::new(move || {
-                completion.finish(&last, || (code(heard), 0));
+                completion.finish(&last.finisher, || (code(heard), 0));
             }));
         }));
         Ok(0)

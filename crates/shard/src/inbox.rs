@@ -6,6 +6,8 @@
 use crate::copy::FetchedSource;
 use crate::session::IncomingRequest;
 use crate::tracker::TrackerLimits;
+use nacre_common::sync::atomic::{AtomicBool, Ordering};
+use nacre_common::sync::{Mutex, Notify, thread_local};
 use nacre_common::throttle::Permit;
 use nacre_objectstore::{CommitSink, StoreError};
 use nacre_pg::PgEnvelope;
@@ -14,12 +16,10 @@ use nacre_types::id_map::IdMap;
 use nacre_types::ids::{OsdId, PgId};
 use nacre_types::msg::{OsdReply, PgCasReply};
 use nacre_types::osdmap::OsdMap;
-use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tokio::sync::Notify;
+use std::sync::atomic::AtomicU64;
 
 /// The up set of every PG.
 pub type UpMap = Arc<IdMap<PgId, Vec<OsdId>>>;
@@ -102,7 +102,7 @@ struct Contents {
 
 thread_local! {
     /// The inbox whose shard is running on this thread.
-    static CURRENT_INBOX: Cell<u64> = const { Cell::new(0) };
+    static CURRENT_INBOX: Cell<u64> = Cell::new(0);
 }
 
 /// See the module's documentation.
@@ -119,7 +119,7 @@ pub struct TurnGuard(u64);
 
 impl Drop for TurnGuard {
     fn drop(&mut self) {
-        CURRENT_INBOX.set(self.0);
+        CURRENT_INBOX.with(|current| current.set(self.0));
     }
 }
 
@@ -138,7 +138,7 @@ impl Inbox {
 
     /// Marks the inbox's shard as running on this thread.
     pub fn enter_turn(&self) -> TurnGuard {
-        TurnGuard(CURRENT_INBOX.replace(self.id))
+        TurnGuard(CURRENT_INBOX.with(|current| current.replace(self.id)))
     }
 
     /// Adds a message; the first one wakes the shard.
@@ -178,7 +178,7 @@ impl Inbox {
     }
 
     fn wake(&self, first: bool) {
-        if first && CURRENT_INBOX.get() != self.id {
+        if first && CURRENT_INBOX.with(Cell::get) != self.id {
             self.notify.notify_one();
         }
     }
@@ -199,5 +199,51 @@ impl CommitSink for Inbox {
         if !self.failed.swap(true, Ordering::Relaxed) {
             (self.on_failure)(error);
         }
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod interleavings {
+    use super::*;
+    use nacre_common::sync::thread;
+
+    /// The shard takes one message at a time and posts one itself, as a store that commits at once does. A wake that is lost
+    /// ends as a deadlock.
+    #[test]
+    fn a_shard_that_waits_is_woken_by_the_first_message_and_the_first_completion() {
+        shuttle::check_random(
+            || {
+                let inbox = Arc::new(Inbox::new(|_| {}));
+                let (poster, store) = (inbox.clone(), inbox.clone());
+                let threads = [
+                    thread::spawn(move || (0..3).for_each(|_| poster.post(ShardMessage::Leases))),
+                    thread::spawn(move || {
+                        [vec![1], vec![2, 3]].iter().for_each(|tokens| store.committed(tokens))
+                    }),
+                ];
+                shuttle::future::block_on(async {
+                    let (mut messages, mut committed) = (Vec::new(), Vec::new());
+                    let (mut seen, mut done) = (0, Vec::new());
+                    while seen < 4 || done.len() < 3 {
+                        let turn = inbox.enter_turn();
+                        while inbox.take(1, &mut messages, &mut committed) {
+                            if seen == 0 && !messages.is_empty() {
+                                inbox.post(ShardMessage::Leases);
+                            }
+                            seen += messages.drain(..).count();
+                            done.append(&mut committed);
+                        }
+                        drop(turn);
+                        if seen < 4 || done.len() < 3 {
+                            inbox.wait().await;
+                        }
+                    }
+                    assert_eq!((seen, done), (4, vec![1, 2, 3]));
+                });
+                threads.into_iter().for_each(|thread| thread.join().unwrap());
+                assert!(inbox.is_empty());
+            },
+            20_000,
+        );
     }
 }

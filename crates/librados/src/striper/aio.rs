@@ -23,7 +23,7 @@ fn start<T: Send + 'static>(
     completion.begin()?;
     let write = (access == AccessKind::Write).then(|| striped.writes.begin());
     striper.when_done(begin(&striper), move |outcome| {
-        completion.finish(&striped.io.client, || {
+        completion.finish(&striped.io.client.finisher, || {
             let stored = |value| run_entry_point("completion", || store(value));
             (outcome.map_or_else(|error| ApiError(error.errno()).code(), stored), 0)
         });
