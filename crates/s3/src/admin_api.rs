@@ -6,8 +6,7 @@
 mod buckets;
 mod users;
 
-use crate::server::RequestInfo;
-use crate::server::VirtualHostBucket;
+use crate::request::{RequestInfo, VirtualHostBucket};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use nacre_rgw::caps::{self, Perm};
 use nacre_rgw::error::{Error, log_fault};

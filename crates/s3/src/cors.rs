@@ -1,5 +1,6 @@
 //! Cross-origin requests of browsers: answers preflights, and adds the headers that a bucket's rules specify to responses.
 
+use crate::response::plain_response;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode};
 use nacre_rgw::bucket::Bucket;
@@ -121,7 +122,7 @@ fn refused(status: StatusCode, code: &str, message: &str) -> Response<Body> {
     let text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
     );
-    crate::server::plain_response(status, "application/xml", text)
+    plain_response(status, "application/xml", text)
 }
 
 /// Adds the CORS headers to the response to a browser's request.

@@ -1,21 +1,16 @@
-//! Forms posted to `/`: the query protocols of IAM and STS ([`crate::iam`]) and of SNS ([`crate::topics`]). This
-//! module checks the signature of a form and passes the form to the API that its `Action` belongs to.
+//! Forms posted to `/`, as the query protocols of IAM, STS and SNS have them ([`crate::query_api`]): their signatures and
+//! their errors.
 //!
 //! A form's parameters are all in its body, whose digest every signature covers.
 
-use crate::evaluation::evaluate;
-use crate::iam;
-use crate::ops::{ConditionContext, RequestOrigin};
-use crate::server::RequestInfo;
+use crate::caller::Caller;
+use crate::conditions::ConditionContext;
+use crate::request::{RequestInfo, RequestOrigin};
 use crate::signature::{self, SigV4Error};
-use crate::topics;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request};
-use nacre_rgw::caps::{self, Perm};
+use http::{HeaderMap, Method, StatusCode, header, request};
 use nacre_rgw::error::{Error, log_fault};
 use nacre_rgw::gateway::Gateway;
-use nacre_rgw::policy::{Decision, Policy, PolicyPrincipal, PolicyRequest};
-use nacre_rgw::session::CallerIdentity;
 use s3s::Body;
 use std::sync::Arc;
 use time::OffsetDateTime;
@@ -99,75 +94,6 @@ impl From<SigV4Error> for FormError {
     }
 }
 
-/// The sender of a form.
-#[derive(Clone, Debug)]
-pub(crate) struct Caller {
-    pub(crate) assumed: CallerIdentity,
-    /// Whether the form is signed with temporary credentials.
-    pub(crate) temporary: bool,
-    /// The values that conditions of policies may ask for.
-    pub(crate) context: ConditionContext,
-}
-
-impl Caller {
-    pub(crate) fn who(&self) -> PolicyPrincipal<'_> {
-        let role = self.assumed.role.as_ref().map(|(role, session)| (role.name.as_str(), session.as_str()));
-        PolicyPrincipal { user: Some(&self.assumed.user.id), role }
-    }
-
-    /// Returns the decision of the caller's own policies.
-    pub(crate) fn own_decision(&self, action: &str, resource: &str) -> Decision {
-        self.decision(None, action, resource)
-    }
-
-    /// Returns the decision of the caller's own policies and that of the resource. The policy of a session limits both.
-    pub(crate) fn decision(&self, of_resource: Option<&Policy>, action: &str, resource: &str) -> Decision {
-        let own = match &self.assumed.role {
-            Some((role, _)) => &role.permissions,
-            None => &self.assumed.user.identity,
-        };
-        let policies = own.iter().map(|policy| &**policy).chain(of_resource);
-        let decision = self.decide(policies, action, resource);
-        match &self.assumed.policy {
-            None => decision,
-            Some(session) => decision.and(self.decide([&**session].into_iter(), action, resource)),
-        }
-    }
-
-    pub(crate) fn decide<'p>(
-        &self,
-        policies: impl Iterator<Item = &'p Policy>,
-        action: &str,
-        resource: &str,
-    ) -> Decision {
-        let context = |key: &str| self.context.get(key);
-        let asked = PolicyRequest { who: self.who(), action, resource, context: &context };
-        policies.fold(Decision::Pass, |decision, policy| decision.or(evaluate(policy, &asked)))
-    }
-
-    /// Whether the caller is an administrator. No policy restricts administrators. Roles, and sessions with a policy, are not
-    /// administrators.
-    pub(crate) fn is_administrator(&self) -> bool {
-        let user = &self.assumed.user;
-        self.is_plain_user() && (user.admin || user.system)
-    }
-
-    /// Whether the caller has a capability. Roles, and sessions with a policy, do not have the user's capabilities.
-    pub(crate) fn is_capable(&self, kind: &str, perm: Perm) -> bool {
-        self.is_administrator() || (self.is_plain_user() && caps::allow(&self.assumed.user.caps, kind, perm))
-    }
-
-    /// Whether the caller is that user, in no role and in no session with a policy.
-    pub(crate) fn is_user(&self, id: &str) -> bool {
-        self.is_plain_user() && self.assumed.user.id == id
-    }
-
-    /// Whether the caller is a user in no role and in no session with a policy.
-    pub(crate) fn is_plain_user(&self) -> bool {
-        self.assumed.role.is_none() && self.assumed.policy.is_none()
-    }
-}
-
 /// A form with a valid signature.
 pub(crate) struct SignedForm {
     pub(crate) body: Bytes,
@@ -191,7 +117,7 @@ pub(crate) enum Service {
 }
 
 impl Service {
-    fn named(name: &str) -> Option<Service> {
+    pub(crate) fn named(name: &str) -> Option<Service> {
         Some(match name {
             "iam" => Service::Iam,
             "sts" => Service::Sts,
@@ -213,44 +139,8 @@ pub(crate) fn is_form(method: &Method, path: &str, headers: &HeaderMap) -> bool 
             .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/x-www-form-urlencoded"))
 }
 
-/// Answers a form.
-pub(crate) async fn respond(gateway: &Arc<Gateway>, request: Request<Body>) -> Response<Body> {
-    let (head, body) = request.into_parts();
-    let info = head.extensions.get::<Arc<RequestInfo>>().cloned().unwrap_or_default();
-    let id = info.id().to_owned();
-    // Until the action is known, the service in the signature determines the format of errors.
-    let signed_for = signature::read(&head.headers).ok().and_then(|signed| Service::named(signed.service));
-    let mut is_sns = signed_for == Some(Service::Sns);
-    let answered = match authenticate(gateway, &head, body, info).await {
-        Ok(form) => {
-            let action = action_of(&form.body);
-            is_sns |= nacre_topics::sns::is_action(&action);
-            if is_sns { topics::answer(gateway, &form).await } else { iam::answer(gateway, &form).await }
-        }
-        Err(failure) => Err(failure),
-    };
-    let (status, text) = match answered {
-        Ok(text) => (StatusCode::OK, text),
-        Err(FormError { status, code, message }) if is_sns => {
-            (status, nacre_topics::sns::error(status.as_u16(), code, &message, &id))
-        }
-        Err(failure) => (failure.status, iam::error_xml(&failure)),
-    };
-    let mut response = Response::new(Body::from(text));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/xml"));
-    response
-}
-
-/// Returns the `Action` of a form, or an empty text if it has none. Only the choice of the API depends on it; the API parses
-/// the form itself.
-fn action_of(body: &[u8]) -> String {
-    let fields = body.split(|byte| *byte == b'&');
-    let action = fields.filter_map(|field| field.strip_prefix(b"Action=")).next().unwrap_or_default();
-    String::from_utf8_lossy(action).into_owned()
-}
-
-async fn authenticate(
+/// Checks the signature of a form and identifies its sender.
+pub(crate) async fn authenticate(
     gateway: &Arc<Gateway>,
     head: &request::Parts,
     mut body: Body,
@@ -307,13 +197,5 @@ mod tests {
         assert!(!is_form(&Method::POST, "/bucket", &headers(form)));
         assert!(!is_form(&Method::PUT, "/", &headers(form)));
         assert!(!is_form(&Method::POST, "/", &headers("multipart/form-data")));
-    }
-
-    #[test]
-    fn the_action_of_a_form_is_found_wherever_it_stands() {
-        assert_eq!(action_of(b"Action=CreateTopic&Name=a"), "CreateTopic");
-        assert_eq!(action_of(b"Name=a&Action=GetUser"), "GetUser");
-        assert_eq!(action_of(b"Name=Action=x"), "");
-        assert_eq!(action_of(b""), "");
     }
 }

@@ -8,7 +8,9 @@ mod roles;
 mod sts;
 mod users;
 
-use crate::forms::{Caller, FormError, Service, SignedForm};
+use crate::caller::Caller;
+use crate::conditions::is_known_key;
+use crate::forms::{FormError, Service, SignedForm};
 use http::StatusCode;
 use nacre_rgw::caps::Perm;
 use nacre_rgw::gateway::Gateway;
@@ -138,7 +140,7 @@ impl Form {
     fn policy(&self, name: &str, read: fn(&str) -> Result<Policy, String>) -> Result<&str, FormError> {
         let text = self.needed(name)?;
         let policy = read(text).map_err(malformed)?;
-        match policy.keys().find(|key| !crate::ops::is_known_key(key)) {
+        match policy.keys().find(|key| !is_known_key(key)) {
             Some(key) => Err(malformed(format!("conditions can't ask for {key}"))),
             None => Ok(text),
         }

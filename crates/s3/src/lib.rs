@@ -10,6 +10,8 @@
 static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
 
 mod admin_api;
+mod caller;
+mod conditions;
 mod cors;
 mod evaluation;
 mod forms;
@@ -21,8 +23,12 @@ mod metrics;
 mod notification_config;
 pub mod ops;
 mod post_policy;
+mod query_api;
+mod request;
+mod response;
 pub mod server;
 mod signature;
+mod tags;
 mod topics;
 
 pub use metrics::Metrics;

@@ -3,7 +3,7 @@
 //! They do not use the protocol's own operations, whose structures lack Ceph's filters by metadata and tags.
 
 use crate::ops::{AccessChecker, Requester};
-use crate::server::{content_length, route_bucket};
+use crate::request::{addressed_bucket, content_length};
 use crate::topics::may_publish;
 use http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use nacre_rgw::bucket::NOTIFICATIONS;
@@ -47,7 +47,7 @@ impl S3Route for NotificationRoute {
     fn is_match(&self, method: &Method, uri: &Uri, _: &HeaderMap, marks: &mut Extensions) -> bool {
         [Method::GET, Method::PUT, Method::DELETE].contains(method)
             && uri.query().is_some_and(|query| configuration_of(query).is_some())
-            && route_bucket(uri, marks).is_some()
+            && addressed_bucket(uri, marks).is_some()
     }
 
     /// [`NotificationRoute::call`] checks access, because it has the bucket.
@@ -56,7 +56,7 @@ impl S3Route for NotificationRoute {
     }
 
     async fn call(&self, mut req: S3Request<Body>) -> S3Result<S3Response<Body>> {
-        let name = route_bucket(&req.uri, &req.extensions).ok_or_else(|| s3_error!(InvalidURI))?;
+        let name = addressed_bucket(&req.uri, &req.extensions).ok_or_else(|| s3_error!(InvalidURI))?;
         let id = configuration_of(req.uri.query().unwrap_or_default()).filter(|id| !id.is_empty());
         let access = AccessChecker(Arc::clone(&self.gateway));
         let (requester, bucket) = access.of_bucket(&req, &name, operation_of(&req.method)).await?;

@@ -11,7 +11,6 @@ mod actions;
 pub(crate) mod attributes;
 mod bucket;
 mod checksums;
-mod conditions;
 mod copy;
 mod defaults;
 mod encryption;
@@ -28,10 +27,9 @@ mod tagging;
 mod versions;
 mod website;
 
-pub(crate) use access::{AccessChecker, RequestOrigin, Requester, SecretKeyProvider};
-pub(crate) use conditions::{ConditionContext, is_known_key};
+pub(crate) use access::{AccessChecker, Requester, SecretKeyProvider};
 
-use crate::server::RequestInfo;
+use crate::request::{RequestInfo, RequestOrigin};
 use nacre_rgw::bucket::Bucket;
 use nacre_rgw::gateway::Gateway;
 use nacre_rgw::notifications::Cause;

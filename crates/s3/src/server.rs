@@ -18,19 +18,19 @@ mod website;
 
 pub use connections::ConnectionLimits;
 pub use host::Hosts;
-pub(crate) use host::VirtualHostBucket;
-pub(crate) use routes::bucket_of as route_bucket;
 #[cfg(test)]
 pub(crate) use signed::check as check_signed;
 pub use tls::Certificate;
-pub(crate) use track::RequestInfo;
 pub use track::ServerSettings;
 
 use crate::admin_api::AdminApi;
 use crate::cors;
 use crate::forms;
 use crate::metrics::Metrics;
-use crate::ops::{AccessChecker, RequestOrigin, S3Api, SecretKeyProvider, attributes};
+use crate::ops::{AccessChecker, S3Api, SecretKeyProvider, attributes};
+use crate::query_api;
+use crate::request::{RequestInfo, RequestOrigin, VirtualHostBucket, content_length};
+use crate::response::plain_response;
 use accept::{AcceptFailures, AcceptFault};
 use connections::{Connection, ConnectionPermit};
 use futures::FutureExt;
@@ -396,7 +396,7 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
         }
     }
     if forms::is_form(request.method(), request.uri().path(), request.headers()) {
-        return Box::pin(forms::respond(gateway, request)).await;
+        return Box::pin(query_api::respond(gateway, request)).await;
     }
     // Boxed, because the future of every request would otherwise contain what few requests need.
     if region::needs_region_rewrite(request.headers()) {
@@ -504,12 +504,6 @@ fn was_secure(headers: &HeaderMap) -> bool {
     by_standard || said("x-forwarded-proto").trim().eq_ignore_ascii_case("https")
 }
 
-/// Returns the length of a request's body according to its headers; 0 if they do not say.
-pub(crate) fn content_length(headers: &HeaderMap) -> u64 {
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    length.unwrap_or(0)
-}
-
 /// Returns why a proxy between the client and this gateway may have understood a request differently, or `None`.
 fn ambiguous(headers: &HeaderMap) -> Option<&'static str> {
     let hosts = headers.get_all(header::HOST).iter().count();
@@ -567,13 +561,6 @@ async fn bucket_of(gateway: &Gateway, in_host: &str, path: &str) -> Option<Arc<B
     let name = urlencoding::decode(name).ok()?;
     // Other errors are reported by the request itself.
     gateway.cached_bucket(&name).await.ok()
-}
-
-pub(crate) fn plain_response(status: StatusCode, kind: &'static str, text: String) -> Response<Body> {
-    let mut response = Response::new(Body::from(text));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
 }
 
 #[cfg(test)]

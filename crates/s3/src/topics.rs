@@ -1,7 +1,8 @@
 //! The topic API: SNS's requests on the S3 port, as awscli and boto3 send them, and who may make them.
 
-use crate::forms::{Caller, FormError, SignedForm};
-use crate::ops::is_known_key;
+use crate::caller::Caller;
+use crate::conditions::is_known_key;
+use crate::forms::{FormError, SignedForm};
 use http::StatusCode;
 use nacre_rgw::caps::{self, Perm};
 use nacre_rgw::gateway::now_ns;
@@ -274,7 +275,7 @@ impl TopicApi<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::ConditionContext;
+    use crate::conditions::ConditionContext;
     use nacre_rgw::User;
     use nacre_rgw::session::CallerIdentity;
     use nacre_topics::names::DEFAULT_SHARDS;

@@ -5,11 +5,11 @@
 
 use super::acl::GRANT_HEADERS;
 use super::actions::{action_of, version_action_of};
-use super::conditions::{ConditionContext, check_overrides, sets_tags, version_of_query};
 use super::encryption::check_key_transport;
+use crate::caller::Caller;
+use crate::conditions::{ConditionContext, check_overrides, sets_tags, version_of_query};
 use crate::evaluation::evaluate;
-use crate::forms::Caller;
-use crate::server::RequestInfo;
+use crate::request::{RequestInfo, RequestOrigin};
 use http::{HeaderMap, Method, Uri, header};
 use nacre_rgw::acl::{Acl, Permission};
 use nacre_rgw::bucket::Bucket;
@@ -27,7 +27,6 @@ use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, s3_error};
 use std::borrow::Cow;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -72,14 +71,6 @@ enum AclScope {
     WithoutGroups,
     /// No grant applies: everything is the bucket owner's. The flag says whether the requester is that owner.
     Owner(bool),
-}
-
-/// Where a request comes from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RequestOrigin {
-    pub(crate) address: IpAddr,
-    /// Whether the request came over TLS.
-    pub(crate) secure: bool,
 }
 
 impl Requester {

@@ -1,8 +1,8 @@
 //! Operations on buckets.
 
 use super::access::{Requester, bucket_of};
-use super::conditions::is_known_key;
 use super::{S3Api, answer, timestamp};
+use crate::conditions::is_known_key;
 use crate::cors;
 use http::HeaderValue;
 use nacre_rgw::bucket::{
@@ -171,7 +171,7 @@ impl S3Api {
         &self,
         req: S3Request<PutBucketTaggingInput>,
     ) -> S3Result<S3Response<PutBucketTaggingOutput>> {
-        let tags = super::tagging::check_tags(req.input.tagging.tag_set, MAX_BUCKET_TAGS)?;
+        let tags = crate::tags::check_tags(req.input.tagging.tag_set, MAX_BUCKET_TAGS)?;
         self.gateway
             .modify_bucket(&req.input.bucket, |bucket| {
                 bucket.tags.clone_from(&tags);

@@ -1,8 +1,9 @@
 //! Server-side encryption as requests specify it: SSE-C with a key in each request, SSE-S3 with the cluster's key, and the
 //! default encryption of buckets.
 
-use super::access::{RequestOrigin, bucket_of};
+use super::access::bucket_of;
 use super::{S3Api, answer};
+use crate::request::RequestOrigin;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue};

@@ -1,6 +1,6 @@
 //! Multipart uploads.
 
-use super::access::{RequestOrigin, Requester, bucket_of};
+use super::access::{Requester, bucket_of};
 use super::acl::acl_for_object;
 use super::checksums::{ClientChecksum, checksum_field_mut, fields, parse_algorithm};
 use super::encryption::{part_secret, requested_encryption, with_encryption_headers};
@@ -8,8 +8,9 @@ use super::list::{KeyEncoder, non_empty_delimiter};
 use super::lock::requested_lock;
 use super::object::{body_stream, check_metadata, class_name, requested_class, stored_headers, version_of};
 use super::owners::{OwnerNames, distinct};
-use super::tagging::tags_of_header;
 use super::{S3Api, answer, timestamp};
+use crate::request::RequestOrigin;
+use crate::tags::tags_of_header;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::StreamExt;

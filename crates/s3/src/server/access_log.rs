@@ -215,8 +215,8 @@ fn shown_uri(uri: &http::Uri) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::track::RequestInfo;
     use super::*;
+    use crate::request::RequestInfo;
     use std::time::UNIX_EPOCH;
 
     #[test]

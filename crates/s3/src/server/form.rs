@@ -327,7 +327,7 @@ fn answer(
     let path = key.split('/').map(urlencoding::encode).collect::<Vec<_>>().join("/");
     let path = if in_host.is_empty() { format!("/{bucket}/{path}") } else { format!("/{path}") };
     let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let secure = head.extensions.get::<crate::ops::RequestOrigin>().is_some_and(|peer| peer.secure);
+    let secure = head.extensions.get::<crate::request::RequestOrigin>().is_some_and(|peer| peer.secure);
     let location = format!("http{}://{host}{path}", if secure { "s" } else { "" });
     let mut response = Response::new(Body::empty());
     let redirect = field("success_action_redirect").or(field("redirect"));

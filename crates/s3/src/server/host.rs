@@ -21,10 +21,6 @@ pub(super) struct HostTarget {
     pub(super) website: bool,
 }
 
-/// Marks a request whose host names this bucket. The whole path is the key.
-#[derive(Clone, Debug)]
-pub(crate) struct VirtualHostBucket(pub(crate) String);
-
 impl Hosts {
     /// Parses both options, which are comma-separated lists. Fails if a name is not a valid host name.
     pub fn new(names: &str, website: &str) -> Result<Hosts> {

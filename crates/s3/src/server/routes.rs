@@ -1,7 +1,6 @@
 //! Requests that the protocol's own operations do not handle: those of the admin API, and those for a bucket's notification
 //! configurations, whose documents have elements that the protocol's structures lack.
 
-use super::VirtualHostBucket;
 use crate::admin_api::AdminApi;
 use crate::notification_config::NotificationRoute;
 use http::{Extensions, HeaderMap, Method, Uri};
@@ -59,40 +58,5 @@ impl S3Route for Routes {
 
     async fn call(&self, req: S3Request<Body>) -> S3Result<S3Response<Body>> {
         self.route(&req).call(req).await
-    }
-}
-
-/// Returns the bucket that a request concerns as a whole, by its host or its path; `None` for other requests.
-pub(crate) fn bucket_of(uri: &Uri, marks: &Extensions) -> Option<String> {
-    let path = uri.path().strip_prefix('/')?;
-    if let Some(VirtualHostBucket(bucket)) = marks.get::<VirtualHostBucket>() {
-        return path.is_empty().then(|| bucket.clone());
-    }
-    let name = path.strip_suffix('/').unwrap_or(path);
-    if name.is_empty() || name.contains('/') {
-        return None;
-    }
-    urlencoding::decode(name).ok().map(|name| name.into_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buckets_are_named_by_host_or_path() {
-        let by_path = |path: &str| bucket_of(&path.parse().unwrap(), &Extensions::new());
-        assert_eq!(by_path("/photos?notification"), Some("photos".into()));
-        assert_eq!(by_path("/photos/?notification=a"), Some("photos".into()));
-        assert_eq!(by_path("/ph%6ftos?notification"), Some("photos".into()));
-        assert_eq!(by_path("/photos/key?notification"), None);
-        assert_eq!(by_path("/?notification"), None);
-        let by_host = |path: &str| {
-            let mut marks = Extensions::new();
-            marks.insert(VirtualHostBucket("photos".into()));
-            bucket_of(&path.parse().unwrap(), &marks)
-        };
-        assert_eq!(by_host("/?notification"), Some("photos".into()));
-        assert_eq!(by_host("/key?notification"), None);
     }
 }

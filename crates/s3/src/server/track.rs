@@ -5,18 +5,18 @@ use super::access_log::AccessLog;
 use super::connections::{Connection, ConnectionLimits, Connections};
 use super::host::Hosts;
 use crate::metrics::{ActiveRequest, Metrics, RequestSummary};
+use crate::request::RequestInfo;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use nacre_rgw::ratelimit::RateLimiterEntry;
 use nacre_rgw::usage::{UsageCounts, UsageLog};
 use parking_lot::Mutex;
 use s3s::Body;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -52,54 +52,6 @@ pub struct ServerSettings {
     pub hosts: Hosts,
     /// `rgw_ops_log_file_path`: the access log; `None` for none.
     pub access_log: Option<PathBuf>,
-}
-
-/// Information about a request that is collected while it is served.
-#[derive(Debug, Default)]
-pub(crate) struct RequestInfo {
-    id: OnceLock<Box<str>>,
-    asked: OnceLock<(Box<str>, Box<str>)>,
-    owner: OnceLock<Box<str>>,
-    bucket: OnceLock<Box<str>>,
-    /// The accounts to which its bytes are charged: its user's and its bucket's.
-    accounts: Mutex<Vec<Arc<RateLimiterEntry>>>,
-}
-
-impl RequestInfo {
-    /// Creates the information of a request with the given id.
-    fn of(id: &str) -> RequestInfo {
-        RequestInfo { id: OnceLock::from(Box::from(id)), ..RequestInfo::default() }
-    }
-
-    /// Returns the request's id; empty if there is no request of a client.
-    pub(crate) fn id(&self) -> &str {
-        self.id.get().map_or("", |id| id)
-    }
-
-    /// Returns whether the requester is a user whose signature is valid.
-    pub(crate) fn is_authenticated(&self) -> bool {
-        self.asked.get().is_some_and(|(_, requester)| !requester.is_empty())
-    }
-
-    /// Sets S3's operation and the requester; only the first call has an effect.
-    pub(crate) fn set_operation(&self, operation: &str, requester: &str) {
-        self.asked.get_or_init(|| (operation.into(), requester.into()));
-    }
-
-    /// Sets the bucket that the request names, whether it exists or not.
-    pub(crate) fn set_bucket(&self, bucket: &str) {
-        self.bucket.get_or_init(|| bucket.into());
-    }
-
-    /// Adds an account to which the request's bytes are charged.
-    pub(crate) fn add_rate_limit_entry(&self, account: Arc<RateLimiterEntry>) {
-        self.accounts.lock().push(account);
-    }
-
-    /// Sets the owner of the bucket.
-    pub(crate) fn set_owner(&self, owner: &str) {
-        self.owner.get_or_init(|| owner.into());
-    }
 }
 
 /// The record of a request that is being served or has ended.

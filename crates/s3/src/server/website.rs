@@ -5,7 +5,7 @@
 //! people can read.
 
 use super::{Handler, escaped, plain_response};
-use crate::ops::RequestOrigin;
+use crate::request::RequestOrigin;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header, request};
 use nacre_rgw::bucket::Bucket;
 use nacre_rgw::error::Error;

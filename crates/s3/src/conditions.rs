@@ -1,7 +1,7 @@
 //! The condition keys of policies, and their values for a request.
 
-use super::access::RequestOrigin;
-use super::tagging::tags_of_header;
+use crate::request::RequestOrigin;
+use crate::tags::tags_of_header;
 use http::{HeaderMap, header};
 use nacre_rgw::policy::{EXISTING_TAG, REQUEST_TAG};
 use nacre_rgw::role::Role;
@@ -81,7 +81,7 @@ fn decoded(text: &str) -> String {
 }
 
 /// Returns the version that a query names. The protocol refuses a query that names two.
-pub(super) fn version_of_query(query: &str) -> Option<String> {
+pub(crate) fn version_of_query(query: &str) -> Option<String> {
     // The name is decoded before the comparison: policies must judge the version that the protocol uses.
     let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let mut named = pairs.filter(|(name, _)| decoded(name) == VERSION);
@@ -89,7 +89,7 @@ pub(super) fn version_of_query(query: &str) -> Option<String> {
 }
 
 /// Returns whether the tags in a request's headers become the tags of an object.
-pub(super) fn sets_tags(operation: &str, headers: &HeaderMap) -> bool {
+pub(crate) fn sets_tags(operation: &str, headers: &HeaderMap) -> bool {
     let replaces =
         || headers.get("x-amz-tagging-directive").is_some_and(|said| said.as_bytes() == b"REPLACE");
     match operation {
@@ -101,7 +101,7 @@ pub(super) fn sets_tags(operation: &str, headers: &HeaderMap) -> bool {
 
 /// Refuses `response-*` parameters, which a request without a signature must not have: anybody could make links that show a
 /// public object with another type or name.
-pub(super) fn check_overrides(query: &str) -> S3Result<()> {
+pub(crate) fn check_overrides(query: &str) -> S3Result<()> {
     const OVERRIDES: [&str; 6] = [
         "response-cache-control",
         "response-content-disposition",
@@ -192,7 +192,7 @@ impl ConditionContext {
     }
 
     /// Replaces the tags that the request gives an object.
-    pub(super) fn set_request_tags(&mut self, tags: &[(String, String)]) {
+    pub(crate) fn set_request_tags(&mut self, tags: &[(String, String)]) {
         self.0.retain(|name, _| !name.starts_with(REQUEST_TAG) && name != REQUEST_TAG_KEYS);
         self.set_tags(REQUEST_TAG, tags);
         if !tags.is_empty() {
@@ -201,7 +201,7 @@ impl ConditionContext {
     }
 
     /// Replaces the tags of the object that the request names.
-    pub(super) fn set_existing_tags(&mut self, tags: &[(String, String)]) {
+    pub(crate) fn set_existing_tags(&mut self, tags: &[(String, String)]) {
         self.0.retain(|name, _| !name.starts_with(EXISTING_TAG));
         self.set_tags(EXISTING_TAG, tags);
     }
@@ -214,7 +214,7 @@ impl ConditionContext {
     }
 
     /// Sets the version that the request names.
-    pub(super) fn set_version(&mut self, version: Option<&str>) {
+    pub(crate) fn set_version(&mut self, version: Option<&str>) {
         match version {
             Some(version) => drop(self.0.insert(VERSION_KEY.to_owned(), vec![version.to_owned()])),
             None => drop(self.0.remove(VERSION_KEY)),
@@ -223,7 +223,7 @@ impl ConditionContext {
 
     /// Keeps only the values that apply to reading the source of a copy. Removes the values of write headers and of tags,
     /// and sets the version to the source's.
-    pub(super) fn set_reading(&mut self, version: Option<&str>) {
+    pub(crate) fn set_reading(&mut self, version: Option<&str>) {
         self.0.retain(|name, _| !WRITE_KEYS.iter().any(|(_, key)| key == name));
         self.set_request_tags(&[]);
         self.set_existing_tags(&[]);
