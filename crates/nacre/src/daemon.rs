@@ -186,7 +186,7 @@ pub(crate) enum Daemon {
     /// An OSD.
     Osd(nacre_osd::Osd),
     /// An S3 gateway, its connection to the cluster, and its threads.
-    Gateway(nacre_rgw::server::Server, nacre_client::Cluster, GatewayRuntime),
+    Gateway(nacre_s3::server::Server, nacre_client::Cluster, GatewayRuntime),
 }
 
 impl Daemon {

@@ -31,7 +31,7 @@ pub enum Grantee {
 
 impl Grantee {
     /// Whether the grantee is a group, not a single user.
-    pub(crate) fn is_group(&self) -> bool {
+    pub fn is_group(&self) -> bool {
         !matches!(self, Grantee::User(_))
     }
 }
@@ -103,7 +103,7 @@ impl Acl {
     }
 
     /// Like [`Acl::grants`], but ignores grants to groups unless `groups` is set.
-    pub(crate) fn grants_with_groups(&self, user: Option<&str>, wanted: Permission, groups: bool) -> bool {
+    pub fn grants_with_groups(&self, user: Option<&str>, wanted: Permission, groups: bool) -> bool {
         let is = |grantee: &Grantee| match grantee {
             Grantee::User(id) => user == Some(id),
             Grantee::Everybody => true,

@@ -76,7 +76,7 @@ impl UserStats {
     }
 
     /// Returns the usage as `GET /admin/user?stats` includes it among the user's fields.
-    pub(crate) fn bare(&self) -> Value {
+    pub fn bare(&self) -> Value {
         describe_usage(self.used)
     }
 }
@@ -109,7 +109,7 @@ pub(crate) fn describe_bucket(bucket: &Bucket, used: QuotaUsage) -> Value {
 }
 
 /// Formats an access control list in radosgw's JSON, with radosgw's permission flags.
-pub(crate) fn describe_acl(acl: &Acl, owner: &str) -> Value {
+pub fn describe_acl(acl: &Acl, owner: &str) -> Value {
     let flags = |permission| match permission {
         Permission::Read => 1,
         Permission::Write => 2,

@@ -35,7 +35,7 @@ const PAGE: usize = 1000;
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 const FINISH_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The object lock document of a bucket that is created with object lock enabled.
-pub(crate) const EMPTY_OBJECT_LOCK: &str = r#"{"object_lock_enabled":"Enabled","rule":null}"#;
+pub const EMPTY_OBJECT_LOCK: &str = r#"{"object_lock_enabled":"Enabled","rule":null}"#;
 /// The suffix of the names of users' lists of buckets.
 pub(crate) const USER_BUCKETS_SUFFIX: &str = ".buckets";
 
@@ -84,55 +84,63 @@ pub struct Bucket {
     pub documents: BTreeMap<String, String>,
     /// The format of its index.
     pub index_format: IndexFormat,
-    /// Parsed from the documents, as the following fields are.
+    /// The policy of the bucket. Parsed from the documents, as the following fields are.
     #[serde(skip)]
-    pub(crate) policy: Option<Arc<Policy>>,
+    pub policy: Option<Arc<Policy>>,
+    /// The rules for cross-origin requests.
     #[serde(skip)]
-    pub(crate) cors: Option<Arc<CORSConfiguration>>,
+    pub cors: Option<Arc<CORSConfiguration>>,
+    /// What public access the bucket refuses.
     #[serde(skip)]
-    pub(crate) public_access: PublicAccessBlock,
+    pub public_access: PublicAccessBlock,
+    /// Who owns objects that others write.
     #[serde(skip)]
-    pub(crate) ownership: Ownership,
+    pub ownership: Ownership,
+    /// The quota of the bucket; `None` if it has none of its own.
     #[serde(skip)]
-    pub(crate) quota: Option<Quota>,
+    pub quota: Option<Quota>,
+    /// The object lock configuration; `None` if the bucket has no object lock.
     #[serde(skip)]
-    pub(crate) object_lock: Option<Arc<ObjectLockConfiguration>>,
+    pub object_lock: Option<Arc<ObjectLockConfiguration>>,
+    /// The lifecycle rules.
     #[serde(skip)]
-    pub(crate) lifecycle: Option<Arc<LifecycleConfig>>,
+    pub lifecycle: Option<Arc<LifecycleConfig>>,
     /// Whether data is encrypted if a request does not specify encryption.
     #[serde(skip)]
-    pub(crate) encrypted: bool,
+    pub encrypted: bool,
+    /// The website configuration.
     #[serde(skip)]
-    pub(crate) website: Option<Arc<WebsiteConfiguration>>,
+    pub website: Option<Arc<WebsiteConfiguration>>,
+    /// The rate limit of the bucket.
     #[serde(skip)]
-    pub(crate) ratelimit: RateLimit,
+    pub ratelimit: RateLimit,
     /// Selects the notification configurations of a change; `None` if the bucket has none.
     #[serde(skip)]
-    pub(crate) notifications: Option<Arc<Matcher>>,
+    pub notifications: Option<Arc<Matcher>>,
 }
 
 /// The name of the policy among a bucket's documents.
-pub(crate) const POLICY: &str = "policy";
+pub const POLICY: &str = "policy";
 /// The name of the CORS rules among a bucket's documents.
-pub(crate) const CORS: &str = "cors";
+pub const CORS: &str = "cors";
 /// The name of the public access block among a bucket's documents.
-pub(crate) const PUBLIC_ACCESS: &str = "publicAccessBlock";
+pub const PUBLIC_ACCESS: &str = "publicAccessBlock";
 /// The name of the ownership controls among a bucket's documents.
-pub(crate) const OWNERSHIP: &str = "ownershipControls";
+pub const OWNERSHIP: &str = "ownershipControls";
 /// The name of the quota among a bucket's documents.
 pub(crate) const QUOTA: &str = "quota";
 /// The name of the object lock configuration among a bucket's documents.
-pub(crate) const OBJECT_LOCK: &str = "object-lock";
+pub const OBJECT_LOCK: &str = "object-lock";
 /// The name of the lifecycle rules among a bucket's documents.
-pub(crate) const LIFECYCLE: &str = "lifecycle";
+pub const LIFECYCLE: &str = "lifecycle";
 /// The name of the default encryption among a bucket's documents.
-pub(crate) const ENCRYPTION: &str = "encryption";
+pub const ENCRYPTION: &str = "encryption";
 /// The name of the website configuration among a bucket's documents.
-pub(crate) const WEBSITE: &str = "website";
+pub const WEBSITE: &str = "website";
 /// The name of the rate limit among a bucket's documents.
 const RATELIMIT: &str = "ratelimit";
 /// The name of the notification configurations among a bucket's documents.
-pub(crate) const NOTIFICATIONS: &str = "notification";
+pub const NOTIFICATIONS: &str = "notification";
 
 impl Bucket {
     /// Returns its rate limit, per minute and gateway.
@@ -179,7 +187,7 @@ impl Bucket {
     }
 
     /// Parses one of the documents, for changes of the record. Returns the default if the document is absent.
-    pub(crate) fn document<T: Default + DeserializeOwned>(&self, name: &str) -> Result<T> {
+    pub fn document<T: Default + DeserializeOwned>(&self, name: &str) -> Result<T> {
         let Some(text) = self.documents.get(name) else { return Ok(T::default()) };
         serde_json::from_str(text).map_err(|error| Error::Corrupt {
             name: self.name.clone(),

@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 
 /// The capability for the notification topics of all users: to read them, or to change them and publish to them.
-pub(crate) const TOPICS: &str = "topics";
+pub const TOPICS: &str = "topics";
 
 /// The kinds of resources that have capabilities, with radosgw's names.
 const KINDS: [&str; 19] = [

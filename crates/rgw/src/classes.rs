@@ -67,7 +67,7 @@ impl Gateway {
     }
 
     /// Fails with [`Error::NoSuchStorageClass`] if the zone has no pool for a class.
-    pub(crate) async fn check_class(&self, class: &str) -> Result<()> {
+    pub async fn check_class(&self, class: &str) -> Result<()> {
         if self.cached_pool(class).is_some() {
             return Ok(());
         }

@@ -1,4 +1,8 @@
-//! The gateway's errors; [`crate::s3`] maps them to S3's error codes.
+//! The gateway's errors, and S3's codes for them.
+
+mod s3_code;
+
+pub use s3_code::log_fault;
 
 use nacre_types::encoding::DecodeError;
 
@@ -200,7 +204,7 @@ impl BodyFault {
     /// s3s's `UploadStreamError` and `AwsChunkedStreamError` are in private modules, so they can't be downcast to. Therefore
     /// this function compares texts, which are those of the release in Cargo.lock. No other place does so.
     /// `abuse.py: bodies` and `chunks` fail if a later release changes the texts.
-    pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> BodyFault {
+    pub fn of(error: &(dyn std::error::Error + 'static)) -> BodyFault {
         match error.to_string().as_str() {
             "UploadStreamError: Sha256Mismatch" => BodyFault::Sha256Mismatch,
             "AwsChunkedStreamError: SignatureMismatch" => BodyFault::ChunkSignature,
@@ -220,12 +224,12 @@ impl From<nacre_index::Error> for Error {
 
 impl Error {
     /// Returns the error for a request's task that panicked or was cancelled.
-    pub(crate) fn task(what: &'static str) -> impl FnOnce(tokio::task::JoinError) -> Error {
+    pub fn task(what: &'static str) -> impl FnOnce(tokio::task::JoinError) -> Error {
         move |error| Error::Internal { what, detail: error.to_string() }
     }
 
     /// Returns the error for a system that has no random numbers.
-    pub(crate) fn no_random_numbers(error: getrandom::Error) -> Error {
+    pub fn no_random_numbers(error: getrandom::Error) -> Error {
         Error::Internal { what: "no random numbers", detail: error.to_string() }
     }
 
@@ -236,7 +240,7 @@ impl Error {
 
     /// Whether RADOS can't serve the request at present: it is full, does not answer, or the gateway has lost its
     /// connection.
-    pub(crate) fn is_unavailable(&self) -> bool {
+    pub fn is_unavailable(&self) -> bool {
         use nacre_types::errno::Errno;
         const PASSING: [Errno; 5] =
             [Errno::ENOSPC, Errno::EDQUOT, Errno::ETIMEDOUT, Errno::ENOTCONN, Errno::ESHUTDOWN];

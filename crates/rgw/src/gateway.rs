@@ -198,16 +198,18 @@ pub(crate) enum GatewayMessage {
 
 /// A gateway of one cluster. All its methods may be called from any task.
 pub struct Gateway {
-    pub(crate) cluster: Cluster,
+    /// The connection to the cluster.
+    pub cluster: Cluster,
     pub(crate) pools: Pools,
-    pub(crate) config: Config,
+    /// The configuration that the gateway was started with.
+    pub config: Config,
     /// A reference to this gateway itself, for tasks that need a handle.
     own: Weak<Gateway>,
     pub(crate) preparer: Preparer,
     pub(crate) commits: LastCommits,
     pub(crate) finisher: Finisher,
     /// The number of writes of bucket indexes that left events in an outbox.
-    pub(crate) outbox_writes: Arc<AtomicU64>,
+    pub outbox_writes: Arc<AtomicU64>,
     pub(crate) lifecycle: LifecycleSchedule,
     pub(crate) lease: GatewayLease,
     /// Permits of [`PERMIT_BYTES`] each.
@@ -217,15 +219,16 @@ pub struct Gateway {
     pub(crate) quotas: QuotaCache,
     /// Seals session tokens; created when it is first needed.
     pub(crate) sealer: OnceCell<TokenSealer>,
-    pub(crate) usage: Option<Arc<UsageLog>>,
+    /// The usage log; `None` if it is disabled.
+    pub usage: Option<Arc<UsageLog>>,
     /// The remaining rate limits of users and buckets in this gateway.
-    pub(crate) ratelimits: RateLimits,
+    pub ratelimits: RateLimits,
     /// The rules for the endpoints of topics.
     pub(crate) rules: EndpointRules,
     /// Processes the queues of topics, if this process does so.
     pub(crate) notifier: OnceLock<Arc<Notifier>>,
     /// The number of garbage records that the last collection could not decode.
-    pub(crate) damaged_garbage: Arc<AtomicU64>,
+    pub damaged_garbage: Arc<AtomicU64>,
     pub(crate) caches: MetadataCaches,
     secret: OnceCell<Secret>,
     /// The time and the result of the last health check of the cluster.
@@ -264,13 +267,13 @@ impl std::fmt::Debug for Gateway {
 }
 
 /// Returns the current time, in nanoseconds since 1970.
-pub(crate) fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Spawns a task for a large future. The future is boxed, because it would be moved several times before it runs.
-pub(crate) fn spawn_boxed<F>(future: F) -> JoinHandle<F::Output>
+pub fn spawn_boxed<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
@@ -432,7 +435,7 @@ impl Gateway {
     }
 
     /// Returns a name that nothing in the cluster has or ever had: 32 hexadecimal digits.
-    pub(crate) fn new_tag(&self) -> String {
+    pub fn new_tag(&self) -> String {
         format!("{:016x}{:016x}", self.instance, self.counted.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -442,7 +445,7 @@ impl Gateway {
     }
 
     /// Returns the cluster's secret for SSE-S3.
-    pub(crate) async fn cluster_secret(&self) -> Result<Secret> {
+    pub async fn cluster_secret(&self) -> Result<Secret> {
         let known = self.secret.get_or_try_init(async || {
             let bytes = match self.config.encryption_key {
                 Some(key) => key,
@@ -518,7 +521,7 @@ impl Gateway {
     }
 
     /// Returns the role of that name, as of the beginning of the call or later.
-    pub(crate) async fn cached_role(&self, name: &str) -> Result<Arc<Role>> {
+    pub async fn cached_role(&self, name: &str) -> Result<Arc<Role>> {
         self.get_cached(&self.caches.roles, name, self.role(name)).await
     }
 

@@ -23,14 +23,14 @@ pub(crate) use freeze::{
     FreezeLease, FreezeReason, ShardCheck, abort_freeze, begin_freeze, check_shard_state, create, open_state,
     thaw, thaw_abandoned,
 };
-pub(crate) use list::{ListQuery, Listing};
+pub use list::{ListQuery, Listing};
 pub(crate) use prepare::{Prepared, Preparer};
 pub(crate) use recovery::{StaleIntent, run_recovery as recover};
 pub(crate) use reshard::run_reshard as reshard;
 pub use reshard::{MAX_SHARDS, ReshardEntry};
-pub(crate) use versions::ListedVersion;
+pub use versions::{ListedVersion, VersionListing};
 
-pub(crate) use nacre_index::record::{ListingEntry, Stats, Tails};
+pub use nacre_index::record::{ListingEntry, Stats, Tails};
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -214,7 +214,7 @@ impl Gateway {
 
     /// Returns at most `max` uploads after `after` (key and id) whose keys begin with `prefix`, by key and id, and whether
     /// there are more.
-    pub(crate) async fn uploads(
+    pub async fn uploads(
         &self,
         bucket: &Bucket,
         prefix: &str,

@@ -1,54 +1,43 @@
-//! The S3 gateway: buckets and objects on generic RADOS operations, and the S3 protocol on top of them.
+//! The model of the S3 gateway: users, buckets and objects on generic RADOS operations. `nacre-s3` is the protocol on top.
 //!
 //! All state is in RADOS (docs/format/rgw.md): a gateway holds nothing that another one, or its successor after a crash,
 //! would need. It uses only what any RADOS cluster offers: compound operations with guards, omap, watch and notify. Any
 //! number of gateways can serve one cluster.
 //!
-//! [`Gateway`] implements buckets and objects, [`s3`] the protocol, and [`server`] the listening side.
+//! [`Gateway`] has the operations; [`bucket`], [`object`] and [`user`] the records that they store.
 
 /// Counts allocations for tests that decode damaged input.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
 
-mod acl;
-mod admin;
-mod admin_api;
-mod bucket;
+pub mod acl;
+pub mod admin;
+pub mod bucket;
 pub mod caps;
 mod check;
 mod classes;
-mod cors;
-mod error;
-mod evaluation;
-mod forms;
+pub mod error;
 #[cfg(test)]
 mod fuzz;
 mod garbage;
-mod gateway;
-mod iam;
-mod index;
+pub mod gateway;
+pub mod index;
 mod lease;
-mod lifecycle;
-mod log_limit;
-mod metrics;
-mod notifications;
-mod object;
-mod policy;
+pub mod lifecycle;
+pub mod notifications;
+pub mod object;
+pub mod policy;
 mod pools;
-mod post_policy;
-mod public_access;
-mod quota;
-mod ratelimit;
+pub mod public_access;
+pub mod quota;
+pub mod ratelimit;
 mod record;
-mod role;
-pub mod s3;
-pub mod server;
-mod session;
-mod signature;
-mod usage;
-mod user;
-mod zone;
+pub mod role;
+pub mod session;
+pub mod usage;
+pub mod user;
+pub mod zone;
 
 pub use acl::{Acl, Grant, Grantee, Permission};
 pub use admin::{UserStats, parse_epoch};
@@ -59,7 +48,6 @@ pub use garbage::{GarbageRecord, GcResult};
 pub use gateway::{Config, Gateway, UsageSettings};
 pub use index::{IndexFormat, MAX_SHARDS, ReshardEntry};
 pub use lifecycle::{Expired, LifecycleEntry, LifecycleStatus};
-pub use metrics::Metrics;
 pub use notifications::{DeadLetterAction, DeadLetters, Delivery, EndpointRules};
 pub use quota::{Quota, QuotaChange, QuotaTtls, QuotaUsage};
 pub use ratelimit::RateLimit;

@@ -14,11 +14,11 @@ use s3s::dto::{BucketLifecycleConfiguration, ExpirationStatus, LifecycleRule, Ti
 use std::time::Duration;
 
 /// The maximum number of rules of a bucket.
-pub(crate) const MAX_RULES: usize = 1000;
+pub const MAX_RULES: usize = 1000;
 /// The maximum length of a rule's id.
 const MAX_ID_CHARS: usize = 255;
 /// The length of a day, unless another one is configured.
-pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
+pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// When a version expires or moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(crate) struct Rule {
 
 /// A bucket's enabled rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LifecycleConfig(Vec<Rule>);
+pub struct LifecycleConfig(Vec<Rule>);
 
 fn nanoseconds(date: &Timestamp) -> Option<u64> {
     let date = time::OffsetDateTime::from(date.clone());
@@ -229,7 +229,7 @@ fn after(ns: u64, days: u64, day: Duration) -> u64 {
 
 impl LifecycleConfig {
     /// Parses the rules that a client sent; the error says what is wrong with them.
-    pub(crate) fn read(configuration: &BucketLifecycleConfiguration) -> Result<LifecycleConfig, String> {
+    pub fn read(configuration: &BucketLifecycleConfiguration) -> Result<LifecycleConfig, String> {
         let mut rules = Vec::new();
         let mut ids: Vec<&str> = Vec::new();
         for rule in &configuration.rules {
@@ -253,7 +253,7 @@ impl LifecycleConfig {
 
     /// Returns when an object expires under these rules, in nanoseconds since 1970, and the id of the rule: the first that
     /// is due.
-    pub(crate) fn expiration(&self, key: &str, head: &Head, day: Duration) -> Option<(u64, &str)> {
+    pub fn expiration(&self, key: &str, head: &Head, day: Duration) -> Option<(u64, &str)> {
         let due = |rule: &Rule| rule.expires_ns(head.mtime_ns, day);
         let matching = self.0.iter().filter(|rule| rule.matches(key, head));
         matching.filter_map(|rule| Some((due(rule)?, rule.id.as_str()))).min()
@@ -266,7 +266,7 @@ impl LifecycleConfig {
     }
 
     /// Returns the storage classes to which objects move.
-    pub(crate) fn classes(&self) -> impl Iterator<Item = &str> {
+    pub fn classes(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flat_map(|rule| {
             let current = rule.transitions.iter().map(|(_, class)| class.as_str());
             current.chain(rule.noncurrent_transitions.iter().map(|(_, _, class)| class.as_str()))

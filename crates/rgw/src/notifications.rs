@@ -6,7 +6,6 @@
 //! PUT has returned, on every gateway: it is part of the bucket's record, and all gateways are notified of changes of that
 //! record.
 
-pub(crate) mod api;
 mod bucket;
 mod commands;
 mod delivery;
@@ -14,7 +13,6 @@ mod outboxes;
 mod rules;
 mod topics;
 
-pub(crate) use bucket::NotificationRoute;
 pub use commands::{DeadLetterAction, DeadLetters};
 pub use delivery::Delivery;
 pub(crate) use delivery::start;
@@ -25,9 +23,6 @@ pub(crate) use topics::arn_of_key;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
-use crate::s3::{RequestOrigin, Requester};
-use crate::server;
-use http::Extensions;
 use nacre_index::record::{Event as IndexEvent, Subject};
 use nacre_index::seq::Seq;
 use nacre_notify::QueueReservation;
@@ -55,20 +50,18 @@ fn bytes_before(pending: &PendingEvents, event: &PendingEvent, key: &str) -> u64
 
 /// The cause of a change: what an event says about the request and its sender. Built once per request, cloned per key.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cause {
+pub struct Cause {
     pub(crate) request: RequestInfo,
 }
 
 impl Cause {
-    /// Returns the cause for a request, from its extensions and its sender.
-    pub(crate) fn of_request(gateway: &Gateway, extensions: &Extensions, requester: &Requester) -> Cause {
-        let id = extensions.get::<Arc<server::RequestInfo>>().map(|info| info.id().to_owned());
-        let peer = extensions.get::<RequestOrigin>().map(|peer| peer.address.to_canonical().to_string());
+    /// Returns the cause for a request with that id, which that user sent from that address.
+    pub fn of_request(gateway: &Gateway, user: &str, source_ip: String, id: String) -> Cause {
         let request = RequestInfo {
             time_ns: now_ns(),
-            user: requester.id().to_owned(),
-            source_ip: peer.unwrap_or_default(),
-            id: id.unwrap_or_default(),
+            user: user.to_owned(),
+            source_ip,
+            id,
             host_id: gateway.host_id(),
             position: 0,
         };
@@ -81,7 +74,7 @@ impl Cause {
     }
 
     /// Returns the cause for an administrator's command, with an id of its own. It does not name the administrator.
-    pub(crate) fn administration(gateway: &Gateway) -> Cause {
+    pub fn administration(gateway: &Gateway) -> Cause {
         Cause::of_work(gateway, "")
     }
 
@@ -98,7 +91,7 @@ impl Cause {
     }
 
     /// Returns the cause of the request's change number `position`, counted from 0, which is made now.
-    pub(crate) fn at(&self, position: u32) -> Cause {
+    pub fn at(&self, position: u32) -> Cause {
         Cause { request: RequestInfo { time_ns: now_ns(), position, ..self.request.clone() } }
     }
 }

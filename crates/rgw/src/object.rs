@@ -13,26 +13,29 @@ mod get;
 mod head_state;
 mod index_op;
 mod md5;
-pub(crate) mod multipart;
+pub mod multipart;
 mod put;
 mod read_size;
 mod remove;
 mod transition;
 pub(crate) mod versions;
 
-pub(crate) use body::{BodyStream, BufferList, Digests, UploadBody};
+pub(crate) use body::BufferList;
+pub use body::{BodyStream, Digests, UploadBody};
 pub(crate) use commit::LastCommits;
-pub(crate) use crypt::{Encryption, SECRET_BYTES, Salt, Secret, SseKeySource, random_salt};
-pub(crate) use get::ObjectReader;
-pub(crate) use head_state::{HeadEntry, HeadStateId};
-pub(crate) use index_op::IndexOp;
-pub(crate) use put::PutOp;
+pub use crypt::{Cipher, Encryption, SECRET_BYTES, Salt, Secret, SseKeySource, random_salt};
+pub use get::ObjectReader;
+pub(crate) use head_state::HeadEntry;
+pub use head_state::HeadStateId;
+pub use index_op::IndexOp;
+pub use put::PutOp;
 pub(crate) use read_size::ReadSizeEstimator;
-pub(crate) use remove::RemovalEvents;
+pub use remove::{RemovalEvents, RemovalResult};
 
 use crate::acl::Acl;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
+use crate::gateway::now_ns;
 use crate::index::{ListingEntry, Stats, Tails};
 use crate::record;
 use bytes::Bytes;
@@ -60,45 +63,45 @@ const ETAG: &str = "rgw.etag";
 
 /// An object without its data.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Head {
+pub struct Head {
     /// The tag of the write that created it.
-    pub(crate) tag: String,
+    pub tag: String,
     /// Bytes of data.
-    pub(crate) size: u64,
+    pub size: u64,
     /// Nanoseconds since 1970.
-    pub(crate) mtime_ns: u64,
+    pub mtime_ns: u64,
     /// Without quotes.
-    pub(crate) etag: String,
+    pub etag: String,
     /// The owner's id.
-    pub(crate) owner: String,
+    pub owner: String,
     /// Headers that are returned as they were sent, by their names in lower case.
-    pub(crate) headers: Vec<(String, String)>,
+    pub headers: Vec<(String, String)>,
     /// User metadata (`x-amz-meta-…`), by name without that prefix.
-    pub(crate) metadata: Vec<(String, String)>,
+    pub metadata: Vec<(String, String)>,
     /// Tags.
-    pub(crate) tags: Vec<(String, String)>,
+    pub tags: Vec<(String, String)>,
     /// A checksum besides the ETag.
-    pub(crate) checksum: Option<StoredChecksum>,
+    pub checksum: Option<StoredChecksum>,
     /// The users besides its owner that may read it.
-    pub(crate) acl: Acl,
+    pub acl: Acl,
     /// The upload that created it; empty if it was not uploaded in parts.
-    pub(crate) upload: String,
+    pub upload: String,
     /// The id of this version; empty in a bucket that never had versions.
-    pub(crate) version: String,
+    pub version: String,
     /// Whether this is a delete marker: there is no object, only the record of its removal.
-    pub(crate) marker: bool,
+    pub marker: bool,
     /// Until when this version must not be removed.
-    pub(crate) retention: Option<Retention>,
+    pub retention: Option<Retention>,
     /// Whether a legal hold forbids the removal of this version.
-    pub(crate) legal_hold: bool,
+    pub legal_hold: bool,
     /// How its data is encrypted. Sizes are those of the unencrypted data.
-    pub(crate) encryption: Option<Encryption>,
+    pub encryption: Option<Encryption>,
     /// Where the data is.
-    pub(crate) data: DataLocation,
+    pub data: DataLocation,
     /// The storage class; empty for STANDARD. Heads with an empty class are encoded without it, in the previous format
     /// ([`Versioned::envelope`]).
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) class: String,
+    pub class: String,
 }
 
 /// [`Head`] in the format without a class.
@@ -150,27 +153,27 @@ impl From<UnclassedHead> for Head {
 
 /// How long a version must be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Retention {
+pub struct Retention {
     /// Whether the retention may not be shortened, and the version may not be removed before it ends (compliance mode).
-    pub(crate) compliance: bool,
+    pub compliance: bool,
     /// Nanoseconds since 1970.
-    pub(crate) until_ns: u64,
+    pub until_ns: u64,
 }
 
 /// A checksum that S3 keeps with an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct StoredChecksum {
+pub struct StoredChecksum {
     /// `CRC32`, `CRC32C`, `CRC64NVME`, `SHA1` or `SHA256`.
-    pub(crate) algorithm: String,
+    pub algorithm: String,
     /// In base64. A composite checksum of several parts is followed by `-` and their number.
-    pub(crate) value: String,
+    pub value: String,
     /// Whether it is the checksum of the whole data, not of the checksums of its parts.
-    pub(crate) whole: bool,
+    pub whole: bool,
 }
 
 /// Where an object's data is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum DataLocation {
+pub enum DataLocation {
     /// In the head.
     #[default]
     Inline,
@@ -182,23 +185,24 @@ pub(crate) enum DataLocation {
 
 /// The parts of an object that was uploaded in parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Manifest {
-    pub(crate) parts: Vec<ManifestPart>,
+pub struct Manifest {
+    /// In the order of their numbers.
+    pub parts: Vec<ManifestPart>,
 }
 
 /// A part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ManifestPart {
+pub struct ManifestPart {
     /// The part's number, as it was uploaded.
-    pub(crate) number: u32,
+    pub number: u32,
     /// The part's size in bytes.
-    pub(crate) size: u64,
+    pub size: u64,
     /// The tails that contain its data.
-    pub(crate) tails: Tails,
+    pub tails: Tails,
     /// The salt for the derivation of its key, if the object is encrypted.
-    pub(crate) salt: Option<Salt>,
+    pub salt: Option<Salt>,
     /// The checksum of its data, if the upload had checksums.
-    pub(crate) checksum: Option<StoredChecksum>,
+    pub checksum: Option<StoredChecksum>,
 }
 
 /// The manifest's first format, whose parts had no checksums.
@@ -259,7 +263,7 @@ impl Versioned for Manifest {
 
 /// A condition of a write or removal on the existing object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum WriteCondition {
+pub enum WriteCondition {
     /// There is no condition.
     #[default]
     None,
@@ -322,6 +326,14 @@ fn tail_count(bytes: u64) -> u64 {
 }
 
 impl Head {
+    /// Refuses a removal that object lock forbids; `bypass` overrides retention in governance mode.
+    pub fn check_lock(&self, bypass: bool) -> Result<()> {
+        let retained = self
+            .retention
+            .is_some_and(|retention| retention.until_ns > now_ns() && (retention.compliance || !bypass));
+        if retained || self.legal_hold { Err(Error::Locked) } else { Ok(()) }
+    }
+
     /// Returns what a listing shows of it. `held` contains the sums of all versions, if the object has versions.
     fn listed(&self, held: Option<Stats>) -> ListingEntry {
         ListingEntry {

@@ -13,20 +13,21 @@ use std::net::IpAddr;
 /// The maximum size of a policy, in bytes.
 pub(crate) const MAX_BYTES: usize = 20 << 10;
 
-/// The prefixes of condition keys for a tag of the object and for a tag in the request.
-pub(crate) const EXISTING_TAG: &str = "s3:existingobjecttag/";
-pub(crate) const REQUEST_TAG: &str = "s3:requestobjecttag/";
+/// The prefix of condition keys for a tag of the object.
+pub const EXISTING_TAG: &str = "s3:existingobjecttag/";
+/// The prefix of condition keys for a tag in the request.
+pub const REQUEST_TAG: &str = "s3:requestobjecttag/";
 
 /// A policy.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Policy {
+pub struct Policy {
     statements: Vec<Statement>,
     asks_for_tags: bool,
 }
 
 /// The decision of a policy on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub enum Decision {
     /// The policy refuses the request, whatever else allows it.
     Deny,
     /// The policy allows the request.
@@ -37,7 +38,7 @@ pub(crate) enum Decision {
 
 impl Decision {
     /// Combines the decisions of two policies of which either may allow.
-    pub(crate) fn or(self, other: Decision) -> Decision {
+    pub fn or(self, other: Decision) -> Decision {
         match (self, other) {
             (Decision::Deny, _) | (_, Decision::Deny) => Decision::Deny,
             (Decision::Allow, _) | (_, Decision::Allow) => Decision::Allow,
@@ -46,7 +47,7 @@ impl Decision {
     }
 
     /// Combines the decisions of two policies of which both must allow.
-    pub(crate) fn and(self, other: Decision) -> Decision {
+    pub fn and(self, other: Decision) -> Decision {
         match (self, other) {
             (Decision::Deny, _) | (_, Decision::Deny) => Decision::Deny,
             (Decision::Allow, Decision::Allow) => Decision::Allow,
@@ -57,27 +58,28 @@ impl Decision {
 
 /// The error of an evaluation that has reached its limit of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StepLimitExceeded;
+pub struct StepLimitExceeded;
 
 /// A request, as policies see it.
-pub(crate) struct PolicyRequest<'a> {
-    pub(crate) who: PolicyPrincipal<'a>,
+pub struct PolicyRequest<'a> {
+    /// The sender.
+    pub who: PolicyPrincipal<'a>,
     /// For example, `s3:GetObject`.
-    pub(crate) action: &'a str,
+    pub action: &'a str,
     /// For example, `arn:aws:s3:::bucket/key`.
-    pub(crate) resource: &'a str,
+    pub resource: &'a str,
     /// Returns the values of a condition's key, which is in lower case, such as `aws:sourceip`. Returns none if the request
     /// has none.
-    pub(crate) context: &'a dyn Fn(&str) -> Vec<String>,
+    pub context: &'a dyn Fn(&str) -> Vec<String>,
 }
 
 /// The requester.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PolicyPrincipal<'a> {
+pub struct PolicyPrincipal<'a> {
     /// The user's id; `None` for an anonymous client.
-    pub(crate) user: Option<&'a str>,
+    pub user: Option<&'a str>,
     /// The role that the user has assumed, and the name of the session.
-    pub(crate) role: Option<(&'a str, &'a str)>,
+    pub role: Option<(&'a str, &'a str)>,
 }
 
 /// What a policy belongs to.
@@ -394,22 +396,22 @@ fn same_network(a: IpAddr, b: IpAddr, bits: u32) -> bool {
 
 impl Policy {
     /// Reads the policy of `bucket`; the error says what is wrong with it.
-    pub(crate) fn read(text: &str, bucket: &str) -> Result<Policy, String> {
+    pub fn read(text: &str, bucket: &str) -> Result<Policy, String> {
         Policy::read_as(text, Kind::Bucket(bucket))
     }
 
     /// Reads a policy that says what a user, a role or a session may do.
-    pub(crate) fn read_identity(text: &str) -> Result<Policy, String> {
+    pub fn read_identity(text: &str) -> Result<Policy, String> {
         Policy::read_as(text, Kind::Identity)
     }
 
     /// Reads a policy that says who may assume a role.
-    pub(crate) fn read_trust(text: &str) -> Result<Policy, String> {
+    pub fn read_trust(text: &str) -> Result<Policy, String> {
         Policy::read_as(text, Kind::Trust)
     }
 
     /// Reads the policy of a notification topic.
-    pub(crate) fn read_topic(text: &str) -> Result<Policy, String> {
+    pub fn read_topic(text: &str) -> Result<Policy, String> {
         Policy::read_as(text, Kind::Topic)
     }
 
@@ -441,7 +443,7 @@ impl Policy {
 
     /// Returns the decision on a request. Fails if the evaluation exceeds its limit of steps; then the request must be
     /// refused.
-    pub(crate) fn decide(&self, asked: &PolicyRequest<'_>) -> Result<Decision, StepLimitExceeded> {
+    pub fn decide(&self, asked: &PolicyRequest<'_>) -> Result<Decision, StepLimitExceeded> {
         let (mut decision, budget) = (Decision::Pass, StepBudget::default());
         for statement in &self.statements {
             let concerned = statement.concerns(asked, &budget);
@@ -458,18 +460,18 @@ impl Policy {
     }
 
     /// Returns the keys that its conditions use, in lower case.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
         let conditions = self.statements.iter().flat_map(|statement| &statement.conditions);
         conditions.map(|condition| condition.key.as_str())
     }
 
     /// Whether its decisions depend on the tags of the requested object.
-    pub(crate) fn uses_object_tags(&self) -> bool {
+    pub fn uses_object_tags(&self) -> bool {
         self.asks_for_tags
     }
 
     /// Whether it allows anything to everybody without a condition that names users or networks.
-    pub(crate) fn is_public(&self) -> bool {
+    pub fn is_public(&self) -> bool {
         self.statements.iter().any(|statement| {
             statement.allow
                 && !statement.conditions.iter().any(Condition::confines)

@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 /// A bucket's public access block, in the format of its document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
-pub(crate) struct PublicAccessBlock {
+pub struct PublicAccessBlock {
     /// ACLs that grant something to everybody or to all users can't be set.
-    pub(crate) block_public_acls: bool,
+    pub block_public_acls: bool,
     /// Grants to everybody or to all users are ignored.
-    pub(crate) ignore_public_acls: bool,
+    pub ignore_public_acls: bool,
     /// A policy that allows something to everybody can't be set.
-    pub(crate) block_public_policy: bool,
+    pub block_public_policy: bool,
     /// A policy that allows something to everybody allows it only to the bucket's owner.
-    pub(crate) restrict_public_buckets: bool,
+    pub restrict_public_buckets: bool,
 }
 
 /// The owner of an object that a user other than the bucket's owner writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Ownership {
+pub enum Ownership {
     /// The writer.
     #[default]
     ObjectWriter,
@@ -32,13 +32,13 @@ pub(crate) enum Ownership {
 
 impl Ownership {
     /// Returns the setting of that name in S3; `None` if there is none.
-    pub(crate) fn named(name: &str) -> Option<Ownership> {
+    pub fn named(name: &str) -> Option<Ownership> {
         let all = [Ownership::ObjectWriter, Ownership::BucketOwnerPreferred, Ownership::BucketOwnerEnforced];
         all.into_iter().find(|ownership| ownership.name() == name)
     }
 
     /// Returns its name in S3.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Ownership::ObjectWriter => "ObjectWriter",
             Ownership::BucketOwnerPreferred => "BucketOwnerPreferred",

@@ -46,7 +46,7 @@ impl RateLimit {
 
 /// What a limit applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum RateLimitScope {
+pub enum RateLimitScope {
     /// A user, by its id.
     User(String),
     /// A bucket, by its id.
@@ -55,7 +55,7 @@ pub(crate) enum RateLimitScope {
 
 /// The remaining tokens of a user or a bucket.
 #[derive(Debug)]
-pub(crate) struct RateLimiterEntry(Mutex<Tokens>);
+pub struct RateLimiterEntry(Mutex<Tokens>);
 
 #[derive(Debug)]
 struct Tokens {
@@ -124,7 +124,7 @@ impl Tokens {
 
 impl RateLimiterEntry {
     /// Subtracts the bytes of a transfer.
-    pub(crate) fn charge_bytes(&self, read: u64, written: u64) {
+    pub fn charge_bytes(&self, read: u64, written: u64) {
         let mut tokens = self.0.lock();
         if tokens.limit.max_read_bytes > 0 {
             tokens.read_bytes -= read as f64;
@@ -137,12 +137,12 @@ impl RateLimiterEntry {
 
 /// All accounts of a gateway.
 #[derive(Debug, Default)]
-pub(crate) struct RateLimits(Mutex<HashMap<RateLimitScope, Arc<RateLimiterEntry>>>);
+pub struct RateLimits(Mutex<HashMap<RateLimitScope, Arc<RateLimiterEntry>>>);
 
 impl RateLimits {
     /// Counts an operation. Returns `None` if it exceeds the limit. The bytes that it transfers must be subtracted from the
     /// returned account.
-    pub(crate) fn take(
+    pub fn take(
         &self,
         scope: RateLimitScope,
         limit: RateLimit,

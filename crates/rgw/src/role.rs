@@ -10,32 +10,36 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The default for the maximum duration of a role's sessions, and the largest value that may be set, in seconds.
-pub(crate) const DEFAULT_MAX_SESSION_S: u32 = 3600;
-pub(crate) const MAX_SESSION_S: u32 = 43_200;
+/// The default for the maximum duration of a role's sessions, in seconds.
+pub const DEFAULT_MAX_SESSION_S: u32 = 3600;
+/// The largest value that may be set for it, in seconds.
+pub const MAX_SESSION_S: u32 = 43_200;
 
 /// A role.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Role {
-    pub(crate) name: String,
+pub struct Role {
+    /// Unique among the roles.
+    pub name: String,
     /// Unique in the cluster and never reused, so sessions of a role end with it.
-    pub(crate) id: String,
+    pub id: String,
     /// For example, `/` or `/team/`.
-    pub(crate) path: String,
-    pub(crate) description: String,
+    pub path: String,
+    /// A text of the administrator.
+    pub description: String,
     /// The policy that says who may assume it. JSON.
-    pub(crate) trust: String,
+    pub trust: String,
     /// The policies that say what its sessions may do, by name. JSON.
-    pub(crate) policies: BTreeMap<String, String>,
+    pub policies: BTreeMap<String, String>,
     /// The maximum duration of a session, in seconds.
-    pub(crate) max_session_s: u32,
+    pub max_session_s: u32,
     /// Nanoseconds since 1970.
-    pub(crate) created_ns: u64,
-    /// Parsed from the policies, as is the following field.
+    pub created_ns: u64,
+    /// Parsed from the policies.
     #[serde(skip)]
-    pub(crate) permissions: Vec<Arc<Policy>>,
+    pub permissions: Vec<Arc<Policy>>,
+    /// The parsed policy that says who may assume it.
     #[serde(skip)]
-    pub(crate) assumed_by: Option<Arc<Policy>>,
+    pub assumed_by: Option<Arc<Policy>>,
 }
 
 impl Versioned for Role {
@@ -44,7 +48,7 @@ impl Versioned for Role {
 
 impl Role {
     /// Returns its name in policies.
-    pub(crate) fn arn(&self) -> String {
+    pub fn arn(&self) -> String {
         format!("arn:aws:iam:::role{}{}", self.path, self.name)
     }
 
@@ -64,14 +68,14 @@ impl Role {
 
 impl Gateway {
     /// Reads the role of that name.
-    pub(crate) async fn role(&self, name: &str) -> Result<Role> {
+    pub async fn role(&self, name: &str) -> Result<Role> {
         let found = record::read::<Role>(&self.pools.roles, name).await?;
         let (role, _) = found.ok_or_else(|| Error::NoSuchRole(name.to_owned()))?;
         role.read_policies()
     }
 
     /// Creates a role; sets its id and its time of creation.
-    pub(crate) async fn create_role(&self, mut role: Role) -> Result<Role> {
+    pub async fn create_role(&self, mut role: Role) -> Result<Role> {
         role.id = self.new_tag();
         role.created_ns = now_ns();
         let creating = record::create(&self.pools.roles, &role.name, &role);
@@ -82,25 +86,21 @@ impl Gateway {
     }
 
     /// Changes a role.
-    pub(crate) async fn modify_role(
-        &self,
-        name: &str,
-        change: impl FnMut(&mut Role) -> Result<()>,
-    ) -> Result<Role> {
+    pub async fn modify_role(&self, name: &str, change: impl FnMut(&mut Role) -> Result<()>) -> Result<Role> {
         let changing = record::update(&self.pools.roles, name, change);
         let changed = self.with_invalidation(GatewayMessage::Role(name.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchRole(name.to_owned()))
     }
 
     /// Removes a role, which ends its sessions.
-    pub(crate) async fn remove_role(&self, name: &str) -> Result<()> {
+    pub async fn remove_role(&self, name: &str) -> Result<()> {
         let removing = record::remove(&self.pools.roles, name);
         let was_there = self.with_invalidation(GatewayMessage::Role(name.to_owned()), removing).await?;
         if was_there { Ok(()) } else { Err(Error::NoSuchRole(name.to_owned())) }
     }
 
     /// Returns the names of all roles.
-    pub(crate) async fn roles(&self) -> Result<Vec<String>> {
+    pub async fn roles(&self) -> Result<Vec<String>> {
         let mut lister = self.pools.roles.list();
         let mut names = Vec::new();
         while let Some(object) = lister.next().await? {

@@ -31,25 +31,25 @@ const MAX_TOKEN_CHARS: usize = 8192;
 const KEY: &str = "key";
 
 /// Whether an access key belongs to temporary credentials.
-pub(crate) fn is_temporary(access_key: &str) -> bool {
+pub fn is_temporary(access_key: &str) -> bool {
     access_key.len() == KEY_CHARS && access_key.starts_with(PREFIX)
 }
 
 /// The content of a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Session {
+pub struct Session {
     /// The access key that the token belongs to.
-    pub(crate) access_key: String,
+    pub access_key: String,
     /// The user that requested the credentials.
-    pub(crate) user: String,
+    pub user: String,
     /// When that user was created, in nanoseconds since 1970: a later user of that id is a different one.
-    pub(crate) user_created_ns: u64,
+    pub user_created_ns: u64,
     /// The role that was assumed: name, id, and the name of the session.
-    pub(crate) role: Option<(String, String, String)>,
+    pub role: Option<(String, String, String)>,
     /// A policy that limits the session. JSON; empty if nothing but the rights of the user or role limits it.
-    pub(crate) policy: String,
+    pub policy: String,
     /// When the credentials expire, in nanoseconds since 1970.
-    pub(crate) expires_ns: u64,
+    pub expires_ns: u64,
 }
 
 impl Versioned for Session {
@@ -71,20 +71,26 @@ impl Versioned for SealingKey {
 }
 
 /// Temporary credentials, as they are issued.
-pub(crate) struct Credentials {
-    pub(crate) access_key: String,
-    pub(crate) secret_key: String,
-    pub(crate) token: String,
-    pub(crate) expires_ns: u64,
+pub struct Credentials {
+    /// The access key.
+    pub access_key: String,
+    /// The secret that requests are signed with.
+    pub secret_key: String,
+    /// The token that requests must contain.
+    pub token: String,
+    /// When the credentials expire, in nanoseconds since 1970.
+    pub expires_ns: u64,
 }
 
 /// The sender of a request, and what limits it.
 #[derive(Clone, Debug)]
-pub(crate) struct CallerIdentity {
-    pub(crate) user: Arc<User>,
+pub struct CallerIdentity {
+    /// The user that sent the request, or that assumed the role.
+    pub user: Arc<User>,
     /// The assumed role and the session's name.
-    pub(crate) role: Option<(Arc<Role>, String)>,
-    pub(crate) policy: Option<Arc<Policy>>,
+    pub role: Option<(Arc<Role>, String)>,
+    /// The policy that limits the session.
+    pub policy: Option<Arc<Policy>>,
 }
 
 /// Seals tokens and derives secrets.
@@ -165,7 +171,7 @@ impl Gateway {
     }
 
     /// Returns the secret for signatures with an access key: a user's, or that of temporary credentials.
-    pub(crate) async fn secret_key(&self, access_key: &str) -> Result<String> {
+    pub async fn secret_key(&self, access_key: &str) -> Result<String> {
         if is_temporary(access_key) {
             return Ok(self.sealer().await?.secret(access_key));
         }
@@ -175,7 +181,7 @@ impl Gateway {
     }
 
     /// Issues temporary credentials. The caller fills in the session, except for the access key.
-    pub(crate) async fn issue_credentials(&self, mut session: Session) -> Result<Credentials> {
+    pub async fn issue_credentials(&self, mut session: Session) -> Result<Credentials> {
         const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
         let mut random = [0; KEY_CHARS - PREFIX.len()];
         getrandom::fill(&mut random).map_err(Error::no_random_numbers)?;
@@ -193,7 +199,7 @@ impl Gateway {
     /// Identifies the sender of a request by its access key and the token that was sent with it. Temporary credentials are
     /// valid only with their token; a user's own access key requires that there is none. Fails if the user is suspended or
     /// removed, or the role is removed.
-    pub(crate) async fn authenticate(&self, access_key: &str, token: Option<&str>) -> Result<CallerIdentity> {
+    pub async fn authenticate(&self, access_key: &str, token: Option<&str>) -> Result<CallerIdentity> {
         let assumed = if is_temporary(access_key) {
             let token = token.ok_or(Error::InvalidToken)?;
             let session = self.sealer().await?.open(access_key, token, now_ns())?;

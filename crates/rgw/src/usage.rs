@@ -34,7 +34,7 @@ const EPOCH_DIGITS: usize = 11;
 
 /// The counts of one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct UsageCounts {
+pub struct UsageCounts {
     /// Bytes of answers.
     pub bytes_sent: u64,
     /// Bytes of requests.
@@ -160,7 +160,7 @@ fn category_of(operation: &str) -> String {
 
 /// The counts that a gateway has not written yet.
 #[derive(Debug, Default)]
-pub(crate) struct UsageLog {
+pub struct UsageLog {
     waiting: Mutex<BTreeMap<UsageKey, Categories>>,
     /// Notified when enough records wait, so that they are written early.
     full: tokio::sync::Notify,
@@ -174,7 +174,7 @@ impl UsageLog {
     }
 
     /// Counts a request that has ended.
-    pub(crate) fn count(&self, user: &str, bucket: &str, operation: &str, counts: UsageCounts) {
+    pub fn count(&self, user: &str, bucket: &str, operation: &str, counts: UsageCounts) {
         let epoch = now_ns() / 1_000_000_000 / HOUR * HOUR;
         let subject = UsageKey { user: user.to_owned(), epoch, bucket: bucket.to_owned() };
         let mut waiting = self.waiting.lock();

@@ -61,7 +61,7 @@ pub struct User {
     pub ratelimit: RateLimit,
     /// Parsed from the policies.
     #[serde(skip)]
-    pub(crate) identity: Vec<Arc<Policy>>,
+    pub identity: Vec<Arc<Policy>>,
 }
 
 /// A user record of the first format.

@@ -47,9 +47,9 @@ pub(crate) fn page() -> String {
     let functions = parse_table(FUNCTIONS).expect("invariant: a test of librados reads the table");
     section(&mut page, functions.into_iter(), false);
     page.push_str("## Operations of S3\n\nRefused operations answer NotImplemented.\n\n");
-    section(&mut page, nacre_rgw::s3::support::OPERATIONS.iter().copied(), false);
+    section(&mut page, nacre_s3::ops::support::OPERATIONS.iter().copied(), false);
     page.push_str("## Operations of SNS\n\nOn the port of S3. Others answer InvalidAction.\n\n");
-    section(&mut page, nacre_rgw::s3::support::TOPIC_OPERATIONS.iter().copied(), false);
+    section(&mut page, nacre_s3::ops::support::TOPIC_OPERATIONS.iter().copied(), false);
     lines_section(&mut page);
     // At most one blank line at the end of the page.
     format!("{}\n", page.trim_end())

@@ -9,7 +9,7 @@ pub(crate) use threads::GatewayRuntime;
 use super::{Daemon, configure, run};
 use anyhow::{Context, Result, bail, ensure};
 use nacre_common::config::Config;
-use nacre_rgw::server::{Certificate, ConnectionLimits, Hosts, Listen, Server, ServerSettings};
+use nacre_s3::server::{Certificate, ConnectionLimits, Hosts, Listen, Server, ServerSettings};
 use nacre_types::ids::EntityKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;

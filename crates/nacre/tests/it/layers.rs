@@ -51,12 +51,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("librados", &["types", "common", "runtime", "client"]),
     ("rgw", &["types", "common", "client", "engine", "task", "topics", "index", "queues", "notify"]),
+    ("s3", &["types", "common", "topics", "notify", "rgw"]),
     ("push", &["types", "topics", "notify"]),
     (
         "nacre",
         &[
-            "types", "common", "runtime", "pg", "store", "client", "mon", "monitor", "osd", "rgw", "topics",
-            "notify", "push",
+            "types", "common", "runtime", "pg", "store", "client", "mon", "monitor", "osd", "rgw", "s3",
+            "topics", "notify", "push",
         ],
     ),
 ];

@@ -27,30 +27,30 @@ const HEADS: usize = 16;
 
 /// Selects what to list.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ListQuery {
+pub struct ListQuery {
     /// Keys with this prefix.
-    pub(crate) prefix: String,
+    pub prefix: String,
     /// Keys are rolled up to the first occurrence of the delimiter after the prefix; empty for no roll-up.
-    pub(crate) delimiter: String,
+    pub delimiter: String,
     /// Keys after this one.
-    pub(crate) after: String,
+    pub after: String,
     /// Whether keys that begin with `after` are skipped, too, because it is a prefix that was listed.
-    pub(crate) after_group: bool,
+    pub after_group: bool,
     /// The maximum number of keys and rolled-up prefixes.
-    pub(crate) max: usize,
+    pub max: usize,
     /// Whether to list keys whose current version is a delete marker.
-    pub(crate) markers: bool,
+    pub markers: bool,
 }
 
 /// The result of a listing.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Listing {
+pub struct Listing {
     /// Keys.
-    pub(crate) entries: Vec<(String, ListingEntry)>,
+    pub entries: Vec<(String, ListingEntry)>,
     /// Rolled-up prefixes.
-    pub(crate) prefixes: Vec<String>,
+    pub prefixes: Vec<String>,
     /// If there is more: the last key or prefix listed, and whether it is a prefix.
-    pub(crate) next: Option<(String, bool)>,
+    pub next: Option<(String, bool)>,
 }
 
 /// The state of the listing in a shard.
@@ -66,7 +66,7 @@ struct Cursor {
 
 impl Gateway {
     /// Lists a bucket.
-    pub(crate) async fn list(self: &Arc<Gateway>, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+    pub async fn list(self: &Arc<Gateway>, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
         if query.max == 0 {
             return Ok(Listing::default());
         }

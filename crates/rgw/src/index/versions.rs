@@ -13,22 +13,24 @@ const HEADS: usize = 16;
 
 /// A version as it is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ListedVersion {
-    pub(crate) key: String,
+pub struct ListedVersion {
+    /// The name of the object.
+    pub key: String,
     /// For an object that never had versions, only what its index entry contains.
-    pub(crate) head: Head,
+    pub head: Head,
     /// Whether it is the latest version of its key.
-    pub(crate) latest: bool,
+    pub latest: bool,
 }
 
 /// The result of a listing: versions by key, newer versions first.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct VersionListing {
-    pub(crate) versions: Vec<ListedVersion>,
+pub struct VersionListing {
+    /// The versions and delete markers.
+    pub versions: Vec<ListedVersion>,
     /// Rolled-up prefixes.
-    pub(crate) prefixes: Vec<String>,
+    pub prefixes: Vec<String>,
     /// If there is more: the last key listed and its version, or a prefix and an empty text.
-    pub(crate) next: Option<(String, String)>,
+    pub next: Option<(String, String)>,
 }
 
 enum Item {
@@ -52,7 +54,7 @@ fn plain(listed: ListingEntry) -> Head {
 
 impl Gateway {
     /// Lists versions. `after` is the id of a version of the key `query.after`; older versions of that key come first.
-    pub(crate) async fn list_versions(
+    pub async fn list_versions(
         self: &Arc<Gateway>,
         bucket: &Bucket,
         query: &ListQuery,

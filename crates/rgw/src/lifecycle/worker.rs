@@ -116,7 +116,7 @@ pub struct LifecycleEntry {
     /// The progress of that run.
     pub status: LifecycleStatus,
     /// Changes whenever rules are set. A gateway that finds no rules removes only the entry that was listed before.
-    pub(crate) tag: String,
+    pub tag: String,
 }
 
 impl Versioned for LifecycleEntry {
@@ -154,7 +154,7 @@ fn shard_of(bucket: &str) -> String {
 
 impl Gateway {
     /// Adds a bucket to the list of buckets with rules, or removes it.
-    pub(crate) async fn register_lifecycle(&self, bucket: &Bucket, has_rules: bool) -> Result<()> {
+    pub async fn register_lifecycle(&self, bucket: &Bucket, has_rules: bool) -> Result<()> {
         let (shard, name) = (shard_of(&bucket.name), Bytes::from(bucket.name.clone()));
         if has_rules {
             let (id, tag) = (bucket.id.clone(), self.new_tag());
@@ -169,7 +169,7 @@ impl Gateway {
     }
 
     /// The entry of a bucket in the list.
-    pub(crate) async fn lifecycle_entry(&self, bucket: &str) -> Result<Option<LifecycleEntry>> {
+    pub async fn lifecycle_entry(&self, bucket: &str) -> Result<Option<LifecycleEntry>> {
         let (shard, name) = (shard_of(bucket), Bytes::from(bucket.to_owned()));
         let found = match self.pools.lifecycle.omap_get_vals_by_keys(&shard, vec![name.clone()]).await {
             Err(error) if error.is_not_found() => return Ok(None),
@@ -179,7 +179,7 @@ impl Gateway {
     }
 
     /// Removes a bucket from the list, unless its entry has another tag by now.
-    pub(crate) async fn unlist_lifecycle(&self, bucket: &str, tag: &str) -> Result<()> {
+    pub async fn unlist_lifecycle(&self, bucket: &str, tag: &str) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let listed = self.lifecycle_entry(bucket).await?;
             let Some(listed) = listed.filter(|listed| listed.tag == tag) else { return Ok(()) };

@@ -114,7 +114,7 @@ impl Outboxes for Buckets {
 
 impl Gateway {
     /// The notifier, which serves topics' queues; `None` in a process that does not.
-    pub(crate) fn notifier(&self) -> Option<&Arc<Notifier>> {
+    pub fn notifier(&self) -> Option<&Arc<Notifier>> {
         self.notifier.get()
     }
 

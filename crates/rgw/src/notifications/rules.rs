@@ -113,7 +113,7 @@ impl EndpointRules {
 
 impl Gateway {
     /// Records that the gateway listens on these addresses.
-    pub(crate) fn note_listening(&self, addresses: impl Iterator<Item = IpAddr>) {
+    pub fn note_listening(&self, addresses: impl Iterator<Item = IpAddr>) {
         self.rules.note_listening(addresses);
     }
 }

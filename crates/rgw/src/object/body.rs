@@ -21,11 +21,11 @@ const TICK: Duration = Duration::from_secs(1);
 const SHORT_BYTES: usize = 256 << 10;
 
 /// The stream that data comes from.
-pub(crate) type BodyStream =
+pub type BodyStream =
     Pin<Box<dyn Stream<Item = Result<Bytes, Box<dyn std::error::Error + Send + Sync>>> + Send>>;
 
 /// Data on its way into an object.
-pub(crate) struct UploadBody {
+pub struct UploadBody {
     source: BodyStream,
     /// Data that arrived and was not taken yet.
     rest: Bytes,
@@ -89,14 +89,16 @@ impl From<Bytes> for BufferList {
 }
 
 /// The digests of all data.
-pub(crate) struct Digests {
-    pub(crate) md5: [u8; 16],
-    pub(crate) checksums: Checksum,
+pub struct Digests {
+    /// The MD5 of the data.
+    pub md5: [u8; 16],
+    /// The checksums that [`UploadBody::new`] was asked for.
+    pub checksums: Checksum,
 }
 
 impl UploadBody {
     /// A body of at most `max` bytes of data, for which `checksums` are computed.
-    pub(crate) fn new(source: BodyStream, max: u64, checksums: ChecksumHasher) -> UploadBody {
+    pub fn new(source: BodyStream, max: u64, checksums: ChecksumHasher) -> UploadBody {
         let (rest, md5) = (Bytes::new(), Md5::new());
         UploadBody {
             source,
@@ -113,7 +115,7 @@ impl UploadBody {
     }
 
     /// Encrypts the data as it is taken. The digests are still those of the unencrypted data.
-    pub(crate) fn encrypted(self, cipher: Cipher) -> UploadBody {
+    pub fn encrypted(self, cipher: Cipher) -> UploadBody {
         UploadBody { encryptor: Some(Encryptor::new(cipher)), ..self }
     }
 

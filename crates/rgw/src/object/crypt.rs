@@ -16,17 +16,17 @@ pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 /// Bytes of the authentication tag, which is stored after each chunk.
 const TAG_BYTES: usize = 16;
 /// Bytes of a secret, and of a salt.
-pub(crate) const SECRET_BYTES: usize = 32;
+pub const SECRET_BYTES: usize = 32;
 /// The purposes that keys are derived for.
 const FOR_DATA: &[u8] = b"nacre sse data";
 const FOR_CHECK: &[u8] = b"nacre sse check";
 
 /// A random salt that a key is derived with.
-pub(crate) type Salt = [u8; SECRET_BYTES];
+pub type Salt = [u8; SECRET_BYTES];
 
 /// Whose secret it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum SseKeySource {
+pub enum SseKeySource {
     /// The client's.
     Customer,
     /// The cluster's.
@@ -35,8 +35,9 @@ pub(crate) enum SseKeySource {
 
 /// The encryption of an object, as its head records it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Encryption {
-    pub(crate) holder: SseKeySource,
+pub struct Encryption {
+    /// Where the secret comes from.
+    pub holder: SseKeySource,
     salt: Salt,
     /// Derived from the secret, to detect a wrong one.
     check: Salt,
@@ -44,7 +45,7 @@ pub(crate) struct Encryption {
 
 /// A secret that keys are derived from.
 #[derive(Clone)]
-pub(crate) struct Secret {
+pub struct Secret {
     holder: SseKeySource,
     bytes: [u8; SECRET_BYTES],
 }
@@ -57,7 +58,7 @@ impl std::fmt::Debug for Secret {
 
 /// A key to the data of one object or part.
 #[derive(Clone)]
-pub(crate) struct Cipher(LessSafeKey);
+pub struct Cipher(LessSafeKey);
 
 struct Length;
 
@@ -81,18 +82,20 @@ pub(crate) fn stored_range(range: &Range<u64>, size: u64) -> (Range<u64>, u64) {
 }
 
 /// Random bytes.
-pub(crate) fn random_salt() -> Result<Salt> {
+pub fn random_salt() -> Result<Salt> {
     let mut salt = Salt::default();
     getrandom::fill(&mut salt).map_err(Error::no_random_numbers)?;
     Ok(salt)
 }
 
 impl Secret {
-    pub(crate) fn new(holder: SseKeySource, bytes: [u8; SECRET_BYTES]) -> Secret {
+    /// Returns a secret from that source.
+    pub fn new(holder: SseKeySource, bytes: [u8; SECRET_BYTES]) -> Secret {
         Secret { holder, bytes }
     }
 
-    pub(crate) fn holder(&self) -> &SseKeySource {
+    /// Returns where the secret comes from.
+    pub fn holder(&self) -> &SseKeySource {
         &self.holder
     }
 
@@ -107,13 +110,13 @@ impl Secret {
     }
 
     /// Returns the record of an object that is to be encrypted under this secret, with a new salt.
-    pub(crate) fn new_encryption(&self) -> Result<Encryption> {
+    pub fn new_encryption(&self) -> Result<Encryption> {
         let salt = random_salt()?;
         Ok(Encryption { holder: self.holder.clone(), check: self.derive(&salt, FOR_CHECK), salt })
     }
 
     /// Fails with [`Error::WrongKey`] if the object is encrypted under another secret.
-    pub(crate) fn check(&self, encryption: &Encryption) -> Result<()> {
+    pub fn check(&self, encryption: &Encryption) -> Result<()> {
         let check = self.derive(&encryption.salt, FOR_CHECK);
         let same = self.holder == encryption.holder
             && check.iter().zip(&encryption.check).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0;
@@ -121,12 +124,12 @@ impl Secret {
     }
 
     /// The key to an object's data.
-    pub(crate) fn cipher(&self, encryption: &Encryption) -> Cipher {
+    pub fn cipher(&self, encryption: &Encryption) -> Cipher {
         self.part_cipher(&encryption.salt)
     }
 
     /// The key to a part's data.
-    pub(crate) fn part_cipher(&self, salt: &Salt) -> Cipher {
+    pub fn part_cipher(&self, salt: &Salt) -> Cipher {
         let key = UnboundKey::new(&AES_256_GCM, &self.derive(salt, FOR_DATA));
         Cipher(LessSafeKey::new(key.expect("invariant: the key has the length of AES-256's")))
     }

@@ -30,12 +30,13 @@ struct Span {
 }
 
 /// An object that is being read.
-pub(crate) struct ObjectReader {
-    pub(crate) head: Head,
+pub struct ObjectReader {
+    /// What the head says about the object.
+    pub head: Head,
     /// The parts, if the object was uploaded in parts.
-    pub(crate) manifest: Manifest,
+    pub manifest: Manifest,
     /// The secret that the data is decrypted with, if it is encrypted.
-    pub(crate) secret: Option<Secret>,
+    pub secret: Option<Secret>,
     /// The data that was read from the head's RADOS object, from byte `inline_at` on.
     inline: Bytes,
     inline_at: u64,
@@ -190,7 +191,7 @@ impl ObjectReader {
     }
 
     /// Streams the data in `range`, which lies within the object. A piece that is too short yields an error.
-    pub(crate) fn data(&self, range: Range<u64>) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
+    pub fn data(&self, range: Range<u64>) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
         match &self.head.encryption {
             Some(encryption) => self.decrypted(encryption, range).left_stream(),
             None => self.plain(range).right_stream(),

@@ -22,7 +22,7 @@ pub(super) const VERSIONS: &str = "rgw.versions";
 
 /// Identifies a state of a head: every change of the head gives it another mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HeadStateId {
+pub struct HeadStateId {
     /// The sequence of the last change.
     seq: Seq,
     /// The RADOS version. It is compared only for heads of format 1, because tidying changes it.
@@ -149,7 +149,7 @@ impl Gateway {
     }
 
     /// Reads an object's current version, which may be a delete marker, and the state of its head; `None` if there is no object.
-    pub(crate) async fn head(&self, bucket: &Bucket, key: &str) -> Result<Option<(Head, HeadStateId)>> {
+    pub async fn head(&self, bucket: &Bucket, key: &str) -> Result<Option<(Head, HeadStateId)>> {
         Ok(self.current(bucket, key).await?.map(|current| (current.head, current.mark)))
     }
 

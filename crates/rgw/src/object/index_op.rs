@@ -36,7 +36,7 @@ pub(super) struct PrepareIntent {
 }
 
 /// A change that is prepared and has no outcome yet. Dropping it cancels the change, so no commit of it may be in flight then.
-pub(crate) struct IndexOp {
+pub struct IndexOp {
     gateway: Arc<Gateway>,
     bucket: Arc<Bucket>,
     shard: String,

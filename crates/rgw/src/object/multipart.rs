@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The largest part, and the largest object that is not uploaded in parts.
-pub(crate) const MAX_PART_BYTES: u64 = 5 << 30;
+pub const MAX_PART_BYTES: u64 = 5 << 30;
 /// The largest object.
 const MAX_OBJECT_BYTES: u64 = 5 << 40;
 /// The smallest part, except for the last one (`rgw_multipart_min_part_size`).
@@ -41,7 +41,7 @@ const MIN_PART_BYTES: u64 = 5 << 20;
 /// The largest record of an upload; a larger one is damaged.
 const MAX_UPLOAD_BYTES: u64 = 4 << 20;
 /// The most parts (`rgw_multipart_part_upload_limit`).
-pub(crate) const MAX_PARTS: u32 = 10_000;
+pub const MAX_PARTS: u32 = 10_000;
 /// Parts read at a time.
 const PAGE: u64 = 1000;
 /// The omap key of an upload's mark: the tag of the operation that completes or aborts the upload.
@@ -51,27 +51,28 @@ const ATTEMPTS: usize = 16;
 
 /// An upload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Upload {
+pub struct Upload {
     /// The head of the future object, without data.
-    pub(crate) head: Head,
+    pub head: Head,
     /// Nanoseconds since 1970.
     pub(crate) started_ns: u64,
     /// The algorithm of the parts' checksums; empty if none was requested.
-    pub(crate) algorithm: String,
+    pub algorithm: String,
     /// Whether the object gets a checksum of all its data.
-    pub(crate) whole: bool,
+    pub whole: bool,
 }
 
 /// A part that was uploaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Part {
+pub struct Part {
     /// Bytes.
-    pub(crate) size: u64,
+    pub size: u64,
     /// Nanoseconds since 1970.
-    pub(crate) mtime_ns: u64,
+    pub mtime_ns: u64,
     /// The ETag of its data, without quotes.
-    pub(crate) etag: String,
-    pub(crate) checksum: Option<StoredChecksum>,
+    pub etag: String,
+    /// The checksum of its data; `None` if the upload names no algorithm.
+    pub checksum: Option<StoredChecksum>,
     tails: Tails,
     /// The salt that the key to the data is derived with, if the upload is encrypted.
     salt: Option<Salt>,
@@ -79,14 +80,14 @@ pub(crate) struct Part {
 
 /// The index entry of an upload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct UploadEntry {
+pub struct UploadEntry {
     /// Nanoseconds since 1970.
-    pub(crate) begun_ns: u64,
+    pub begun_ns: u64,
     /// The id of the user that owns the upload.
-    pub(crate) owner: String,
+    pub owner: String,
     /// The storage class; empty for STANDARD, in which case it is not encoded.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) class: String,
+    pub class: String,
 }
 
 /// [`Upload`] without a class.
@@ -168,19 +169,24 @@ impl Versioned for PartIntent {
 
 /// Identifies a part of an upload.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PartId<'a> {
-    pub(crate) key: &'a str,
-    pub(crate) upload: &'a str,
-    pub(crate) number: u32,
+pub struct PartId<'a> {
+    /// The name of the object.
+    pub key: &'a str,
+    /// The id of the upload.
+    pub upload: &'a str,
+    /// 1 to 10 000.
+    pub number: u32,
     /// The upload's storage class; empty for STANDARD.
-    pub(crate) class: &'a str,
+    pub class: &'a str,
 }
 
 /// A part that a completion names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RequestedPart {
-    pub(crate) number: u32,
-    pub(crate) etag: Option<String>,
+pub struct RequestedPart {
+    /// The number of the part.
+    pub number: u32,
+    /// The ETag that it must have, without quotes.
+    pub etag: Option<String>,
 }
 
 pub(super) fn upload_name(bucket: &Bucket, key: &str, id: &str) -> String {
@@ -201,19 +207,14 @@ fn bytes_of_md5(etag: &str) -> Option<[u8; 16]> {
 
 impl Upload {
     /// An upload of an object with this head.
-    pub(crate) fn new(head: Head, algorithm: &str, whole: bool) -> Upload {
+    pub fn new(head: Head, algorithm: &str, whole: bool) -> Upload {
         Upload { head, started_ns: 0, algorithm: algorithm.to_owned(), whole }
     }
 }
 
 impl Gateway {
     /// Creates an upload and returns its id.
-    pub(crate) async fn create_upload(
-        &self,
-        bucket: &Bucket,
-        key: &str,
-        mut upload: Upload,
-    ) -> Result<String> {
+    pub async fn create_upload(&self, bucket: &Bucket, key: &str, mut upload: Upload) -> Result<String> {
         let id = self.new_tag();
         upload.started_ns = now_ns();
         upload.head.upload = id.clone();
@@ -257,14 +258,14 @@ impl Gateway {
     }
 
     /// An upload. Fails with [`Error::NoSuchUpload`] if it does not exist.
-    pub(crate) async fn upload(&self, bucket: &Bucket, key: &str, id: &str) -> Result<Upload> {
+    pub async fn upload(&self, bucket: &Bucket, key: &str, id: &str) -> Result<Upload> {
         let found = record::read::<Upload>(&self.pools.data, &upload_name(bucket, key, id)).await?;
         found.map(|(upload, _)| upload).ok_or(Error::NoSuchUpload)
     }
 
     /// Writes a part's data into its upload's storage class and lists the part, in place of an earlier part with its number.
     /// `seal` gets the digests when all data has been taken. The body is encrypted with the key that `salt` belongs to.
-    pub(crate) async fn put_part(
+    pub async fn put_part(
         self: &Arc<Gateway>,
         bucket: &Bucket,
         place: PartId<'_>,
@@ -375,7 +376,7 @@ impl Gateway {
     }
 
     /// At most `max` parts of an upload with numbers above `after`, and whether there are more.
-    pub(crate) async fn parts(
+    pub async fn parts(
         &self,
         bucket: &Bucket,
         key: &str,
@@ -410,7 +411,7 @@ impl Gateway {
     }
 
     /// Makes an object of an upload's parts. `seal` gets the named parts with their numbers; it completes the head or fails.
-    pub(crate) async fn complete_upload(
+    pub async fn complete_upload(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
         (key, id): (&str, &str),
@@ -510,12 +511,7 @@ impl Gateway {
     }
 
     /// Aborts an upload and discards its parts.
-    pub(crate) async fn abort_upload(
-        self: &Arc<Gateway>,
-        bucket: &Bucket,
-        key: &str,
-        id: &str,
-    ) -> Result<()> {
+    pub async fn abort_upload(self: &Arc<Gateway>, bucket: &Bucket, key: &str, id: &str) -> Result<()> {
         let name = upload_name(bucket, key, id);
         let Some((_, mark, _)) = self.marked_upload(&name).await? else {
             // The upload may be listed without having been created.

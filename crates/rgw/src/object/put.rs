@@ -27,16 +27,19 @@ const MOST_GUESSED_BYTES: usize = 64 << 10;
 const WRITES: usize = 2;
 
 /// An object to be written.
-pub(crate) struct PutOp {
-    pub(crate) bucket: Arc<Bucket>,
-    pub(crate) key: String,
+pub struct PutOp {
+    /// The bucket of the object.
+    pub bucket: Arc<Bucket>,
+    /// The name of the object.
+    pub key: String,
     /// Set by the caller, except for tag, size, time, ETag and data.
-    pub(crate) head: Head,
-    pub(crate) condition: WriteCondition,
+    pub head: Head,
+    /// What must hold of the present object for the write to take effect.
+    pub condition: WriteCondition,
     /// Who makes the change, and by which request.
-    pub(crate) cause: Cause,
+    pub cause: Cause,
     /// The types of events that the change may have.
-    pub(crate) types: &'static [EventType],
+    pub types: &'static [EventType],
 }
 
 /// The data of a body: in memory for the head, or written to tails.
@@ -47,7 +50,7 @@ pub(super) struct WrittenData {
 
 impl PutOp {
     /// Writes the data, then the head. When all data has been taken, `seal` gets its digests; it completes the head or fails.
-    pub(crate) async fn run(
+    pub async fn run(
         mut self,
         gateway: &Arc<Gateway>,
         mut body: UploadBody,

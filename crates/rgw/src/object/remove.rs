@@ -16,25 +16,25 @@ use std::sync::Arc;
 
 /// The result of a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RemovalResult {
+pub struct RemovalResult {
     /// Whether there was an object. Always true if a delete marker was made.
-    pub(crate) existed: bool,
+    pub existed: bool,
     /// The id of the delete marker that hides the object now.
-    pub(crate) marker: Option<String>,
+    pub marker: Option<String>,
 }
 
 /// The types of events that a removal may have.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RemovalEvents {
+pub struct RemovalEvents {
     /// If the object or a version is removed.
-    pub(crate) removed: &'static [EventType],
+    pub removed: &'static [EventType],
     /// If a delete marker is made.
     pub(crate) marker: &'static [EventType],
 }
 
 impl RemovalEvents {
     /// For a client's request.
-    pub(crate) const REQUEST: RemovalEvents = RemovalEvents {
+    pub const REQUEST: RemovalEvents = RemovalEvents {
         removed: &[EventType::ObjectRemovedDelete],
         marker: &[EventType::ObjectRemovedDeleteMarkerCreated],
     };
@@ -56,7 +56,7 @@ pub(super) fn tombstone_steps(has_versions: bool) -> Vec<Step> {
 
 impl Gateway {
     /// Removes an object. In a bucket with versions, hides it behind a delete marker of `owner` instead.
-    pub(crate) async fn remove_object(
+    pub async fn remove_object(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
         (key, owner): (&str, &str),

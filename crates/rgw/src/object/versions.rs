@@ -105,7 +105,7 @@ impl Head {
     }
 
     /// The id of this version.
-    pub(crate) fn version_id(&self) -> &str {
+    pub fn version_id(&self) -> &str {
         if self.version.is_empty() { NULL_VERSION } else { &self.version }
     }
 
@@ -464,17 +464,12 @@ impl Gateway {
     }
 
     /// Opens a version for reading; without an id, the newest one.
-    pub(crate) async fn open_version(
-        &self,
-        bucket: &Bucket,
-        key: &str,
-        id: Option<&str>,
-    ) -> Result<ObjectReader> {
+    pub async fn open_version(&self, bucket: &Bucket, key: &str, id: Option<&str>) -> Result<ObjectReader> {
         self.open_range_of_version(bucket, key, id, None).await
     }
 
     /// Like [`Gateway::open_version`]. If `range` is given, the caller reads nothing else.
-    pub(crate) async fn open_range_of_version(
+    pub async fn open_range_of_version(
         &self,
         bucket: &Bucket,
         key: &str,
@@ -495,12 +490,7 @@ impl Gateway {
     }
 
     /// Like [`Gateway::open_version`], for a caller that needs only the head.
-    pub(crate) async fn open_head(
-        &self,
-        bucket: &Bucket,
-        key: &str,
-        id: Option<&str>,
-    ) -> Result<ObjectReader> {
+    pub async fn open_head(&self, bucket: &Bucket, key: &str, id: Option<&str>) -> Result<ObjectReader> {
         let head = match id {
             None => self.head(bucket, key).await?.ok_or(Error::NoSuchKey)?.0,
             Some(id) => self.version(bucket, key, id).await?.0,
@@ -510,7 +500,7 @@ impl Gateway {
     }
 
     /// The head of a version; without an id, that of the newest one.
-    pub(crate) async fn head_of_version(&self, bucket: &Bucket, key: &str, id: Option<&str>) -> Result<Head> {
+    pub async fn head_of_version(&self, bucket: &Bucket, key: &str, id: Option<&str>) -> Result<Head> {
         let head = match id {
             None => self.head(bucket, key).await?.ok_or(Error::NoSuchKey)?.0,
             Some(id) => self.version(bucket, key, id).await?.0,
@@ -521,7 +511,7 @@ impl Gateway {
 
     /// Changes attributes of a version, but neither its data nor what a listing shows of it; without an id, of the newest one.
     /// `change` may refuse. Returns the version's head after the change.
-    pub(crate) async fn modify_version(
+    pub async fn modify_version(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
         (key, id): (&str, Option<&str>),
@@ -618,7 +608,7 @@ impl Gateway {
 
     /// Removes a version permanently, unless `may` refuses, which is told whether the version is the newest. Returns the head of
     /// the removed version; `None` if there was none.
-    pub(crate) async fn remove_version(
+    pub async fn remove_version(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
         (key, id): (&str, &str),
