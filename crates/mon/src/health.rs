@@ -5,7 +5,7 @@ mod tiers;
 use crate::logic::{Fullness, MapState, Mutes, Now, location_text};
 use crate::pgview::PgView;
 use crate::text::{age, float, plural, set, stamp};
-use nacre_types::crush::CrushMap;
+use nacre_crush::CrushMap;
 use nacre_types::ids::OsdId;
 use nacre_types::osdmap::flag;
 use nacre_types::pool::flag as pool_flag;

@@ -1,7 +1,7 @@
 //! Stored, used and available space: for `df`, `osd df` and `status`.
 
 use crate::logic::MapState;
-use nacre_types::crush::{CrushMap, StepOp};
+use nacre_crush::{CrushMap, StepOp};
 use nacre_types::ids::{OsdId, PoolId};
 use nacre_types::pool::Pool;
 use nacre_types::stats::PoolCompression;

@@ -25,10 +25,10 @@ use nacre_common::auth::{KeyRecord, KeyServer, Keyring, ServiceKeyring, Verifier
 use nacre_common::clock::{Clock, SystemClock};
 use nacre_common::config::Config;
 use nacre_common::metrics::PerfCounters;
+use nacre_crush::CrushMap;
 use nacre_mon::logic::{MapState, Now, Tuning};
 use nacre_runtime::admin::socket::AdminSocket;
 use nacre_runtime::msgr::{self, Conn, Dispatcher, Frame, Messenger, Reset};
-use nacre_types::crush::CrushMap;
 use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::osdmap::OsdMap;
 use parking_lot::RwLock;

@@ -331,11 +331,11 @@ mod tests {
     use super::*;
     use nacre_common::auth::{Credential, Key};
     use nacre_common::config::ConfigBuilder;
+    use nacre_crush::CrushMap;
     use nacre_mon::ConfigTarget;
     use nacre_mon::logic::{MapEvent, Tuning};
     use nacre_mon::testing::{at, boot_of};
     use nacre_runtime::msgr::{ConnectTarget, Dispatcher, Frame, Messenger, Policy, Reset};
-    use nacre_types::crush::CrushMap;
     use nacre_types::msg::DaemonCommandReply;
     use nacre_types::osdmap::OsdMap;
     use uuid::Uuid;

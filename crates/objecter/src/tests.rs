@@ -1,5 +1,5 @@
 use super::*;
-use nacre_types::crush::CrushMap;
+use nacre_crush::CrushMap;
 use nacre_types::op::{Op, OsdOp, request_flag};
 use nacre_types::osdmap::{Member, OsdInfo, PgMembership, flag};
 use nacre_types::pool::Pool;

@@ -35,7 +35,7 @@ const SUBSYSTEMS: &[Subsystem] = &[
     (&["nacre_store::blue::db"], |o| o.debug.debug_rocksdb),
     (&["nacre_objectstore::mem"], |o| o.debug.debug_memstore),
     (&["nacre_store::file"], |o| o.debug.debug_filestore),
-    (&["nacre_types::crush"], |o| o.debug.debug_crush),
+    (&["nacre_crush"], |o| o.debug.debug_crush),
     (&["nacre_client::objecter"], |o| o.debug.debug_objecter),
     (&["nacre_client", "nacre_engine"], |o| o.debug.debug_rados),
 ];

@@ -81,7 +81,7 @@ fn can_copy(caps: &OsdCaps, map: &OsdMap, source: &ObjectId, peer: IpAddr) -> bo
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use nacre_types::crush::CrushMap;
+    use nacre_crush::CrushMap;
     use nacre_types::ids::{Epoch, PoolId};
     use nacre_types::op::{OsdOp, copy_from_flag};
 

@@ -1,5 +1,6 @@
 //! Errno values for Ceph's clients: replies contain negative Linux errnos.
 
+use nacre_crush::CrushError;
 use serde::{Deserialize, Serialize};
 
 /// A positive Linux errno; replies contain its negation.
@@ -83,6 +84,21 @@ impl Errno {
     /// Interprets a reply's result code: negative values are errors.
     pub fn from_result(code: i32) -> Result<i32, Errno> {
         if code < 0 { Err(Errno(code.checked_neg().unwrap_or(Self::EIO.0))) } else { Ok(code) }
+    }
+}
+
+impl From<&CrushError> for Errno {
+    /// The errno of Ceph's commands for a refused edit of a CRUSH map.
+    fn from(error: &CrushError) -> Errno {
+        match error {
+            CrushError::NotFound(_) => Errno::ENOENT,
+            CrushError::Exists(_) => Errno::EEXIST,
+            CrushError::InUse(_) => Errno::EBUSY,
+            CrushError::NotEmpty(_) => Errno::ENOTEMPTY,
+            CrushError::Invalid(_) => Errno::EINVAL,
+            CrushError::Loop(_) => Errno::ELOOP,
+            CrushError::OutOfRange(_) => Errno::ERANGE,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! These are pure functions whose values are a part of the cluster's format: they determine where objects are stored.
 
-use crate::crush::{hash32_2, rjenkins};
+use nacre_crush::{hash32_2, rjenkins};
 
 /// Separates the namespace from the object's name (or locator key) in the input of the hash.
 const NAMESPACE_SEPARATOR: u8 = 0o37;

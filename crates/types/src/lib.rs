@@ -1,7 +1,7 @@
-//! Ids, OSDMap, CRUSH, op and transaction encodings: the types that all other crates share.
+//! Ids, OSDMap, op and transaction encodings: the types that all other crates share.
 //!
 //! Pure data and pure functions: no I/O, no clock, no randomness. Everything that is sent or persisted is defined here or in
-//! `pg`, and has a version (see [`encoding`]).
+//! `pg`, and has a version (see [`encoding`]); CRUSH maps, in Ceph's format, are defined in `crush`.
 
 pub mod caps;
 pub mod ceph;
@@ -9,7 +9,6 @@ pub mod cls;
 pub mod command;
 pub mod compound;
 pub mod crc32c;
-pub mod crush;
 pub mod encoding;
 pub mod errno;
 pub mod hash;

@@ -7,10 +7,10 @@ mod file;
 mod min_client;
 
 use crate::caps::network::Network;
-use crate::crush::CrushMap;
 use crate::encoding::{DecodeError, Versioned};
 use crate::ids::{EntityName, Epoch, Incarnation, Interval, OsdId, PgId, PoolId};
 use crate::pool::Pool;
+use nacre_crush::CrushMap;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

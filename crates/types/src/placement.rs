@@ -3,11 +3,11 @@
 //!
 //! Pure: [`OsdStates`] supplies the states. The OSDs that *currently* hold a PG are its membership, which is separate.
 
-use crate::crush::{CrushMap, ITEM_NONE, RuleType, Workspace, hash32_2};
 use crate::hash::{pg_of_hash, placement_seed};
 use crate::ids::{OsdId, PgId};
 use crate::osdmap::{OsdMap, WEIGHT_ONE};
 use crate::pool::{Pool, PoolKind, flag};
+use nacre_crush::{CrushMap, ITEM_NONE, RuleType, Workspace, hash32_2};
 
 /// The states of OSDs that placement needs.
 pub trait OsdStates {

@@ -5,12 +5,12 @@
 //! OSD, and keeps a change only if it lowers the sum of squared deviations. Without [`Balance::shuffle`] the result is
 //! identical to Ceph's. Pure: the map itself does not change.
 
-use crate::crush::remap::PgImbalance;
-use crate::crush::{ITEM_NONE, RuleType};
 use crate::ids::{OsdId, PgId, PoolId};
 use crate::osdmap::{OsdMap, WEIGHT_ONE};
 use crate::placement::PgMapper;
 use crate::pool::PoolKind;
+use nacre_crush::remap::PgImbalance;
+use nacre_crush::{ITEM_NONE, RuleType};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of consecutive changes without progress before the search continues with the underfull OSDs.

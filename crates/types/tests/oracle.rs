@@ -1,5 +1,5 @@
-//! Compares CRUSH with Ceph: Debian's `crushtool` and `osdmaptool` (package `ceph-base`) and this crate process the same maps
-//! from a seeded generator. The results must be identical.
+//! Compares CRUSH with Ceph: Debian's `crushtool` and `osdmaptool` (package `ceph-base`), `nacre_crush` and this crate
+//! process the same maps from a seeded generator. The results must be identical.
 
 #![allow(clippy::unwrap_used)]
 

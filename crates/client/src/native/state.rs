@@ -267,10 +267,10 @@ mod tests {
     use crate::native::NetworkThread;
     use bytes::Bytes;
     use nacre_common::config::ConfigBuilder;
+    use nacre_crush::CrushMap;
     use nacre_engine::Pending;
     use nacre_objecter::Submission;
     use nacre_runtime::msgr::{Dispatcher, Frame, Reset};
-    use nacre_types::crush::CrushMap;
     use nacre_types::object::SNAP_HEAD;
     use nacre_types::op::{Op, OsdOp};
     use nacre_types::osdmap::{Member, OsdInfo, OsdMap, PgMembership};

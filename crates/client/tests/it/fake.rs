@@ -8,8 +8,8 @@ use nacre_common::auth::{
     ServiceKeys, SessionKey, TicketBody, TicketGrant, Verifier,
 };
 use nacre_common::config::{Config, ConfigBuilder};
+use nacre_crush::CrushMap;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
-use nacre_types::crush::CrushMap;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{EntityKind, EntityName};
 use nacre_types::msg::{

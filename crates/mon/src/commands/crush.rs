@@ -4,15 +4,15 @@ use super::osd_show::{node_cells, node_json, tree};
 use super::{CommandAnswer, CommandFailure, CommandOutcome, Context};
 use crate::logic::MapState;
 use crate::text::{Align, Table};
+use nacre_crush::{CrushDecodeError, CrushError, CrushMap, Rule, StepOp, TunablesProfile};
 use nacre_types::command::Call;
-use nacre_types::crush::{CrushDecodeError, CrushError, CrushMap, Rule, StepOp, TunablesProfile};
 use nacre_types::errno::Errno;
 use nacre_types::ids::OsdId;
 use serde_json::{Map, Value, json};
 
 impl From<CrushError> for CommandFailure {
     fn from(error: CrushError) -> CommandFailure {
-        CommandFailure::new(error.errno(), error.to_string())
+        CommandFailure::new(Errno::from(&error), error.to_string())
     }
 }
 

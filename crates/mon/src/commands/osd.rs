@@ -3,8 +3,8 @@
 use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::{LogLevel, MapState};
 use crate::text::{float, stamp};
+use nacre_crush::CrushMap;
 use nacre_types::command::Call;
-use nacre_types::crush::CrushMap;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::osdmap::{BLOCKLIST_RANGE_PREFIX, OsdInfo, WEIGHT_ONE, flag};
@@ -285,7 +285,7 @@ impl MapState {
         let name = osd.to_string();
         if self.working.crush.item_name(osd.0 as i32).is_some() {
             let mut crush = (*self.working.crush).clone();
-            crush.remove_item(&name).map_err(|e| CommandFailure::new(e.errno(), e.to_string()))?;
+            crush.remove_item(&name)?;
             self.set_crush(crush);
         }
         if self.working.osds.remove(&osd).is_some() {

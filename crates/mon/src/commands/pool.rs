@@ -3,8 +3,8 @@
 use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::{LogLevel, MapState};
 use crate::text::float;
+use nacre_crush::{CrushMap, RuleType};
 use nacre_types::command::Call;
-use nacre_types::crush::{CrushMap, RuleType};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Epoch, PoolId};
 use nacre_types::pool::{Pool, flag};

@@ -13,7 +13,7 @@ use super::*;
 use crate::logic::tests::{commit, member};
 use crate::logic::{Databases, MapEvent, Tuning};
 use crate::testing::{at, boot_of};
-use nacre_types::crush::CrushMap;
+use nacre_crush::CrushMap;
 use nacre_types::ids::{Interval, OsdId, PgId};
 use nacre_types::msg::{PgCas, StatsReport};
 use nacre_types::osdmap::{OsdMap, PgMembership};

@@ -1,7 +1,7 @@
 //! Booting OSDs: their entry, their place in CRUSH, and whether they are in.
 
 use super::{LogLevel, MapState, Now};
-use nacre_types::crush::weight_from_f32;
+use nacre_crush::weight_from_f32;
 use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::msg::OsdBoot;
 use nacre_types::osdmap::{OsdInfo, WEIGHT_ONE, flag};

@@ -12,7 +12,7 @@
 //! [`MapState::discount_pause`].
 
 use super::{LogLevel, MapState, Now};
-use nacre_types::crush::CrushMap;
+use nacre_crush::CrushMap;
 use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::msg::{OsdAlive, OsdFailure, OsdMarkMeDown};
 use nacre_types::osdmap::flag;

@@ -4,7 +4,7 @@ mod random;
 
 use super::*;
 use crate::testing::{at, boot_of};
-use nacre_types::crush::CrushMap;
+use nacre_crush::CrushMap;
 use nacre_types::ids::{Incarnation, Interval, PgId, PoolId};
 use nacre_types::osdmap::{Member, PgMembership, flag};
 use nacre_types::placement::PgMapper;

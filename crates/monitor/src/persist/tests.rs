@@ -3,10 +3,10 @@
 use super::*;
 use crate::mapstore::{LeaseId, LocalStore, MapStoreError, RangePage, StoredEntry, Watch};
 use nacre_common::auth::{Caps, Key};
+use nacre_crush::CrushMap;
 use nacre_fuzz::Target;
 use nacre_mon::logic::{LogLevel, MapEvent, MapState, Tuning};
 use nacre_mon::testing::{at, boot_of};
-use nacre_types::crush::CrushMap;
 use nacre_types::ids::EntityName;
 use nacre_types::pool::Pool;
 use std::path::Path;

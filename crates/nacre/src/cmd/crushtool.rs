@@ -1,7 +1,7 @@
 //! `nacre crushtool`: Ceph's `crushtool`, with its syntax, output and exit codes.
 //!
 //! It has Ceph's five stages: input (read, compile or build a map), tunables, changes, display and test, output.
-//! `nacre_types::crush` has the map's logic; this module has the files, the command line and the layout of the output.
+//! `nacre_crush` has the map's logic; this module has the files, the command line and the layout of the output.
 //!
 //! [`options::OPTIONS`] has the options and their intended differences from Ceph. For a map that can't be decoded, the error has
 //! the reason.
@@ -17,7 +17,7 @@ pub(super) use options::{OPTIONS, usage};
 
 use super::formatter::{self, DumpFormat, ElementNames};
 use args::{Args, ItemChange, RuleMode};
-use nacre_types::crush::{CrushError, CrushMap, RuleType, is_valid_name, weight_from_f32};
+use nacre_crush::{CrushError, CrushMap, RuleType, is_valid_name, weight_from_f32};
 use nacre_types::errno::Errno;
 use std::ffi::OsString;
 use std::fs;
@@ -83,12 +83,12 @@ impl ExitError {
 
     /// An error as crushtool reports it: its text, and the negated number as exit code.
     fn edit(error: &CrushError) -> Self {
-        Self::Failed(format!("{ME} {}", error.errno()), exit_code(error))
+        Self::Failed(format!("{ME} {}", Errno::from(error)), exit_code(error))
     }
 }
 
 fn exit_code(error: &CrushError) -> u8 {
-    error.errno().negated() as u8
+    Errno::from(error).negated() as u8
 }
 
 fn run(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> io::Result<u8> {

@@ -18,8 +18,8 @@ pub(super) use options::{OPTIONS, usage};
 
 use args::{Args, MapSource, UsageError};
 use create::DefaultPool;
+use nacre_crush::CrushMap;
 use nacre_mon::logic::Now;
-use nacre_types::crush::CrushMap;
 use nacre_types::hash::pg_of_hash;
 use nacre_types::osdmap::{OsdInfo, OsdMap, WEIGHT_ONE};
 use nacre_types::{ObjectId, OsdId, PgId, PoolId};

@@ -158,7 +158,7 @@ fn maps() -> tempfile::TempDir {
 
 /// Weight sets such as [`WEIGHT_SETS`] with the ids that the buckets of `simple` have.
 fn with_ids(dir: &Path, sets: &str) -> String {
-    let map = nacre_types::crush::CrushMap::decode(&fs::read(dir.join("simple")).unwrap()).unwrap();
+    let map = nacre_crush::CrushMap::decode(&fs::read(dir.join("simple")).unwrap()).unwrap();
     let id = |name: &str| map.item_id(name).unwrap_or_else(|| panic!("no bucket {name}")).to_string();
     let mut sets = sets.to_owned();
     let names = [("-1", "root"), ("-2", "host"), ("-3", "rack"), ("-4", "h2"), ("-5", "r2")];
@@ -173,14 +173,14 @@ fn with_ids(dir: &Path, sets: &str) -> String {
 
 /// A map with overlapping rules of one ruleset, which no compiler creates.
 fn overlapping() -> Vec<u8> {
-    let mut map = nacre_types::crush::CrushMap::new_cluster("osd").unwrap();
+    let mut map = nacre_crush::CrushMap::new_cluster("osd").unwrap();
     let place = [("root".to_owned(), "default".to_owned())].into();
     map.insert_item(1, 0x1_0000, "osd.1", &place).unwrap();
     let steps = map.rule(0).unwrap().steps.clone();
     for (id, name, sizes) in [(1, "z", (1, 5)), (2, "b", (5, 10)), (3, "c", (3, 8)), (4, "d", (20, 30))] {
-        let kind = nacre_types::crush::RuleType::Replicated;
+        let kind = nacre_crush::RuleType::Replicated;
         let (min_size, max_size) = sizes;
-        let rule = nacre_types::crush::Rule { ruleset: 7, kind, min_size, max_size, steps: steps.clone() };
+        let rule = nacre_crush::Rule { ruleset: 7, kind, min_size, max_size, steps: steps.clone() };
         map.add_rule(id, name, rule).unwrap();
     }
     map.encode()

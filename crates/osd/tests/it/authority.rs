@@ -6,9 +6,9 @@ use nacre_common::auth::{
 };
 use nacre_common::clock::{Clock, SystemClock};
 use nacre_common::config::Config;
+use nacre_crush::CrushMap;
 use nacre_mon::logic::{MapEffect, MapEvent, MapState, Now, Origin, Tuning};
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
-use nacre_types::crush::CrushMap;
 use nacre_types::encoding::encode;
 use nacre_types::ids::{ClientId, Epoch, PoolId};
 use nacre_types::msg::{

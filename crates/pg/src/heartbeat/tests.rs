@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::lease::LeaseSettings;
-use nacre_types::crush::CrushMap;
+use nacre_crush::CrushMap;
 use nacre_types::osdmap::OsdInfo;
 
 const SECOND: u64 = 1_000_000_000;

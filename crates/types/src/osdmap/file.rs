@@ -45,7 +45,7 @@ impl OsdMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crush::CrushMap;
+    use nacre_crush::CrushMap;
 
     #[test]
     fn a_map_comes_back_and_nothing_else_is_taken_for_one() {

@@ -1,8 +1,8 @@
 //! The release of Ceph that a client needs for a map.
 
 use super::{OsdMap, WEIGHT_ONE};
-use crate::crush::{BucketAlg, CrushMap, DEFAULT_CHOOSE_ARGS, StepOp};
 use crate::pool::flag;
+use nacre_crush::{BucketAlg, CrushMap, DEFAULT_CHOOSE_ARGS, StepOp};
 
 impl OsdMap {
     /// Returns the first release of Ceph whose clients support all features of this map: `min_compat_client` of `osd dump`.
@@ -49,9 +49,9 @@ fn needs_choose_args(crush: &CrushMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crush::{ChooseArg, ChooseArgs};
     use crate::ids::{Epoch, OsdId, PgId, PoolId};
     use crate::pool::Pool;
+    use nacre_crush::{ChooseArg, ChooseArgs};
     use std::sync::Arc;
 
     #[test]

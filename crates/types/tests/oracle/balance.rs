@@ -1,7 +1,7 @@
 //! Compares the upmap balancer with `osdmaptool --upmap` without random order, on identical maps.
 
 use super::{run, run_ok};
-use nacre_types::crush::{CrushMap, WEIGHT_ONE};
+use nacre_crush::{CrushMap, WEIGHT_ONE};
 use nacre_types::osdmap::{OsdInfo, OsdMap};
 use nacre_types::pool::Pool;
 use nacre_types::upmap::{Balance, ItemChanges};

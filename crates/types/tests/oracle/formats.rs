@@ -1,7 +1,7 @@
 //! Compares both formats with `crushtool -d`, `-c` and its re-encoding.
 
 use super::{MAPS, generate, in_parallel, run_ok};
-use nacre_types::crush::CrushMap;
+use nacre_crush::CrushMap;
 
 #[test]
 fn both_formats_are_crushtools() {

@@ -1,7 +1,7 @@
 //! Random but reproducible maps with all features: algorithms, depths, weights, classes, weight sets, tunables, rules with all
 //! steps.
 
-use nacre_types::crush::{
+use nacre_crush::{
     BucketAlg, ChooseArg, ChooseArgs, CrushMap, DEFAULT_CHOOSE_ARGS, Rule, RuleType, Step, StepOp,
     TunablesProfile, WEIGHT_ONE,
 };

@@ -1,7 +1,7 @@
 //! Compares `do_rule` with `crushtool --test --show-mappings`.
 
 use super::{MAPS, generate, in_parallel, run_ok};
-use nacre_types::crush::{WEIGHT_ONE, Workspace};
+use nacre_crush::{WEIGHT_ONE, Workspace};
 use std::fmt::Write;
 
 const INPUTS: u32 = 10_000;

@@ -1,7 +1,7 @@
 //! Compares the mapping of PGs to OSDs with `osdmaptool --test-map-pgs-dump`, and of objects to PGs with `--test-map-object`.
 
 use super::{generate, run_ok};
-use nacre_types::crush::{CrushMap, ITEM_NONE, RuleType, WEIGHT_ONE, Workspace};
+use nacre_crush::{CrushMap, ITEM_NONE, RuleType, WEIGHT_ONE, Workspace};
 use nacre_types::hash::{ceph_str_hash_rjenkins, pg_of_hash};
 use nacre_types::placement::{OsdStates, PoolPlacement, Upmap, map_pg};
 

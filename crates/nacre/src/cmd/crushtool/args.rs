@@ -3,7 +3,7 @@
 
 use super::options::OPTIONS;
 use crate::cmd::tool_options::refusal;
-use nacre_types::crush::{BucketMatch, Location, is_valid_name};
+use nacre_crush::{BucketMatch, Location, is_valid_name};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write};

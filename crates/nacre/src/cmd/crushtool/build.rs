@@ -1,7 +1,7 @@
 //! `--build`: builds a map in layers, each with buckets of equal size over the layer below.
 
 use super::ExitError;
-use nacre_types::crush::{BucketAlg, CrushError, CrushMap, MAX_DEVICES, RuleType, WEIGHT_ONE};
+use nacre_crush::{BucketAlg, CrushError, CrushMap, MAX_DEVICES, RuleType, WEIGHT_ONE};
 use std::io::Write;
 
 struct Layer<'a> {

@@ -1,6 +1,6 @@
 //! `--check`: finds rules that apply to the same pools, and items without names or types.
 
-use nacre_types::crush::CrushMap;
+use nacre_crush::CrushMap;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Sizes for which several rules of one ruleset and type apply, each with the rules' names, as `crushtool` prints them.
@@ -53,7 +53,7 @@ pub(super) fn names(map: &CrushMap, max_id: i64) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_types::crush::{Rule, RuleType, Step};
+    use nacre_crush::{Rule, RuleType, Step};
 
     #[test]
     fn sizes_with_several_rules_are_reported_by_ruleset() {

@@ -5,7 +5,7 @@ mod random;
 
 use super::args::TestArgs;
 use csv::PlacementTables;
-use nacre_types::crush::{Bucket, CrushMap, ITEM_NONE, Rule, Step, StepOp, WEIGHT_ONE, Workspace, hash32_2};
+use nacre_crush::{Bucket, CrushMap, ITEM_NONE, Rule, Step, StepOp, WEIGHT_ONE, Workspace, hash32_2};
 use random::Rand48;
 use std::collections::BTreeMap;
 use std::io::{self, Write};

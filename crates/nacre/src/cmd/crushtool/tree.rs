@@ -1,6 +1,6 @@
 //! Prints `--tree` as a table.
 
-use nacre_types::crush::{CrushMap, DEFAULT_CHOOSE_ARGS, TreeItem, WEIGHT_ONE};
+use nacre_crush::{CrushMap, DEFAULT_CHOOSE_ARGS, TreeItem, WEIGHT_ONE};
 use std::io::{self, Write};
 
 /// A weight for users: five decimals, or `0`.

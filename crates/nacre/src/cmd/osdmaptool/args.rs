@@ -6,8 +6,8 @@ use super::options::OPTIONS;
 use crate::cmd::formatter::DumpFormat;
 use crate::cmd::tool_options::refusal;
 use nacre_common::config::{Invocation, ProgramKind, parse_argv};
+use nacre_crush::weight_from_f32;
 use nacre_types::PoolId;
-use nacre_types::crush::weight_from_f32;
 use std::ffi::OsString;
 
 /// Maximum number of OSDs of a new map.

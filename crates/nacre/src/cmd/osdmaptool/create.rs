@@ -2,8 +2,8 @@
 
 use super::{DEFAULT_POOL, ExitError, ME, now};
 use nacre_common::config::{ConfFile, Config, Invocation};
+use nacre_crush::{CrushError, CrushMap, Location};
 use nacre_types::Epoch;
-use nacre_types::crush::{CrushError, CrushMap, Location};
 use nacre_types::osdmap::{OsdMap, WEIGHT_ONE};
 use nacre_types::pool::Pool;
 use std::collections::BTreeMap;

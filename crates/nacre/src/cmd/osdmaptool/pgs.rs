@@ -2,7 +2,7 @@
 
 use super::args::MapPgsDetail;
 use crate::cmd::crushtool::tester::format_g;
-use nacre_types::crush::ITEM_NONE;
+use nacre_crush::ITEM_NONE;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::placement::{PgMapper, PgMapping};
 use nacre_types::{OsdId, PgId, PoolId};

@@ -2,7 +2,7 @@
 //!
 //! The numbers are those of C's `lrand48` without a seed, so every run gives the same placements.
 
-use nacre_types::crush::{CrushMap, Step, StepOp};
+use nacre_crush::{CrushMap, Step, StepOp};
 use std::collections::BTreeSet;
 
 /// Maximum number of placements that are tried for an input.

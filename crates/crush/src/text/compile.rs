@@ -3,8 +3,8 @@
 //! Grammar: `(tunable | device | type)* (bucket | rule)* choose_args*`. Words are separated by white space; text from `#` to
 //! the end of the line is ignored. Names must be defined before they are used.
 
-use super::super::edit::{CrushError, MAX_BUCKET_WEIGHT, MAX_DEVICE_WEIGHT, is_valid_name};
-use super::super::model::{
+use crate::edit::{CrushError, MAX_BUCKET_WEIGHT, MAX_DEVICE_WEIGHT, is_valid_name};
+use crate::model::{
     BucketAlg, ChooseArg, ChooseArgs, CrushMap, MAX_DEVICES, Rule, RuleType, Step, StepOp, TunablesProfile,
     WEIGHT_ONE,
 };

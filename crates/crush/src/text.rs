@@ -7,7 +7,7 @@ mod compile;
 
 pub use compile::CompileError;
 
-use super::model::{
+use crate::model::{
     Bucket, BucketAlg, ChooseArg, CrushMap, RuleType, Step, StepOp, Tunables, TunablesProfile, id_of,
 };
 use std::collections::BTreeSet;

@@ -4,8 +4,8 @@
 //! the class's devices. The copies are derived. They are rebuilt with the same ids after each edit, because rules refer to
 //! those ids and placement hashes them.
 
-use super::edit::{CrushError, is_valid_name};
-use super::model::{ChooseArg, CrushMap, StepOp, id_of};
+use crate::edit::{CrushError, is_valid_name};
+use crate::model::{ChooseArg, CrushMap, StepOp, id_of};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bucket id to (class id to shadow id).

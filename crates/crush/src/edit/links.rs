@@ -1,8 +1,8 @@
 //! Effects of an item's place in a bucket: bucket weights up to the roots, and weight sets.
 
-use super::super::model::{BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushMap, slot_of};
-use super::super::straw::build_body;
 use super::{CrushError, body_error, no_bucket};
+use crate::model::{BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushMap, slot_of};
+use crate::straw::build_body;
 
 impl CrushMap {
     /// Replaces a bucket's items. Does not update its weight sets and ancestors.
@@ -142,7 +142,7 @@ impl CrushMap {
     }
 
     /// Gives a new, empty bucket as many (empty) weight sets as the other buckets have.
-    pub(in crate::crush) fn start_weight_sets(&mut self, id: i32) {
+    pub(crate) fn start_weight_sets(&mut self, id: i32) {
         if self.bucket(id).is_none_or(|bucket| bucket.alg() != BucketAlg::Straw2) {
             return;
         }

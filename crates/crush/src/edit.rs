@@ -6,12 +6,11 @@
 
 mod links;
 
-use super::model::{
+use crate::model::{
     Bucket, BucketAlg, ChooseArg, ChooseArgs, CrushMap, MAX_BUCKETS, MAX_DEVICES, TunablesProfile,
     WEIGHT_ONE, id_of, slot_of,
 };
-use super::straw::{BodyError, build_body};
-use crate::errno::Errno;
+use crate::straw::{BodyError, build_body};
 use std::collections::BTreeMap;
 
 /// The location of an item: type name to bucket name, as in `root=default host=a`.
@@ -52,21 +51,6 @@ pub enum CrushError {
     OutOfRange(String),
 }
 
-impl CrushError {
-    /// Returns the errno of Ceph's commands for this.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::NotFound(_) => Errno::ENOENT,
-            Self::Exists(_) => Errno::EEXIST,
-            Self::InUse(_) => Errno::EBUSY,
-            Self::NotEmpty(_) => Errno::ENOTEMPTY,
-            Self::Invalid(_) => Errno::EINVAL,
-            Self::Loop(_) => Errno::ELOOP,
-            Self::OutOfRange(_) => Errno::ERANGE,
-        }
-    }
-}
-
 /// Whether `name` is valid for a type, item, class or rule: `[-_.0-9a-zA-Z]+`.
 pub fn is_valid_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
@@ -103,7 +87,7 @@ impl CrushMap {
             failure_domain,
             None,
             true,
-            super::RuleType::Replicated,
+            crate::RuleType::Replicated,
         )?;
         Ok(map)
     }
@@ -414,7 +398,7 @@ impl CrushMap {
         })
     }
 
-    /// Sets the weight sets and ids of a pool, or of all pools ([`super::DEFAULT_CHOOSE_ARGS`]). They must fit the buckets.
+    /// Sets the weight sets and ids of a pool, or of all pools ([`crate::DEFAULT_CHOOSE_ARGS`]). They must fit the buckets.
     /// Those of other algorithms than straw2 have no effect and are dropped.
     pub fn set_choose_args(&mut self, id: i64, args: ChooseArgs) -> Result<(), CrushError> {
         let mut kept = ChooseArgs::default();
@@ -507,7 +491,7 @@ impl CrushMap {
                     .get(&bucket)
                     .is_some_and(|shadows| shadows.values().any(|&s| s == taken))
         };
-        self.rules().any(|(_, rule)| rule.steps.iter().any(|s| s.op == super::StepOp::Take && is_it(s.arg1)))
+        self.rules().any(|(_, rule)| rule.steps.iter().any(|s| s.op == crate::StepOp::Take && is_it(s.arg1)))
     }
 
     /// Returns the weight (16.16) of an item in the first bucket that contains it.
@@ -626,7 +610,7 @@ fn body_error(error: BodyError) -> CrushError {
         BodyError::WeightOverflow => CrushError::OutOfRange("bucket weight overflows".into()),
         BodyError::TreeTooBig => CrushError::OutOfRange(format!(
             "a tree bucket holds at most {} items",
-            super::straw::MAX_TREE_ITEMS
+            crate::straw::MAX_TREE_ITEMS
         )),
         BodyError::NotUniform => {
             CrushError::Invalid("items of a uniform bucket must have identical weights".into())

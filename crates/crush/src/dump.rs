@@ -1,7 +1,7 @@
 //! Output of the map: the JSON of `crushtool --dump` and `ceph osd crush dump`, and the tree order of `--tree` and `ceph osd
 //! tree`.
 
-use super::model::{
+use crate::model::{
     Bucket, ChooseArgs, CrushMap, Rule, Step, StepOp, Tunables, TunablesProfile, WEIGHT_ONE, id_of,
 };
 use serde_json::{Map, Value, json};
@@ -170,7 +170,7 @@ impl CrushMap {
         ]);
         let v3 = any_step(&[StepOp::SetChooseleafVaryR]);
         let v5 = any_step(&[StepOp::SetChooseleafStable]);
-        let v4_buckets = self.buckets().any(|b| b.alg() == super::BucketAlg::Straw2);
+        let v4_buckets = self.buckets().any(|b| b.alg() == crate::BucketAlg::Straw2);
         let tunables = t.choose_local_tries != legacy.choose_local_tries
             || t.choose_local_fallback_tries != legacy.choose_local_fallback_tries
             || t.choose_total_tries != legacy.choose_total_tries;
@@ -190,7 +190,7 @@ impl CrushMap {
             "argonaut"
         };
         let mut out = Map::new();
-        for name in super::text::TUNABLES {
+        for name in crate::text::TUNABLES {
             out.insert(name.into(), t.by_name(name).unwrap_or_default().into());
         }
         out.insert("profile".into(), profile.map_or("unknown", TunablesProfile::name).into());

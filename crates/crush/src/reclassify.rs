@@ -4,10 +4,10 @@
 //! A reclassified root keeps its old ids for the shadow tree of its class and gets new ids for itself. A reclassified bucket
 //! becomes the shadow of the bucket to which its items move. Placement hashes ids and rules refer to them, so PGs do not move.
 
-use super::classes::Shadows;
-use super::edit::{CrushError, Location};
-use super::model::{Bucket, ChooseArg, CrushMap, StepOp, id_of, slot_of};
-use super::straw::build_body;
+use crate::classes::Shadows;
+use crate::edit::{CrushError, Location};
+use crate::model::{Bucket, ChooseArg, CrushMap, StepOp, id_of, slot_of};
+use crate::straw::build_body;
 use std::collections::BTreeMap;
 
 /// Buckets with the devices of one class, and the place to which they belong.

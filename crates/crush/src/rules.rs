@@ -1,7 +1,7 @@
 //! Rules: creation by commands, and removal.
 
-use super::edit::{CrushError, is_valid_name};
-use super::model::{CrushMap, Rule, RuleType, Step, StepOp};
+use crate::edit::{CrushError, is_valid_name};
+use crate::model::{CrushMap, Rule, RuleType, Step, StepOp};
 
 /// `CRUSH_MAX_RULES`: rule ids are bytes in pools.
 pub const MAX_RULES: usize = 256;

@@ -1,6 +1,6 @@
 //! Construction of each bucket algorithm's per-item state from weights.
 
-use super::model::{BucketAlg, BucketBody};
+use crate::model::{BucketAlg, BucketBody};
 
 /// The maximum number of items of a tree bucket: the number of nodes is one byte in the binary format.
 pub const MAX_TREE_ITEMS: usize = 64;

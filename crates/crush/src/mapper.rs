@@ -6,11 +6,11 @@
 //! It differs in two cases in which Ceph's result is undefined: a map with a cycle ends the descent instead of looping forever,
 //! and an item that names a missing bucket counts as a bad item.
 
-use super::ln_table::{LOG_HIGH, LOG_LOW, RECIPROCAL};
-use super::model::{
+use crate::ln_table::{LOG_HIGH, LOG_LOW, RECIPROCAL};
+use crate::model::{
     Bucket, BucketBody, ChooseArg, ChooseArgs, CrushMap, ITEM_NONE, StepOp, WEIGHT_ONE, slot_of,
 };
-use super::rjenkins::{hash32_2, hash32_3, hash32_4};
+use crate::rjenkins::{hash32_2, hash32_3, hash32_4};
 
 /// `CRUSH_ITEM_UNDEF`: a position of an indep choice that is not filled yet.
 const ITEM_UNDEF: i32 = 0x7fff_fffe;

@@ -8,7 +8,7 @@ const PAD_Y: u32 = 1_232;
 
 /// One round of the mix over three words (the 96-bit mix of Jenkins' `lookup2`).
 #[inline(always)]
-pub(crate) fn mix(a: &mut u32, b: &mut u32, c: &mut u32) {
+pub fn mix(a: &mut u32, b: &mut u32, c: &mut u32) {
     *a = a.wrapping_sub(*b).wrapping_sub(*c) ^ (*c >> 13);
     *b = b.wrapping_sub(*c).wrapping_sub(*a) ^ (*a << 8);
     *c = c.wrapping_sub(*a).wrapping_sub(*b) ^ (*b >> 13);

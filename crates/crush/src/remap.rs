@@ -1,7 +1,7 @@
 //! Functions of a rule for balancers: other devices for a mapping, whether a mapping complies with the rule, and the share of
 //! each device in the weight below the rule's roots.
 
-use super::model::{CrushMap, Rule, StepOp};
+use crate::model::{CrushMap, Rule, StepOp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Devices with too many PGs, and devices with too few, in order of preference.
@@ -314,7 +314,7 @@ mod tests {
         for osd in 0..6 {
             let place = [("root", "default".to_owned()), ("host", format!("h{}", osd / 2))];
             let place = place.into_iter().map(|(kind, name)| (kind.to_owned(), name)).collect();
-            map.insert_item(osd, super::super::WEIGHT_ONE, &format!("osd.{osd}"), &place).unwrap();
+            map.insert_item(osd, crate::WEIGHT_ONE, &format!("osd.{osd}"), &place).unwrap();
         }
         map
     }

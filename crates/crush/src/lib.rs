@@ -5,8 +5,10 @@
 //! `crushtool` ([`edit`], [`classes`], [`rules`]).
 //!
 //! Invariants: placement is bit-exact with Ceph 16.2; `buckets[i]` holds the bucket of id `-1 - i` or nothing; a map that was
-//! decoded or built here has no cycles and no item that names a missing bucket; choose_args fit their buckets. Independent of
-//! OSDs' states, pools and PGs.
+//! decoded or built here has no cycles and no item that names a missing bucket; choose_args fit their buckets.
+//!
+//! The crate is pure: no I/O, no clock, no threads, no randomness. It does not know OSDs' states, pools and PGs: weights, seeds
+//! and ids are arguments.
 
 pub mod classes;
 pub mod codec;
@@ -17,7 +19,7 @@ pub mod mapper;
 mod model;
 mod reclassify;
 pub mod remap;
-pub(crate) mod rjenkins;
+pub mod rjenkins;
 pub mod rules;
 pub mod straw;
 pub mod text;

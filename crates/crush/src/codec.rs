@@ -3,7 +3,7 @@
 //! The decoder is total: it never panics, allocates at most in proportion to its input, and refuses maps that are not safe to
 //! use (cycles, items without a bucket, inconsistent sizes).
 
-use super::model::{
+use crate::model::{
     Bucket, BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushMap, MAX_BUCKETS, MAX_DEVICES, Rule, RuleType,
     Step, StepOp, TunablesProfile, id_of,
 };
