@@ -239,6 +239,13 @@ impl Cluster {
     }
 }
 
+impl IoCtx {
+    /// The cluster that the pool belongs to.
+    pub fn cluster(&self) -> Cluster {
+        Cluster::from_engine(self.engine().clone())
+    }
+}
+
 fn pool_stats(id: PoolId, name: String, listed: &[Value]) -> PoolStats {
     let found = listed.iter().find(|pool| pool["poolid"].as_i64() == Some(id.0));
     let null = Value::Null;

@@ -4,9 +4,8 @@
 //! trait's operations, all of which a real librados could implement too.
 
 use crate::completion::Pending;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::OpReply;
-use crate::watch::{OnDone, WatchHandler};
 use bytes::Bytes;
 use nacre_types::ceph::SessionAddr;
 use nacre_types::errno::Errno;
@@ -40,6 +39,34 @@ pub struct ObjectRequest {
     /// The sender, if it is an OSD for a PG of a cache tier.
     pub tier: Option<Box<TierSender>>,
 }
+
+/// A notification for a watcher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notification {
+    /// The watch.
+    pub cookie: u64,
+    /// The notify, for the acknowledgement.
+    pub notify_id: u64,
+    /// The notifier's session.
+    pub notifier: u64,
+    /// The notifier's payload.
+    pub payload: Bytes,
+}
+
+/// The handler of a watch. Called on the engine's thread: it must be short and never block on another operation.
+/// [`crate::IoCtx::notify_ack`] does not block.
+pub trait WatchHandler: Send + Sync {
+    /// Called when a client notifies the object's watchers and waits for [`crate::IoCtx::notify_ack`]. After failures it may be
+    /// called twice for one notify.
+    fn notified(&self, notification: Notification);
+
+    /// Called at most once, when the watch has timed out or can't be reconnected. There are no more notifications, and some may
+    /// have been missed already. The watch must still be ended with [`crate::IoCtx::unwatch`].
+    fn lost(&self, cookie: u64, error: Error);
+}
+
+/// Called once with the outcome of a watch or unwatch, on the engine's thread.
+pub type OnDone = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// The destination of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 //! Every operation starts at once and returns its handle ([`Pending`]): await it, or [`Pending::wait`] for it, or start other
 //! operations first. A write has succeeded when it is durable on all in-sync replicas.
 
-use crate::cluster::Cluster;
 use crate::completion::Pending;
 use crate::engine::{Engine, ObjectRequest, OnReply};
 use crate::error::{Error, Result};
@@ -35,7 +34,7 @@ pub struct IoCtx {
 }
 
 impl IoCtx {
-    /// Creates a context of a pool whose id and name are known; [`Cluster::open_pool`] looks them up.
+    /// Creates a context of a pool whose id and name are known; [`Cluster::open_pool`](crate::Cluster::open_pool) looks them up.
     pub fn new(engine: Arc<dyn Engine>, pool: PoolId, pool_name: &str) -> IoCtx {
         let empty: Arc<str> = Arc::from("");
         let (namespace, locator) = (empty.clone(), empty);
@@ -80,11 +79,6 @@ impl IoCtx {
     /// The locator.
     pub fn locator(&self) -> &str {
         &self.locator
-    }
-
-    /// The cluster that the pool belongs to.
-    pub fn cluster(&self) -> Cluster {
-        Cluster::from_engine(self.engine.clone())
     }
 
     /// Returns the id of the object with this name. Fails if the name, locator or namespace exceeds its limits.

@@ -13,6 +13,7 @@
 mod cluster;
 mod completion;
 mod compound;
+mod copy;
 pub mod engine;
 mod error;
 mod ioctx;
@@ -23,9 +24,9 @@ mod watch;
 
 pub use cluster::{Cluster, ClusterStats, PoolStats, command_result};
 pub use completion::{Completer, Pending, block_on, is_engine_thread, mark_engine_thread};
-pub use engine::{CommandReply, Cursor, Engine, EngineStats};
+pub use engine::{CommandReply, Cursor, Engine, EngineStats, Notification, OnDone, WatchHandler};
 pub use error::{Error, Result};
 pub use ioctx::IoCtx;
 pub use list::{ListRange, Lister, pg_end};
 pub use ops::{OpReply, ReadOp, WriteOp};
-pub use watch::{Notification, NotifyOutcome, OnDone, WatchHandler};
+pub use watch::NotifyOutcome;

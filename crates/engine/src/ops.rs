@@ -3,13 +3,12 @@
 //! An operation is applied completely or not at all, in the order in which its parts were added.
 
 use crate::error::{Error, Result};
-use crate::ioctx::IoCtx;
 use bytes::Bytes;
 use nacre_types::encoding;
 use nacre_types::errno::Errno;
 use nacre_types::op::{
     ChecksumKind, CmpOp, CmpValue, ExtentsReply, OmapKeysReply, OmapValsReply, Op, OpResult, OsdOp, Pairs,
-    SparseReadReply, StatReply, WatchInfo, WatchersReply, copy_from_flag, op_flag, request_flag,
+    SparseReadReply, StatReply, WatchInfo, WatchersReply, op_flag, request_flag,
 };
 use nacre_types::payload::Payload;
 use std::collections::BTreeMap;
@@ -192,37 +191,6 @@ impl WriteOp {
     pub fn mtime_ns(&mut self, mtime_ns: u64) -> &mut Self {
         self.mtime_ns = Some(mtime_ns);
         self
-    }
-
-    /// Replaces the object by a copy of `name` in `source`, with its user version. If `version` is not 0, fails with ERANGE or
-    /// EOVERFLOW unless the source has that user version.
-    pub fn copy_from(&mut self, source: &IoCtx, name: &str, version: u64) -> Result<&mut Self> {
-        self.copy_from_with(source, name, version, 0, (0, 0))
-    }
-
-    /// Like [`WriteOp::copy_from`], but with this truncation sequence and size instead of the source's.
-    pub fn copy_from_truncated(
-        &mut self,
-        source: &IoCtx,
-        name: &str,
-        version: u64,
-        truncate_seq: u32,
-        truncate_size: u64,
-    ) -> Result<&mut Self> {
-        let flags = copy_from_flag::TRUNCATE_SEQ;
-        self.copy_from_with(source, name, version, flags, (truncate_seq, truncate_size))
-    }
-
-    fn copy_from_with(
-        &mut self,
-        source: &IoCtx,
-        name: &str,
-        version: u64,
-        flags: u32,
-        truncate: (u32, u64),
-    ) -> Result<&mut Self> {
-        let source = source.object(name)?;
-        Ok(self.push(Op::CopyFrom { source, version, flags, truncate }))
     }
 
     /// Continues although the cluster or pool is full.

@@ -4,7 +4,7 @@
 //! or its connection is lost, and keeps it alive with pings.
 
 use crate::completion::Pending;
-use crate::engine::ObjectRequest;
+use crate::engine::{ObjectRequest, OnDone, WatchHandler};
 use crate::error::{Error, Result};
 use crate::ioctx::IoCtx;
 use crate::ops::OpReply;
@@ -13,34 +13,6 @@ use nacre_types::errno::Errno;
 use nacre_types::op::{NotifyReply, Op, OsdOp};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// A notification for a watcher.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notification {
-    /// The watch.
-    pub cookie: u64,
-    /// The notify, for the acknowledgement.
-    pub notify_id: u64,
-    /// The notifier's session.
-    pub notifier: u64,
-    /// The notifier's payload.
-    pub payload: Bytes,
-}
-
-/// The handler of a watch. Called on the engine's thread: it must be short and never block on another operation.
-/// [`IoCtx::notify_ack`] does not block.
-pub trait WatchHandler: Send + Sync {
-    /// Called when a client notifies the object's watchers and waits for [`IoCtx::notify_ack`]. After failures it may be called
-    /// twice for one notify.
-    fn notified(&self, notification: Notification);
-
-    /// Called at most once, when the watch has timed out or can't be reconnected. There are no more notifications, and some may
-    /// have been missed already. The watch must still be ended with [`IoCtx::unwatch`].
-    fn lost(&self, cookie: u64, error: Error);
-}
-
-/// Called once with the outcome of a watch or unwatch, on the engine's thread.
-pub type OnDone = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// The outcome of a notify.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ mod refcount;
 mod tests;
 mod version;
 
-use crate::{OpContext, Origin, set_xattr};
+use crate::{OpContext, Origin, xattr};
 use bytes::Bytes;
 use nacre_types::ceph::{CephEncoding, SessionAddr, SessionName, UTime};
 use nacre_types::errno::Errno;
@@ -128,7 +128,7 @@ impl MethodContext<'_, '_> {
     /// Sets an attribute, and creates the object if needed.
     fn set_xattr(&mut self, name: &str, value: impl Into<Bytes>) -> Result<(), Errno> {
         self.writes = true;
-        set_xattr(self.object, name, value.into())
+        xattr::set(self.object, name, value.into())
     }
 
     /// Replaces the object's data.

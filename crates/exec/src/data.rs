@@ -1,7 +1,6 @@
 //! The less frequent ops on data: sparse reads, comparisons, repeated writes, checksums.
 
 use crate::op_context::OpContext;
-use crate::ops::check_range;
 use bytes::{Bytes, BytesMut};
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
@@ -59,7 +58,7 @@ pub(super) fn write_same(
     if unit == 0 || !len.is_multiple_of(unit) {
         return Err(Errno::EINVAL);
     }
-    check_range(object, offset, len)?;
+    object.limits().check_range(offset, len)?;
     object.create();
     let repeats = (PATTERN_BYTES / data.len()).clamp(1, usize::try_from(len / unit).unwrap_or(1));
     let pattern = if repeats == 1 {

@@ -10,8 +10,10 @@
 pub mod cls;
 
 mod context;
+mod copied_object;
 mod copy;
 mod data;
+mod effect;
 mod limits;
 mod list;
 mod omap;
@@ -25,14 +27,15 @@ pub mod testing;
 mod tests;
 pub mod tier;
 mod watch;
+mod xattr;
 
 pub use context::{ContextCache, ObjectContext, load_context};
-pub use copy::{CopiedObject, MAX_COPIED_REQUESTS};
+pub use copied_object::CopiedObject;
+pub use copy::MAX_COPIED_REQUESTS;
+pub use effect::OpEffect;
 pub use limits::{ClassList, Limits};
 pub use nacre_types::tier::INTERNAL_NAMESPACE;
 pub(crate) use op_context::OpContext;
-pub(crate) use ops::set_xattr;
-pub use watch::OpEffect;
 
 use bytes::Bytes;
 use nacre_objectstore::ReadStore;

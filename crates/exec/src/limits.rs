@@ -1,5 +1,7 @@
 //! Ceph's limits on requests, from the options.
 
+use nacre_types::errno::Errno;
+
 /// Limits of one OSD. The defaults are those of Ceph's options, whose names the fields have without `osd_`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -37,6 +39,15 @@ pub struct Limits {
     pub classes_offered: ClassList,
     /// `osd_class_default_list`: the classes that `x` and `class-read` in capabilities include.
     pub classes_by_default: ClassList,
+}
+
+impl Limits {
+    /// `check_offset_and_length`: EFBIG beyond `osd_max_object_size`. A client's negative offset arrives as a huge one.
+    pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<(), Errno> {
+        let max = self.max_object_size_bytes;
+        let fits = offset < max && len <= max && offset + len <= max;
+        if fits { Ok(()) } else { Err(Errno::EFBIG) }
+    }
 }
 
 /// Names of object classes, separated as in Ceph's lists; `*` means all.

@@ -7,14 +7,12 @@ use crate::omap;
 use crate::op_context::OpContext;
 use crate::tier;
 use crate::watch;
+use crate::xattr;
 use bytes::Bytes;
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
-use nacre_types::op::{CmpOp, CmpValue, Op, OpResult, OsdOp, Pairs, StatReply, op_flag};
+use nacre_types::op::{Op, OpResult, OsdOp, Pairs, StatReply, op_flag};
 use nacre_types::payload::Payload;
-
-/// The code of a comparison that is true, as in Ceph.
-const COMPARISON_HOLDS: i32 = 1;
 
 /// Runs one op.
 pub(super) fn run(object: &mut OpContext<'_>, op: &OsdOp) -> Result<OpResult, Errno> {
@@ -46,7 +44,7 @@ pub(super) fn run(object: &mut OpContext<'_>, op: &OsdOp) -> Result<OpResult, Er
         }
         Op::Truncate { size } => {
             if object.exists() {
-                check_range(object, *size, 0)?;
+                object.limits().check_range(*size, 0)?;
                 object.truncate(*size);
             }
             done()
@@ -84,7 +82,7 @@ pub(super) fn run(object: &mut OpContext<'_>, op: &OsdOp) -> Result<OpResult, Er
             Ok(OpResult::output(encode(&Pairs(pairs.collect()))))
         }
         Op::SetXattr { name, value } => {
-            set_xattr(object, name, value.clone())?;
+            xattr::set(object, name, value.clone())?;
             done()
         }
         Op::RmXattr { name } => {
@@ -94,7 +92,7 @@ pub(super) fn run(object: &mut OpContext<'_>, op: &OsdOp) -> Result<OpResult, Er
             object.rm_user_attr(name);
             done()
         }
-        Op::CmpXattr { name, op, value } => compare_attr(object, name, *op, value),
+        Op::CmpXattr { name, op, value } => xattr::compare(object, name, *op, value),
         Op::AssertExists => {
             if !object.exists() {
                 return Err(Errno::ENOENT);
@@ -149,30 +147,9 @@ pub(super) fn run(object: &mut OpContext<'_>, op: &OsdOp) -> Result<OpResult, Er
     }
 }
 
-/// Sets a user's attribute, within the limits.
-pub(crate) fn set_xattr(object: &mut OpContext<'_>, name: &str, value: Bytes) -> Result<(), Errno> {
-    let limits = object.limits();
-    if limits.max_attr_size_bytes > 0 && value.len() as u64 > limits.max_attr_size_bytes {
-        return Err(Errno::EFBIG);
-    }
-    if name.len() > limits.max_attr_name_len {
-        return Err(Errno::ENAMETOOLONG);
-    }
-    object.create();
-    object.set_user_attr(name, value);
-    Ok(())
-}
-
-/// `check_offset_and_length`: EFBIG beyond `osd_max_object_size`. A client's negative offset arrives as a huge one.
-pub(super) fn check_range(object: &OpContext<'_>, offset: u64, len: u64) -> Result<(), Errno> {
-    let max = object.limits().max_object_size_bytes;
-    let fits = offset < max && len <= max && offset + len <= max;
-    if fits { Ok(()) } else { Err(Errno::EFBIG) }
-}
-
 fn write(object: &mut OpContext<'_>, offset: u64, data: &Payload) -> Result<(), Errno> {
     // An empty append at the limit is refused too: the offset itself must be below it.
-    check_range(object, offset, data.len() as u64)?;
+    object.limits().check_range(offset, data.len() as u64)?;
     object.create();
     if data.is_empty() {
         if offset > object.size() {
@@ -193,17 +170,9 @@ fn zero(object: &mut OpContext<'_>, offset: u64, len: u64) -> Result<(), Errno> 
         }
         return Ok(());
     }
-    check_range(object, offset, len)?;
+    object.limits().check_range(offset, len)?;
     if len > 0 && object.exists() {
         object.zero(offset, len);
     }
     Ok(())
-}
-
-fn compare_attr(object: &OpContext<'_>, name: &str, op: CmpOp, value: &CmpValue) -> Result<OpResult, Errno> {
-    let stored = object.user_attr(name)?.unwrap_or_default();
-    if !value.holds(op, &stored) {
-        return Err(Errno::ECANCELED);
-    }
-    Ok(OpResult { code: COMPARISON_HOLDS, output: Bytes::new() })
 }

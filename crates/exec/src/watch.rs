@@ -1,51 +1,11 @@
 //! The ops of watches: their part in the object's info (rule R9). The host manages the connections, by [`OpEffect`]s.
 
+use crate::effect::OpEffect;
 use crate::op_context::OpContext;
-use bytes::Bytes;
 use nacre_types::ceph::SessionAddr;
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
 use nacre_types::op::{Op, OpResult, WatchInfo, WatchersReply};
-
-/// A further action for a request that has succeeded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OpEffect {
-    /// Connects the watch to the request's connection.
-    Connect {
-        /// The watch.
-        cookie: u64,
-        /// Its timeout in seconds.
-        timeout_s: u32,
-    },
-    /// Records a ping of the watch.
-    Ping {
-        /// The watch.
-        cookie: u64,
-    },
-    /// Ends the watch.
-    Disconnect {
-        /// The watch.
-        cookie: u64,
-    },
-    /// Ends all watches of the object, which was removed.
-    DisconnectAll,
-    /// Sends a notify to the watchers; the request is answered when they have acknowledged it.
-    Notify {
-        /// The timeout in seconds.
-        timeout_s: u32,
-        /// The payload for the watchers.
-        payload: Bytes,
-    },
-    /// Acknowledges a notify.
-    Ack {
-        /// The notify.
-        notify_id: u64,
-        /// The watch.
-        cookie: u64,
-        /// The payload for the notifier.
-        payload: Bytes,
-    },
-}
 
 /// Runs one op.
 pub(super) fn run(object: &mut OpContext<'_>, op: &Op) -> Result<OpResult, Errno> {

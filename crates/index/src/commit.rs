@@ -114,6 +114,24 @@ impl AssumedHead {
     }
 }
 
+impl KeyView {
+    /// The base that a write may assume without a read of the head; `None` if it must read the head first. A wrong
+    /// assumption makes the commit fail.
+    pub fn assume_for_write(&self) -> Option<AssumedHead> {
+        match &self.entry {
+            None => Some(AssumedHead::Absent),
+            Some(_) => self.assume_for_removal(),
+        }
+    }
+
+    /// The base that a removal may assume. A missing index entry does not prove that there is nothing to remove.
+    pub fn assume_for_removal(&self) -> Option<AssumedHead> {
+        let entry = self.entry.as_ref()?;
+        // A tombstone must be read, and a head of format 1, which has no sequence to compare.
+        (entry.object.is_some() && entry.seq != Seq::LEGACY).then_some(AssumedHead::Entry(entry.seq))
+    }
+}
+
 fn text(seq: Seq) -> Bytes {
     Bytes::from(seq.to_string())
 }

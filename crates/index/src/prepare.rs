@@ -6,7 +6,6 @@
 //! head is absent, and its commit is refused if it is not. A change that may remove an object requests the key's *removal
 //! slot* in the same write; only one pending change holds the slot at a time.
 
-use crate::commit::AssumedHead;
 use crate::error::Result;
 use crate::key;
 use crate::op::{Fetch, Guard, Read, ReadReply, Step, Write};
@@ -168,27 +167,12 @@ impl KeyView {
     pub fn finished(&self) -> Option<Seq> {
         self.entry.as_ref().map(|entry| entry.seq)
     }
-
-    /// The base that a write may assume without a read of the head; `None` if it must read the head first. A wrong
-    /// assumption makes the commit fail.
-    pub fn assume_for_write(&self) -> Option<AssumedHead> {
-        match &self.entry {
-            None => Some(AssumedHead::Absent),
-            Some(_) => self.assume_for_removal(),
-        }
-    }
-
-    /// The base that a removal may assume. A missing index entry does not prove that there is nothing to remove.
-    pub fn assume_for_removal(&self) -> Option<AssumedHead> {
-        let entry = self.entry.as_ref()?;
-        // A tombstone must be read, and a head of format 1, which has no sequence to compare.
-        (entry.object.is_some() && entry.seq != Seq::LEGACY).then_some(AssumedHead::Entry(entry.seq))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commit::AssumedHead;
     use crate::op::{Fetched, Page};
     use std::collections::BTreeMap;
 

@@ -12,7 +12,7 @@ use nacre_client::{IoCtx, OpReply, block_on};
 use nacre_types::PoolId;
 use nacre_types::errno::Errno;
 use nacre_types::object::{MAX_OBJECT_NAME_BYTES, SNAP_HEAD};
-use nacre_types::op::{Op, request_flag};
+use nacre_types::op::request_flag;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_uint};
@@ -308,20 +308,6 @@ exports! {
         alignment_.required()?.set(alignment(io)?);
         Ok(0)
     }
-
-    /// Keeps an object in its cache tier. EINVAL if the pool is not a cache tier.
-    fn rados_cache_pin(io: Handle, o: CStrPtr) -> c_int {
-        pin(io, o, Op::CachePin)
-    }
-
-    /// Reverts `rados_cache_pin`.
-    fn rados_cache_unpin(io: Handle, o: CStrPtr) -> c_int {
-        pin(io, o, Op::CacheUnpin)
-    }
-}
-
-fn pin(io: Handle, oid: CStrPtr, op: Op) -> ApiResult<c_int> {
-    crate::sync_io::write(io, oid, op)
 }
 
 fn full_try(io: Handle, on: bool) -> ApiResult<()> {

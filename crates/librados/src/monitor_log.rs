@@ -6,6 +6,7 @@
 use crate::abi::{BorrowedPtr, CStrPtr, CallbackArg, Handle};
 use crate::client::{CLIENTS, Client};
 use crate::guard::{ApiResult, exports};
+use crate::log_subscription::MonitorLog;
 use nacre_client::engine::LogSubscription;
 use nacre_client::{Cluster, block_on};
 use nacre_types::errno::Errno;
@@ -50,15 +51,6 @@ type Callback2 = extern "C" fn(
 enum Callback {
     Old(Callback1),
     New(Callback2),
-}
-
-/// A subscription of a caller to the log. After it is dropped, no callback starts.
-pub(crate) struct MonitorLog(Arc<AtomicBool>);
-
-impl Drop for MonitorLog {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::SeqCst);
-    }
 }
 
 /// An entry in the form for C callers.

@@ -126,6 +126,16 @@ exports! {
         alloc_hint(io, o, object_size, write_size, flags)
     }
 
+    /// Keeps an object in its cache tier. EINVAL if the pool is not a cache tier.
+    fn rados_cache_pin(io: Handle, o: CStrPtr) -> c_int {
+        write(io, o, Op::CachePin)
+    }
+
+    /// Reverts `rados_cache_pin`.
+    fn rados_cache_unpin(io: Handle, o: CStrPtr) -> c_int {
+        write(io, o, Op::CacheUnpin)
+    }
+
     /// Calls a method of an object class. Returns the length of its output.
     fn rados_exec(
         io: Handle,

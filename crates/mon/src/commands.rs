@@ -27,40 +27,20 @@ mod pool_vars;
 mod service;
 mod tier;
 
-use crate::logic::{LogChannel, LogLevel, MapEffect, MapState, Now, Origin};
+use crate::logic::{CommandRequest, LogChannel, LogLevel, MapEffect, MapState, Now};
 use bytes::Bytes;
 use nacre_common::auth::Key;
-use nacre_types::caps::mon::{self, MonAccess, MonCaps, Perm};
+use nacre_types::caps::mon::{self, MonAccess, Perm};
 use nacre_types::command::{Call, mon_commands};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{EntityName, PoolId};
-use nacre_types::msg::{MonCommand, MonCommandReply};
+use nacre_types::msg::MonCommandReply;
 use serde_json::Value;
-use std::net::IpAddr;
-use std::sync::Arc;
 
 pub use pool_vars::variables as pool_variables;
-pub(crate) use service::ServiceMap;
 
 /// Longest command. Any part of it that becomes a key or a value in the map store fits into a transaction.
 const MAX_COMMAND: usize = 1 << 20;
-
-/// A command with its context.
-#[derive(Clone, Debug)]
-pub struct CommandRequest {
-    /// Where the answer goes.
-    pub origin: Origin,
-    /// The authenticated entity that sent it.
-    pub entity: EntityName,
-    /// The address that it came from.
-    pub peer: IpAddr,
-    /// The sender's capabilities.
-    pub caps: Arc<MonCaps>,
-    /// The command.
-    pub command: MonCommand,
-    /// A new random key, for commands that create an entity.
-    pub fresh_key: Key,
-}
 
 /// The formats of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

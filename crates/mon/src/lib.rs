@@ -23,5 +23,6 @@ mod text;
 mod usage;
 
 pub use auth_db::AuthDb;
-pub use commands::{CommandRequest, pool_variables};
+pub use commands::pool_variables;
 pub use config_db::{ConfigDb, ConfigMask, ConfigSubject, ConfigTarget, ConfigVersion};
+pub use logic::CommandRequest;

@@ -19,6 +19,7 @@ mod mutes;
 mod operator;
 mod pools;
 mod reports;
+pub(crate) mod services;
 mod tiers;
 mod tuning;
 
@@ -39,18 +40,21 @@ pub use tiers::{DirtySums, LastReportedDirty};
 pub use tuning::{TierDefaults, Tuning};
 
 use crate::auth_db::AuthDb;
-use crate::commands::{CommandRequest, ServiceMap};
 use crate::config_db::ConfigDb;
 use changes::MapChanges;
 use failure::FailureReports;
+use nacre_common::auth::Key;
+use nacre_types::caps::mon::MonCaps;
 use nacre_types::ids::{EntityName, Epoch, OsdId};
 use nacre_types::msg::{
-    ConfigReport, LogAppend, MonCommandReply, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown, PgCas,
-    PgCasReply, ReportedOption, StatsReport,
+    ConfigReport, LogAppend, MonCommand, MonCommandReply, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown,
+    PgCas, PgCasReply, ReportedOption, StatsReport,
 };
 use nacre_types::osdmap::{Incremental, OsdMap};
+use services::ServiceMap;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// The time of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +68,23 @@ pub struct Now {
 /// The destination of an answer: a token that the caller chose for a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin(pub u64);
+
+/// A command with its context.
+#[derive(Clone, Debug)]
+pub struct CommandRequest {
+    /// Where the answer goes.
+    pub origin: Origin,
+    /// The authenticated entity that sent it.
+    pub entity: EntityName,
+    /// The address that it came from.
+    pub peer: IpAddr,
+    /// The sender's capabilities.
+    pub caps: Arc<MonCaps>,
+    /// The command.
+    pub command: MonCommand,
+    /// A new random key, for commands that create an entity.
+    pub fresh_key: Key,
+}
 
 /// An event.
 #[derive(Clone, Debug)]

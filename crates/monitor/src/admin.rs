@@ -1,6 +1,6 @@
 //! The map authority as a daemon: its admin socket, `tell mon.a`, and its metrics.
 
-use crate::authority::Input;
+use crate::input::Input;
 use crate::sessions::Sessions;
 use nacre_common::config::Config;
 use nacre_common::metrics::{Exposition, Metric, PerfCounters};

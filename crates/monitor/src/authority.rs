@@ -3,6 +3,7 @@
 use crate::admin::MonAdmin;
 use crate::cluster_log::ClusterLogFile;
 use crate::error::MonError;
+use crate::input::Input;
 use crate::persist::Persistence;
 use crate::sessions::{ConnUsage, Sessions};
 use crate::{EntityKeys, now};
@@ -12,7 +13,6 @@ use nacre_common::auth::{
 };
 use nacre_common::clock::Clock;
 use nacre_common::config::Config;
-use nacre_common::metrics::Exposition;
 use nacre_mon::CommandRequest;
 use nacre_mon::logic::{LogLevel, MapEffect, MapEvent, MapState, Now, Origin, Tuning};
 use nacre_runtime::admin::{AdminReply, CommandFailure};
@@ -27,20 +27,8 @@ use nacre_types::msg::{
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
-
-/// An input of the thread.
-pub(super) enum Input {
-    Message(Conn, Frame),
-    /// A connection has ended.
-    Disconnected(u64),
-    /// A command on the admin socket.
-    Admin(String, Sender<AdminReply>),
-    /// A request for the metrics.
-    Metrics(Sender<(Exposition, Vec<String>)>),
-    Stop,
-}
 
 /// Maximum number of messages applied before one commit.
 const BATCH: usize = 1_024;

@@ -6,9 +6,8 @@ use crate::clock;
 use crate::pings::PingPeer;
 use crate::shared::Shared;
 use crate::store_kind::{DATA_OPTIONS, set_data_options};
-use arc_swap::ArcSwapOption;
 use mon::MonSession;
-use nacre_common::auth::{Credential, Credentials, ServiceKeys, Ticket};
+use nacre_common::auth::{Credentials, ServiceKeys};
 use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
@@ -123,18 +122,6 @@ impl Control {
     /// Records in the store the newest map received.
     pub(crate) fn save_superblock(&self) -> nacre_store::Result<()> {
         self.state.lock().machine.save_superblock()
-    }
-}
-
-/// The ticket from the map authority.
-pub(crate) struct TicketCredentials(pub(crate) Arc<ArcSwapOption<Ticket>>);
-
-impl Credentials for TicketCredentials {
-    fn credential(&self) -> Result<Credential, Error> {
-        match self.0.load_full() {
-            Some(ticket) => Ok(Credential::Ticket((*ticket).clone())),
-            None => Err(Error::Expired("no ticket from the monitor yet".into())),
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The crate's error type: why an OSD can't be created or started.
 
-use nacre_shard::shard::LoadError;
+use nacre_shard::error::LoadError;
 use nacre_store::StoreError;
 use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;

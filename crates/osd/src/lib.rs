@@ -29,7 +29,9 @@ mod server;
 mod shared;
 mod starting;
 mod store_kind;
+mod ticket;
 mod watchdog;
+mod worker;
 
 pub use commands::dump_free_space;
 pub use error::OsdError;

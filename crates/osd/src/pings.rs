@@ -1,6 +1,6 @@
 //! Connections to other OSDs for heartbeats: a lossy connection for each process that [`Peers`] requests one for.
 
-use crate::control::TicketCredentials;
+use crate::ticket::TicketCredentials;
 use nacre_common::auth::Credentials;
 use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEnvelope;

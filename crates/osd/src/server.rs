@@ -9,6 +9,7 @@ use crate::shared::Shared;
 use crate::starting::StartupReporter;
 use crate::store_kind;
 use crate::watchdog;
+use crate::worker::Worker;
 use bytes::Bytes;
 use nacre_common::auth::{ConfiguredKey, ServiceKeys, Verifier};
 use nacre_common::config::Config;
@@ -29,10 +30,7 @@ use nacre_types::osdmap::Member;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use uuid::Uuid;
 
 /// Maximum time for which an idle shard sleeps.
@@ -63,50 +61,6 @@ pub fn mkfs(config: &Config, force: bool) -> Result<(), OsdError> {
 fn osd_of(config: &Config) -> Result<OsdId, OsdError> {
     let entity = config.entity();
     entity.osd_id().ok_or_else(|| OsdError::Invalid(format!("{entity} is not an OSD")))
-}
-
-/// A thread with its own runtime.
-pub(crate) struct Worker {
-    pub(crate) handle: Handle,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Worker {
-    pub(crate) fn start(name: String) -> Result<Worker, OsdError> {
-        let (stop, stopped) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|source| OsdError::Io { what: "make a runtime", source })?;
-        let handle = runtime.handle().clone();
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || {
-                // The thread ends whether the sender is used or dropped.
-                let _ = runtime.block_on(stopped);
-            })
-            .map_err(|source| OsdError::Io { what: "start a thread", source })?;
-        Ok(Worker { handle, stop: Some(stop), thread: Some(thread) })
-    }
-
-    fn end(&mut self) {
-        if let Some(stop) = self.stop.take() {
-            // Fails only if the thread has ended already.
-            let _ = stop.send(());
-        }
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("a thread of the OSD panicked");
-        }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.end();
-    }
 }
 
 /// A running OSD. If it is dropped without [`Osd::stop`], it ends as in a crash: nothing is flushed.

@@ -1,10 +1,10 @@
 //! State that all threads of one OSD share: that of its shards, and that of the daemon around them.
 
-use crate::control::TicketCredentials;
 use crate::copy::Copier;
 use crate::outside::DaemonHost;
 use crate::peers::PeerLinks;
 use crate::pings::PingLinks;
+use crate::ticket::TicketCredentials;
 use arc_swap::ArcSwapOption;
 use nacre_common::auth::Credentials;
 use nacre_common::config::Config;

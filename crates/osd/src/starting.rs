@@ -1,8 +1,8 @@
 //! An OSD whose store is being opened. It does not listen yet and is not up, but it reports long scans to the map authority and can be
 //! stopped.
 
-use crate::server::Worker;
 use crate::shared::Shared;
+use crate::worker::Worker;
 use nacre_common::auth::ConfiguredKey;
 use nacre_common::config::Config;
 use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, Reset};

@@ -10,7 +10,7 @@ mod slow;
 use crate::inbox::ShardMessage;
 use crate::metrics;
 use crate::shard::ShardCell;
-use crate::shared::{RunState, Shared};
+use crate::shared::{RunState, Shared, is_process_up};
 use crate::superblock::{self, Superblock};
 use crate::up_sets::UpSets;
 use looks::ShardProbe;
@@ -132,11 +132,6 @@ impl Control {
     fn is_up(&self) -> bool {
         self.shared.is_shown_up()
     }
-}
-
-/// Whether `map` shows this process as up.
-pub(crate) fn is_process_up(map: &OsdMap, shared: &Shared) -> bool {
-    map.osds.get(&shared.whoami).is_some_and(|info| info.up && info.boot_nonce == shared.boot_nonce)
 }
 
 /// The session with the map authority.

@@ -2,7 +2,6 @@
 //!
 //! Pings arrive on any lane and are answered there; control executes all other commands of the machines.
 
-use crate::shared::ShardSettings;
 use nacre_common::options::Options;
 use nacre_pg::heartbeat::{HbCommand, HbEvent, HbMsg, Heartbeat, HeartbeatSettings};
 use nacre_pg::lease::{LeaseSettings, LeaseSnapshot, LeaseTable};
@@ -38,10 +37,16 @@ pub(crate) fn lease_settings(options: &Options) -> LeaseSettings {
 
 impl Heartbeats {
     /// Creates the machines of a process that starts now.
-    pub fn new(me: OsdId, boot_nonce: u64, settings: &ShardSettings, now_ns: u64) -> Heartbeats {
+    pub fn new(
+        me: OsdId,
+        boot_nonce: u64,
+        settings: HeartbeatSettings,
+        lease: LeaseSettings,
+        now_ns: u64,
+    ) -> Heartbeats {
         Heartbeats {
-            heartbeat: Heartbeat::new(me, boot_nonce, settings.heartbeat),
-            leases: LeaseTable::new(settings.lease, boot_nonce, now_ns),
+            heartbeat: Heartbeat::new(me, boot_nonce, settings),
+            leases: LeaseTable::new(lease, boot_nonce, now_ns),
             said: Vec::new(),
         }
     }

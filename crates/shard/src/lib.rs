@@ -12,6 +12,7 @@
 mod access;
 pub mod control;
 pub mod copy;
+pub mod error;
 pub mod heartbeats;
 pub mod inbox;
 pub mod metrics;

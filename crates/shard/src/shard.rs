@@ -48,7 +48,6 @@ use nacre_common::options::Options;
 use nacre_exec::ContextCache;
 use nacre_objectstore::{CommitSink, Completion, SpaceReservation, StoreError};
 use nacre_pg::{ExecuteReply, Mutation, PeerMsg, Pg, PgCommand, PgEnvelope, PgEvent, StoreRefusal};
-use nacre_types::encoding::DecodeError;
 use nacre_types::id_map::IdMap;
 use nacre_types::ids::{Epoch, Interval, OsdId, PgId};
 use nacre_types::msg::PgCas;
@@ -647,17 +646,6 @@ pub const REMOVING_KEY: &str = "removing";
 
 /// The number of log entries read from the store at a time.
 const LOG_PAGE: usize = 1024;
-
-/// The reason why a PG's copy, or a record of the OSD, can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// Records are corrupt.
-    #[error(transparent)]
-    Decode(#[from] DecodeError),
-}
 
 /// Queries and other requests from outside.
 impl Shard {

@@ -1,6 +1,5 @@
 //! The state that the shards of one OSD and its control share.
 
-use crate::control::is_process_up;
 use crate::copy::{CopyThrottle, MAX_COPY_BYTES, MAX_TIER_COPY_BYTES};
 use crate::heartbeats::{self, Heartbeats};
 use crate::inbox::{Inbox, ShardMessage};
@@ -125,7 +124,8 @@ impl Shared {
         let options = config.snapshot();
         let whoami = me.osd;
         let shards = shard_count(&options);
-        let heartbeats = Heartbeats::new(whoami, boot_nonce, settings, world.boot_ns());
+        let heartbeats =
+            Heartbeats::new(whoami, boot_nonce, settings.heartbeat, settings.lease, world.boot_ns());
         Arc::new_cyclic(|weak: &Weak<Shared>| {
             let inboxes = (0..shards).map(|_| {
                 let weak = weak.clone();
@@ -345,6 +345,11 @@ impl Shared {
             tracing::warn!(osd = %self.whoami, full, "fullness of the store changed");
         }
     }
+}
+
+/// Whether `map` shows this process as up.
+pub(crate) fn is_process_up(map: &OsdMap, shared: &Shared) -> bool {
+    map.osds.get(&shared.whoami).is_some_and(|info| info.up && info.boot_nonce == shared.boot_nonce)
 }
 
 /// The number of shards of an OSD: `osd_op_num_shards`; half of the cores if it is 0.

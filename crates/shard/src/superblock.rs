@@ -1,6 +1,6 @@
 //! The store's record of its owner.
 
-use crate::shard::LoadError;
+use crate::error::LoadError;
 use nacre_objectstore::{ObjectStore, Result};
 use nacre_pg::KnownOsds;
 use nacre_types::encoding::{self, Versioned};

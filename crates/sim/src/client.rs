@@ -14,10 +14,10 @@ pub mod requests;
 mod watches;
 
 use crate::bounds::{Bound, Bounds};
+use crate::history::listing::Listing;
 use crate::history::{
     Action, Asker, BrokenPromise, EntryId, History, Outcome, Source, Stamp, Token as Mark, Value, is_copy,
 };
-use crate::listing::Listing;
 use crate::network::Node;
 use crate::packet::SocketEvent;
 use crate::random::Random;

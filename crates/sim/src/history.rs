@@ -10,15 +10,17 @@
 //! to one value, and a resend gets the same answer as the first attempt. After the run: the whole history of each object is
 //! linearizable ([`crate::linearize`]).
 
-use crate::client::batches::is_part;
-use crate::listing::Listing;
+pub mod listing;
+pub mod watching;
+
 use crate::network::Node;
 use crate::schedule::Nanos;
-use crate::watching::WatchChecker;
+use listing::Listing;
 use nacre_types::{ClientId, Epoch, ObjectId, PoolId};
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::fmt;
 use std::sync::Arc;
+use watching::WatchChecker;
 
 /// A value that is written only once.
 pub type Token = u64;
@@ -48,6 +50,16 @@ pub struct Source {
 /// Whether the object is a target of copies.
 pub fn is_copy(object: &ObjectId) -> bool {
     object.name().starts_with('c')
+}
+
+/// The object that represents a batch in the history.
+pub fn part(pool: PoolId, batch: u32) -> ObjectId {
+    ObjectId::new(pool, "", "", &format!("m/{batch}"))
+}
+
+/// Whether an object of the history is a batch.
+pub fn is_part(object: &ObjectId) -> bool {
+    object.name().starts_with("m/")
 }
 
 /// A client's request on an object.

@@ -2,11 +2,13 @@
 //!
 //! The simulator has a view that no machine has: all disks, clocks and memberships at one time.
 
-use crate::contents::{DurableContents, lacking};
+mod contents;
+
 use crate::disk::{Collection, Image, Object};
 use crate::osd::Osd;
 use crate::packet::MapView;
 use crate::schedule::Nanos;
+use contents::{DurableContents, lacking};
 use nacre_types::osdmap::{OsdMap, PgMembership};
 use nacre_types::{Eversion, Interval, ObjectId, OsdId, PgId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,8 +12,9 @@
 //! [`world`] is one queue of events at virtual times ([`schedule`]). Machines are [`osd`]s with their own [`disk`]s and
 //! clocks, the map authority ([`monitor`]) on a store whose commits may be lost or rolled back, and [`client`]s that resend
 //! according to rule R6. They are connected by a [`network`] of ordered connections that break, stall, lose suffixes and
-//! deliver ghosts. A [`nemesis`] causes faults of some thirty kinds. The seed's [`scenario`], modified by its [`profile`],
-//! determines which faults occur, how often and on what cluster. [`bounds`] counts how often bounds were reached.
+//! deliver ghosts. A [nemesis](world::nemesis) causes faults of some thirty kinds. The seed's [`scenario`], modified by its
+//! [profile](scenario::profile), determines which faults occur, how often and on what cluster. [`bounds`] counts how often bounds
+//! were reached.
 //!
 //! The seed is the only source of randomness: one 64-bit number determines a history, and replays it exactly. Streams of
 //! randomness are independent ([`random`]), so that removing a kind of fault from a failing history does not change the rest;
@@ -43,31 +44,27 @@
 
 pub mod bounds;
 pub mod client;
-pub mod contents;
 pub mod disk;
 pub mod gateway;
 pub mod history;
 pub mod interpreter;
 pub mod invariants;
 pub mod linearize;
-pub mod listing;
 pub mod monitor;
 pub mod mutation;
-pub mod nemesis;
 pub mod network;
 pub mod notice;
 pub mod osd;
 pub mod packet;
 pub mod pattern;
-pub mod profile;
 pub mod program;
 pub mod random;
 pub mod scenario;
 pub mod schedule;
 pub mod sessions;
+pub mod stalls;
 pub mod store;
 pub mod sweep;
-pub mod watching;
 pub mod world;
 
 use bounds::Bounds;
@@ -125,7 +122,7 @@ pub struct Report {
 
 /// How often the machines reached a point where a rule is broken on purpose, since the last call.
 fn take_breaches() -> u64 {
-    nacre_pg::take_breaches() + nacre_session::take_breaches() + osd::take_breaches()
+    nacre_pg::take_breaches() + nacre_session::take_breaches() + stalls::take_breaches()
 }
 
 /// Runs a scenario.

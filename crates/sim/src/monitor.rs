@@ -20,7 +20,10 @@ use nacre_types::msg::{
 use nacre_types::osdmap::OsdMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use uuid::Uuid;
 
+/// The cluster's id.
+pub const FSID: Uuid = Uuid::from_u128(0xf51d);
 /// Wall clock at the start of the run, nanoseconds since 1970.
 pub const WALL: u64 = 1_700_000_000_000_000_000;
 /// Distinguishes its processes from those of OSDs and clients.

@@ -6,17 +6,15 @@
 
 mod host;
 mod pings;
-mod stalls;
-
-pub use stalls::{ACTORS, CONTROL, Call, StallOrder, pass, take_breaches};
 
 use crate::bounds::{Bound, Bounds, LONG_OMAP};
 use crate::disk::{Disk, Image};
+use crate::monitor::FSID;
 use crate::network::Node;
 use crate::packet::SocketEvent;
-use crate::scenario::FSID;
 use crate::schedule::{Clock, Nanos};
 use crate::sessions::{Delivery, Event, SessionOutput, SessionSettings, Sessions};
+use crate::stalls::{ACTORS, CONTROL, SHARDS, StallOrder, Stalled};
 use crate::store::Store;
 use bytes::Bytes;
 use host::Host;
@@ -39,15 +37,11 @@ use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
 use nacre_types::{Epoch, Eversion, Incarnation, Interval, ObjectId, OsdId, PgId};
 use parking_lot::{Mutex, MutexGuard};
-use stalls::Stalled;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
-
-/// Shards of an OSD, as in its options.
-pub const SHARDS: usize = 2;
 
 /// Actions that an OSD requests, and events that it reports.
 #[derive(Debug)]

@@ -8,8 +8,8 @@ pub mod striper;
 
 use crate::gateway::executor::{ProcessId, Scheduler};
 use crate::history::BrokenPromise;
-use crate::profile::Profile;
 use crate::scenario::Scenario;
+use crate::scenario::profile::Profile;
 use crate::schedule::Nanos;
 use nacre_engine::Cluster;
 use nacre_engine::engine::ObjectRequest;

@@ -3,15 +3,18 @@
 //! A scenario is plain data, drawn from the seed, so that a failing one can be reduced: [`Scenario::without`] removes a kind
 //! of fault and leaves everything else unchanged.
 
+mod breach;
+pub mod profile;
+
 use crate::client::batches::{ENTRIES, KEY_BYTES};
 use crate::client::requests::TOKEN_BYTES;
-use crate::monitor::Publishing;
+use crate::monitor::{FSID, Publishing};
 use crate::mutation::Mutation;
-use crate::osd::{OsdSettings, SHARDS};
-use crate::profile::Profile;
+use crate::osd::OsdSettings;
 use crate::random::{Random, Stream};
 use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
 use crate::sessions::SessionSettings;
+use crate::stalls::SHARDS;
 use nacre_common::config::ConfigBuilder;
 use nacre_crush::CrushMap;
 use nacre_mon::logic::Tuning;
@@ -27,17 +30,14 @@ use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::msg::ENTRY_OVERHEAD_BYTES;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::{CacheMode, HitSetKind, Pool, flag};
+use profile::Profile;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use uuid::Uuid;
 
 /// The pool with huge contents, in runs with real sizes.
 pub const HUGE_POOL: PoolId = PoolId(1);
-
-/// The cluster's id.
-pub const FSID: Uuid = Uuid::from_u128(0xf51d);
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $mean:expr;)*) => {
@@ -433,7 +433,7 @@ impl Scenario {
     }
 
     /// Makes shards of a small cluster stall for longer than their leases last, while clients continue to send requests.
-    pub(crate) fn outlast_leases(&mut self) {
+    fn outlast_leases(&mut self) {
         (self.osds, self.clients, self.objects) = (self.osds.min(4), self.clients.max(3), 8);
         (self.think, self.outstanding) = (500 * MILLI, 16);
         self.long_stalls = 30;

@@ -16,9 +16,9 @@ pub(crate) use connection::SessionConnection;
 pub(crate) use mon_link::{MonLink, Waits};
 
 use crate::network::Node;
-use crate::osd::ACTORS;
 use crate::packet::{SocketEvent, describe};
 use crate::schedule::{MILLI, Nanos, SECOND};
+use crate::stalls::ACTORS;
 use bytes::{Bytes, BytesMut};
 use end::{End, Side, Socket};
 use nacre_common::error::{Error, Result};

@@ -1,7 +1,7 @@
 //! The simulated disk as the store of an OSD process.
 
 use crate::disk::Disk;
-use crate::osd::{Call, pass};
+use crate::stalls::{Call, pass};
 use bytes::Bytes;
 use nacre_common::metrics::Metric;
 use nacre_objectstore::{

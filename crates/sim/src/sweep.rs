@@ -1,7 +1,7 @@
 //! Runs many seeds; reduces a failing one and describes how to replay it.
 
 use crate::bounds::Bounds;
-use crate::profile::Profile;
+use crate::scenario::profile::Profile;
 use crate::scenario::{Fault, Scenario};
 use crate::{Failure, Report};
 use std::collections::BTreeMap;

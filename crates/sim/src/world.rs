@@ -5,6 +5,7 @@
 //! read once more, or with the first broken invariant.
 
 mod ending;
+pub mod nemesis;
 mod processes;
 mod sockets;
 mod workload;
@@ -16,14 +17,14 @@ use crate::history::History;
 use crate::invariants::Invariants;
 use crate::linearize;
 use crate::monitor::{MonOutput, Monitor};
-use crate::nemesis::{FaultEvent, Nemesis, TROUBLE_BEGINS};
 use crate::network::{Delays, Due, Link, Network, Node};
-use crate::osd::{Osd, OsdOutput, SHARDS, show_membership};
+use crate::osd::{Osd, OsdOutput, show_membership};
 use crate::packet::{MapView, Packet};
 use crate::program::Program;
 use crate::random::{Random, Stream};
 use crate::scenario::{Fault, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND, Schedule};
+use crate::stalls::SHARDS;
 use crate::{Failure, Options, Report, take_breaches};
 use ending::RunEnd;
 use nacre_engine::Error;
@@ -32,6 +33,7 @@ use nacre_objecter::Answer;
 use nacre_shard::shard::Turn;
 use nacre_types::errno::Errno;
 use nacre_types::{ClientId, OsdId, PoolId};
+use nemesis::{FaultEvent, Nemesis, TROUBLE_BEGINS};
 use processes::Processes;
 use sockets::Sockets;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use nacre_sim::profile::Profile;
 use nacre_sim::program::striper::{Breach, StriperProgram};
 use nacre_sim::scenario::Scenario;
+use nacre_sim::scenario::profile::Profile;
 use nacre_sim::{Options, Report, run, run_program};
 
 /// Seeds in which a breach must be noticed.

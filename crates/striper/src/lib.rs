@@ -63,6 +63,7 @@
 static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
 
 mod clock;
+mod lane;
 mod layout;
 mod meta;
 mod object;

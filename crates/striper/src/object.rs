@@ -4,8 +4,8 @@
 //! has passed. The cache only saves the round trip that would read the state first.
 
 use super::clock::Clock;
+use super::lane::Lane;
 use super::meta::Meta;
-use super::pieces::Lane;
 use nacre_engine::{Error, Result};
 use nacre_types::errno::Errno;
 use parking_lot::Mutex;

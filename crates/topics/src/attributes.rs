@@ -8,9 +8,9 @@ mod table;
 
 pub use table::{ATTRIBUTE_TABLE, AttributeInfo};
 
-use crate::endpoint::{Endpoint, HostPort, KAFKA_PORT, PushEndpoint};
 use crate::error::{Error, Result, quoted};
 use crate::secret::{MASK, Secret};
+use crate::uri::{HostPort, KAFKA_PORT, PushEndpoint};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -210,16 +210,6 @@ impl Attributes {
             }
         }
         Ok(())
-    }
-
-    /// The endpoint of the topic `topic` with these attributes; `None` if they name none. Checks all attributes together.
-    /// [`EndpointPolicy::check`](crate::endpoint::EndpointPolicy::check) checks whether the gateway's options allow the
-    /// endpoint.
-    pub fn endpoint(&self, topic: &str) -> Result<Option<Endpoint>> {
-        match &self.push_endpoint {
-            Some(push_endpoint) => Endpoint::new(push_endpoint, topic, self).map(Some),
-            None => Ok(None),
-        }
     }
 
     /// Whether the topic has queues: it is persistent and has an endpoint.

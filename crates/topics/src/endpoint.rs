@@ -5,19 +5,16 @@
 //! `Debug` and `Display` never show a password, or the path of an HTTP endpoint, which may contain one.
 
 mod policy;
-mod uri;
 
+pub use crate::uri::{Credentials, HostPort, KAFKA_PORT, PushEndpoint};
 pub use policy::{CA_FOLDER_OPTION, CLEARTEXT_OPTION, EndpointPolicy, LOCAL_OPTION};
-pub use uri::{HostPort, PushEndpoint};
 
 use crate::attributes::{AmqpAckLevel, Attributes, KafkaAckLevel, Mechanism};
 use crate::error::{Error, Result};
 use crate::secret::{MASK, Secret};
+use crate::uri::{self, Uri};
 use std::fmt;
-use uri::Uri;
 
-/// Kafka's port if none is given.
-pub const KAFKA_PORT: u16 = 9092;
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
 const AMQP_PORT: u16 = 5672;
@@ -30,15 +27,6 @@ const AMQP_GUEST: &str = "guest";
 const MAX_KAFKA_TOPIC_BYTES: usize = 249;
 /// The longest routing key and the longest virtual host of AMQP, in bytes.
 const MAX_AMQP_BYTES: usize = 255;
-
-/// A user and a password.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credentials {
-    /// The user.
-    pub user: String,
-    /// The password.
-    pub password: Secret,
-}
 
 /// The destination of a topic's events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +104,17 @@ pub struct AmqpEndpoint {
     pub ca_location: Option<String>,
     /// When an event counts as delivered.
     pub ack_level: AmqpAckLevel,
+}
+
+impl Attributes {
+    /// The endpoint of the topic `topic` with these attributes; `None` if they name none. Checks all attributes together.
+    /// [`EndpointPolicy::check`] checks whether the gateway's options allow the endpoint.
+    pub fn endpoint(&self, topic: &str) -> Result<Option<Endpoint>> {
+        match &self.push_endpoint {
+            Some(push_endpoint) => Endpoint::new(push_endpoint, topic, self).map(Some),
+            None => Ok(None),
+        }
+    }
 }
 
 impl Endpoint {

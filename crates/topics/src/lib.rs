@@ -26,6 +26,7 @@ pub mod record;
 mod secret;
 pub mod sns;
 pub mod topic;
+mod uri;
 mod xml;
 
 pub use error::{Error, Result};

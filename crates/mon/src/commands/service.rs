@@ -4,6 +4,7 @@
 //! map is not stored: after a restart of the map authority the next beacons fill it.
 
 use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
+use crate::logic::services::{Daemon, Facts, ServiceMap};
 use crate::logic::{MapState, Now};
 use crate::text::{plural, stamp};
 use nacre_types::command::Call;
@@ -11,8 +12,6 @@ use nacre_types::errno::Errno;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A daemon is removed after this much silence, in milliseconds (the default of Ceph's `mgr_service_beacon_grace`).
-const GRACE_MS: u64 = 60_000;
 /// The most registered daemons.
 const MOST_DAEMONS: usize = 1_000;
 /// The most bytes of one daemon's metadata and status.
@@ -20,58 +19,7 @@ const MOST_BYTES: usize = 64 << 10;
 /// Names of the cluster's own daemons, which no service may use.
 const OWN: [&str; 5] = ["osd", "mds", "client", "mon", "mgr"];
 
-/// Metadata or status of a daemon, by name.
-type Facts = BTreeMap<String, String>;
-
-#[derive(Clone, Debug, Default)]
-struct Daemon {
-    gid: u64,
-    addr: String,
-    metadata: Facts,
-    status: Facts,
-    start_epoch: u64,
-    start_ns: u64,
-    status_ns: u64,
-    beacon_ns: u64,
-    beacon_ms: u64,
-}
-
-/// The services with their daemons.
-#[derive(Clone, Debug)]
-pub(crate) struct ServiceMap {
-    /// Increases with each daemon that is added or removed.
-    epoch: u64,
-    modified_ns: u64,
-    services: BTreeMap<String, BTreeMap<String, Daemon>>,
-}
-
 impl ServiceMap {
-    /// An empty map.
-    pub(crate) fn new(now: Now) -> ServiceMap {
-        ServiceMap { epoch: 1, modified_ns: now.wall_ns, services: BTreeMap::new() }
-    }
-
-    fn changed(&mut self, now: Now) {
-        self.epoch += 1;
-        self.modified_ns = now.wall_ns;
-    }
-
-    /// Removes daemons that have been silent for too long.
-    pub(crate) fn expire(&mut self, now: Now) {
-        let before = self.daemons();
-        for daemons in self.services.values_mut() {
-            daemons.retain(|_, daemon| now.mono_ms.saturating_sub(daemon.beacon_ms) < GRACE_MS);
-        }
-        self.services.retain(|_, daemons| !daemons.is_empty());
-        if self.daemons() != before {
-            self.changed(now);
-        }
-    }
-
-    fn daemons(&self) -> usize {
-        self.services.values().map(BTreeMap::len).sum()
-    }
-
     fn beacon(&mut self, now: Now, call: &Call<'_>) -> CommandOutcome {
         let (service, name) = (call.required("service"), call.required("daemon"));
         if service.is_empty() || name.is_empty() || OWN.contains(&service) {
@@ -197,6 +145,7 @@ impl MapState {
 mod tests {
     use super::super::tests::Desk;
     use super::*;
+    use crate::logic::services::GRACE_MS;
 
     fn beacon(daemon: &str, gid: u64, status: &str) -> Value {
         let metadata = r#"{"hostname":"h1","zone_id":"z"}"#;

@@ -11,16 +11,18 @@ mod tiers;
 
 use super::*;
 use crate::logic::tests::{commit, member};
-use crate::logic::{Databases, MapEvent, Tuning};
+use crate::logic::{Databases, MapEvent, Origin, Tuning};
 use crate::testing::{at, boot_of};
 use nacre_crush::CrushMap;
+use nacre_types::caps::mon::MonCaps;
 use nacre_types::ids::{Interval, OsdId, PgId};
-use nacre_types::msg::{PgCas, StatsReport};
+use nacre_types::msg::{MonCommand, PgCas, StatsReport};
 use nacre_types::osdmap::{OsdMap, PgMembership};
 use nacre_types::placement::PgMapper;
 use nacre_types::stats::{ObjectSums, OsdStats, PgStats, pg_state};
 use serde_json::json;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// A cluster, and a user with all capabilities.

@@ -23,9 +23,9 @@ use nacre_queues::name::{CLOSED_NAMESPACE, DEAD_LETTER_NAMESPACE, QUEUE_NAMESPAC
 use nacre_queues::record::{self, DeadLetter};
 use nacre_sim::gateway::executor::Scheduler;
 use nacre_sim::history::BrokenPromise;
-use nacre_sim::profile::Profile;
 use nacre_sim::program::{Program, Start};
 use nacre_sim::random::{Random, Stream};
+use nacre_sim::scenario::profile::Profile;
 use nacre_sim::scenario::{Fault, Scenario};
 use nacre_sim::schedule::{Nanos, SECOND};
 use nacre_sim::{Options, run_program};

@@ -3,7 +3,8 @@
 use super::background::BackgroundWork;
 use super::sums::SumsTracker;
 use super::tier::TierRole;
-use super::{Hosted, LOG_PAGE, LoadError, REMOVING_KEY, Shard};
+use super::{Hosted, LOG_PAGE, REMOVING_KEY, Shard};
+use crate::error::LoadError;
 use crate::inbox::UpMap;
 use bytes::Bytes;
 use nacre_objectstore::StoreError;

@@ -3,7 +3,7 @@
 use nacre_sim::bounds::Bound;
 use nacre_sim::mutation::Mutation;
 use nacre_sim::notice;
-use nacre_sim::profile::Profile;
+use nacre_sim::scenario::profile::Profile;
 use nacre_sim::scenario::{Fault, Scenario};
 use nacre_sim::sweep::{Found, Runner, Totals, hashes, sweep};
 use nacre_sim::{Options, Report, run};

@@ -6,7 +6,7 @@
 
 use super::{Asked, Client, ClientOutput, Token};
 use crate::bounds::Bound;
-use crate::history::{Action, Asker, BrokenPromise, History, Value};
+use crate::history::{Action, Asker, BrokenPromise, History, Value, part};
 use crate::schedule::Nanos;
 use bytes::Bytes;
 use nacre_engine::Error;
@@ -23,16 +23,6 @@ pub const KEY_BYTES: usize = 10;
 /// The object that holds the batches.
 pub fn object(pool: PoolId) -> ObjectId {
     ObjectId::new(pool, "", "", "m")
-}
-
-/// The object that represents a batch in the history.
-pub fn part(pool: PoolId, batch: u32) -> ObjectId {
-    ObjectId::new(pool, "", "", &format!("m/{batch}"))
-}
-
-/// Whether an object of the history is a batch.
-pub fn is_part(object: &ObjectId) -> bool {
-    object.name().starts_with("m/")
 }
 
 /// The position of an entry: the batch and the entry's number in it.

@@ -1,12 +1,12 @@
 //! The environment of a simulated OSD process: its current clock, connections to other machines, and the simulation that observes it.
 
 use super::pings::Pings;
-use super::stalls::{Call, pass, pass_time_of_day, true_time};
 use super::{Copies, OsdOutput};
 use crate::bounds::Bound;
 use crate::monitor::WALL;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use crate::sessions::{MonLink, SessionConnection, Sessions, Waits};
+use crate::stalls::{Call, pass, pass_time_of_day, true_time};
 use crate::store::Store;
 use nacre_common::auth::Peer;
 use nacre_common::conn::ConnRef;

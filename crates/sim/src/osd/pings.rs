@@ -1,9 +1,10 @@
 //! Heartbeats of a simulated OSD. As in production, control makes a lossy connection only for heartbeats to each peer process
 //! that it pings; the peer answers on the thread of the shard that accepted the connection.
 
-use super::{CONTROL, Process};
+use super::Process;
 use crate::schedule::Nanos;
 use crate::sessions::{Delivery, ResetCause, SessionConnection, Sessions};
+use crate::stalls::CONTROL;
 use nacre_common::conn::ConnRef;
 use nacre_common::error::Result;
 use nacre_pg::heartbeat::HbEnvelope;

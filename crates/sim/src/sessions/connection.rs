@@ -2,8 +2,8 @@
 
 use super::Sessions;
 use crate::network::Node;
-use crate::osd::{Call, pass};
 use crate::schedule::Nanos;
+use crate::stalls::{Call, pass};
 use nacre_common::conn::Connection;
 use nacre_common::error::Result;
 use nacre_session::Policy;

@@ -3,8 +3,8 @@
 use super::end::End;
 use super::{Delivery, Event, SessionOutput, SessionSettings, SessionTrouble, Sessions, key_of};
 use crate::network::Node;
-use crate::osd::CONTROL;
 use crate::schedule::Nanos;
+use crate::stalls::CONTROL;
 use bytes::Buf;
 use nacre_common::error::Result;
 use nacre_common::throttle::Throttle;

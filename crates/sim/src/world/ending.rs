@@ -1,12 +1,12 @@
 //! The end of a run: faults stop, the cluster must become whole by itself, every object is read once more, and copies are compared.
 
+use super::nemesis::TROUBLE_BEGINS;
 use super::workload::BATCHES_POOL;
 use super::{World, describe_map};
 use crate::client::Client;
-use crate::client::batches::{is_part, object};
-use crate::history::Action;
+use crate::client::batches::object;
+use crate::history::{Action, is_part};
 use crate::invariants::{Violation, left_over};
-use crate::nemesis::TROUBLE_BEGINS;
 use crate::network::Node;
 use crate::osd::Osd;
 use crate::scenario::Fault;

@@ -1,7 +1,7 @@
 //! Listings of pools and their check: an object that exists during the whole listing is in it, one that is absent during the
 //! whole listing is not, and no name is in it twice.
 
-use crate::history::{Action, BrokenPromise, Entry, Outcome};
+use super::{Action, BrokenPromise, Entry, Outcome};
 use crate::schedule::Nanos;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{ListReply, Op};

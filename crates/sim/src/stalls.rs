@@ -11,8 +11,10 @@ use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
+/// Shards of an OSD, as in its options.
+pub const SHARDS: usize = 2;
 /// The index of an OSD's control among its actors; lower indices are its shards.
-pub const CONTROL: usize = super::SHARDS;
+pub const CONTROL: usize = SHARDS;
 /// The number of actors of an OSD.
 pub const ACTORS: usize = CONTROL + 1;
 
@@ -64,7 +66,7 @@ pub struct StallOrder {
 
 impl StallOrder {
     /// The order after a turn without the call; `None` if it has expired.
-    pub(super) fn after_a_turn(self) -> Option<StallOrder> {
+    pub(crate) fn after_a_turn(self) -> Option<StallOrder> {
         let turns = self.turns.saturating_sub(1);
         (turns > 0).then_some(StallOrder { turns, ..self })
     }
@@ -104,7 +106,7 @@ pub fn pass(call: Call) {
 }
 
 /// Called when a shard reads the wall clock. Exempts control, which reads it while it inspects shards that would have to wait.
-pub(super) fn pass_time_of_day() {
+pub(crate) fn pass_time_of_day() {
     pass_if(Call::Clock, |actor| actor != CONTROL);
 }
 
@@ -125,7 +127,7 @@ fn pass_if(call: Call, may: impl FnOnce(usize) -> bool) {
 }
 
 /// The true time of the clock reading `local`, which the actor on this thread has read in its turn; `now` if it has read it after a stall.
-pub(super) fn true_time(local: Nanos, now: Nanos) -> Nanos {
+pub(crate) fn true_time(local: Nanos, now: Nanos) -> Nanos {
     match BEGAN.get() {
         Some((then, began)) if local <= then => began,
         _ => now,
@@ -138,9 +140,9 @@ pub fn take_breaches() -> u64 {
 }
 
 /// A turn that stalls at a call.
-pub(super) struct Stalled {
+pub(crate) struct Stalled {
     /// The order that caused the stall.
-    pub(super) order: StallOrder,
+    pub(crate) order: StallOrder,
     thread: JoinHandle<()>,
     told: Receiver<Told>,
     go_on: SyncSender<()>,
@@ -148,7 +150,7 @@ pub(super) struct Stalled {
 
 impl Stalled {
     /// Runs a turn that began at these times on the machine's clock and in true time; `None` if it ends without the call.
-    pub(super) fn run(
+    pub(crate) fn run(
         order: StallOrder,
         began: (Nanos, Nanos),
         turn: impl FnOnce() + Send + 'static,
@@ -170,7 +172,7 @@ impl Stalled {
     }
 
     /// Lets the thread continue to the end of its turn.
-    pub(super) fn go_on(self) {
+    pub(crate) fn go_on(self) {
         // If the thread has ended, `proceed` notices that.
         let _ = self.go_on.send(());
         assert!(self.proceed().is_none(), "invariant: a turn stalls once");
@@ -188,7 +190,7 @@ impl Stalled {
     }
 
     /// The process dies in the middle of the turn.
-    pub(super) fn die(self) {
+    pub(crate) fn die(self) {
         drop(self.go_on);
         // It unwinds with `Died`.
         let _ = self.thread.join();

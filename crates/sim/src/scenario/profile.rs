@@ -3,8 +3,8 @@
 //! One kind of run can't cover everything: many short ones find common defects, few long ones reach distant bounds. Each
 //! seed's profile is drawn from the seed, and modifies the scenario that the seed has without it ([`Scenario::of`]).
 
+use super::{Fault, PoolSpec, Scenario};
 use crate::random::{Random, Stream};
-use crate::scenario::{Fault, PoolSpec, Scenario};
 use crate::schedule::{MILLI, SECOND};
 use nacre_pg::log::DupLimits;
 use std::fmt;

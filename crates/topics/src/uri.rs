@@ -2,7 +2,6 @@
 //!
 //! A Kafka URI may have several hosts separated by commas, or none.
 
-use super::Credentials;
 use crate::error::{Error, Result};
 use crate::secret::{MASK, Secret};
 use serde::{Deserialize, Serialize};
@@ -15,7 +14,18 @@ const MAX_URI_BYTES: usize = 2048;
 const MAX_HOST_BYTES: usize = 253;
 /// The most hosts of one URI.
 const MAX_HOSTS: usize = 32;
+/// Kafka's port if none is given.
+pub const KAFKA_PORT: u16 = 9092;
 const SCHEMES: [&str; 5] = ["http", "https", "kafka", "amqp", "amqps"];
+
+/// A user and a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user.
+    pub user: String,
+    /// The password.
+    pub password: Secret,
+}
 
 /// A server: a host name or address, and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -69,15 +79,15 @@ pub struct PushEndpoint(String);
 
 /// A URI, split into parts.
 #[derive(Debug)]
-pub(super) struct Uri<'a> {
+pub(crate) struct Uri<'a> {
     /// One of [`SCHEMES`].
-    pub(super) scheme: &'a str,
+    pub(crate) scheme: &'a str,
     /// User and password.
-    pub(super) credentials: Option<Credentials>,
+    pub(crate) credentials: Option<Credentials>,
     /// The hosts and ports.
     hosts: &'a str,
     /// Path and query.
-    pub(super) target: &'a str,
+    pub(crate) target: &'a str,
 }
 
 impl PushEndpoint {
@@ -115,7 +125,7 @@ impl PushEndpoint {
         }
     }
 
-    pub(super) fn uri(&self) -> Result<Uri<'_>> {
+    pub(crate) fn uri(&self) -> Result<Uri<'_>> {
         let (scheme, userinfo, rest) = self.split().ok_or_else(|| wrong("not a URI: it has no '://'"))?;
         let scheme = scheme.trim_end_matches("://");
         if !SCHEMES.contains(&scheme) {
@@ -167,7 +177,7 @@ impl Uri<'_> {
     }
 
     /// All servers in the URI.
-    pub(super) fn servers(&self, default_port: u16) -> Result<Vec<HostPort>> {
+    pub(crate) fn servers(&self, default_port: u16) -> Result<Vec<HostPort>> {
         if self.hosts.is_empty() {
             return Ok(Vec::new());
         }
@@ -180,7 +190,7 @@ impl Uri<'_> {
     }
 
     /// The only server in the URI.
-    pub(super) fn single_server(&self, default_port: u16) -> Result<HostPort> {
+    pub(crate) fn single_server(&self, default_port: u16) -> Result<HostPort> {
         let mut servers = self.servers(default_port)?;
         match (servers.pop(), servers.is_empty()) {
             (Some(server), true) => Ok(server),
@@ -201,7 +211,7 @@ fn credentials(userinfo: &str) -> Result<Credentials> {
 }
 
 /// Decodes a part of a URI; `None` if the result is not UTF-8 or has control characters.
-pub(super) fn percent_decode(text: &str) -> Option<String> {
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
     let decoded = urlencoding::decode(text).ok()?.into_owned();
     decoded.chars().all(|letter| !letter.is_control()).then_some(decoded)
 }

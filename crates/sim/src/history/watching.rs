@@ -5,7 +5,7 @@
 //! not answer in time. A watch that it does not name must have been silent for its timeout, and its client learns of that: no
 //! later message of the client may confirm the watch.
 
-use crate::history::BrokenPromise;
+use super::BrokenPromise;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use bytes::Bytes;
 use nacre_types::op::NotifyReply;

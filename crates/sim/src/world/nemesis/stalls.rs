@@ -2,10 +2,10 @@
 
 use super::FaultEvent;
 use crate::bounds::Bound;
-use crate::osd::{ACTORS, CONTROL, Call, StallOrder};
 use crate::random::Random;
 use crate::scenario::Fault;
 use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
+use crate::stalls::{ACTORS, CONTROL, Call, StallOrder};
 use crate::world::{World, WorldEvent};
 
 /// The number of turns in which an actor may reach the call at which it is to stall.

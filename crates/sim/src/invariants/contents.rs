@@ -2,8 +2,8 @@
 //!
 //! The model keeps a digest of each version that became durable, and checks the objects that each durable change touches.
 
+use super::Violation;
 use crate::disk::{Image, Object};
-use crate::invariants::Violation;
 use nacre_pg::log::{EntryKind, LogEntry};
 use nacre_types::op::{OI_ATTR, ObjectInfo};
 use nacre_types::{Eversion, ObjectId, OsdId, PgId, PoolId, encoding};
@@ -11,18 +11,18 @@ use std::collections::BTreeMap;
 
 /// Digests of all versions that were ever durable.
 #[derive(Debug, Default)]
-pub struct DurableContents {
+pub(super) struct DurableContents {
     digests: BTreeMap<(PgId, ObjectId), BTreeMap<Eversion, (u64, OsdId)>>,
 }
 
 impl DurableContents {
     /// Stops checking a pool whose contents were destroyed.
-    pub fn give_up(&mut self, pool: PoolId) {
+    pub(super) fn give_up(&mut self, pool: PoolId) {
         self.digests.retain(|(pg, _), _| pg.pool != pool);
     }
 
     /// Records that an object has become durable on an OSD.
-    pub fn durable(
+    pub(super) fn durable(
         &mut self,
         osd: OsdId,
         pg: PgId,
@@ -54,7 +54,7 @@ fn version_of(object: &Object) -> Result<Eversion, String> {
 
 /// The part of an acknowledged update that a disk lacks according to its log: the object must exist in that version or a
 /// later one, or have been removed by or after it.
-pub fn lacking(image: &Image, pg: PgId, acknowledged: Eversion) -> Option<(ObjectId, String)> {
+pub(super) fn lacking(image: &Image, pg: PgId, acknowledged: Eversion) -> Option<(ObjectId, String)> {
     let collection = image.collections.get(&pg)?;
     let decode = |bytes: &bytes::Bytes| LogEntry::decode(bytes).ok();
     let entry = collection.log.get(&acknowledged).and_then(decode)?;
