@@ -102,7 +102,7 @@ struct Contents {
 
 thread_local! {
     /// The inbox whose shard is running on this thread.
-    static CURRENT_INBOX: Cell<u64> = Cell::new(0);
+    static CURRENT_INBOX: Cell<u64> = const { Cell::new(0) };
 }
 
 /// See the module's documentation.
