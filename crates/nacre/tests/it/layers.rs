@@ -1,7 +1,11 @@
 //! The allowed dependencies between crates, as in ARCHITECTURE.md. A new edge is an architectural decision, recorded in both
-//! places. Also checks licences and sources of external crates, and the profile of the tests.
+//! places. Also checks that the modules of a crate form no cycles, licences and sources of external crates, and the profile of
+//! the tests.
 
-use std::collections::BTreeMap;
+mod modules;
+
+use modules::ModuleGraph;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -162,6 +166,127 @@ fn pure_crates_have_no_way_to_reach_the_world() {
             assert!(!dependencies.iter().any(|d| d == impure), "{name} is pure and may not use {impure}");
         }
     }
+}
+
+/// The cycles of top-level modules that are left: the crate, all modules of the cycle, and the reason. Cycles are only removed from
+/// the list.
+const CYCLES: &[(&str, &[&str], &str)] = &[
+    (
+        "notify",
+        &[
+            "admission",
+            "core",
+            "endpoints",
+            "generations",
+            "lane",
+            "mover",
+            "owner",
+            "owners",
+            "progress",
+            "removal",
+        ],
+        "`Core` has the state of movers, owners, lanes and endpoints, and their tasks act on one another through it",
+    ),
+    (
+        "pg",
+        &["damage", "membership", "peering", "pg", "primary", "recovery", "replica", "restore", "tail"],
+        "the machine of one PG: each file is an `impl Pg` for one part of the protocol, and has its state",
+    ),
+    (
+        "rgw",
+        &[
+            "admin",
+            "bucket",
+            "classes",
+            "garbage",
+            "gateway",
+            "index",
+            "lease",
+            "lifecycle",
+            "notifications",
+            "object",
+            "pools",
+            "quota",
+            "role",
+            "session",
+            "usage",
+            "user",
+            "zone",
+        ],
+        "`Gateway` has the state of all parts, and they act on one another through it",
+    ),
+];
+
+/// The differences between the cycles of a crate and those that the list allows.
+fn unexpected_cycles(name: &str, graph: &ModuleGraph, allowed: &[(&str, &[&str], &str)]) -> Vec<String> {
+    let of_crate = allowed.iter().filter(|(of, _, _)| *of == name);
+    let listed: BTreeSet<BTreeSet<&str>> =
+        of_crate.map(|(_, modules, _)| modules.iter().copied().collect()).collect();
+    let found = graph.cycles();
+    let new = found
+        .difference(&listed)
+        .map(|cycle| format!("{name}: these modules use each other, {cycle:?}:{}", graph.describe(cycle)));
+    let gone = listed.difference(&found).map(|cycle| {
+        format!(
+            "{name}: these modules are no cycle, or only a part of one; remove it from the list: {cycle:?}"
+        )
+    });
+    new.chain(gone).collect()
+}
+
+#[test]
+fn modules_of_a_crate_form_no_cycles() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut problems = Vec::new();
+    let names = workspace().into_keys().collect::<BTreeSet<_>>();
+    for name in &names {
+        let roots = ["lib.rs", "main.rs"].map(|root| crates.join(name).join("src").join(root));
+        let root = roots.iter().find(|root| root.exists()).unwrap();
+        problems.extend(unexpected_cycles(name, &ModuleGraph::read(root), CYCLES));
+    }
+    let unknown = CYCLES.iter().filter(|(name, _, _)| !names.contains(*name));
+    problems.extend(unknown.map(|(name, _, _)| format!("there is no crate {name}")));
+    assert!(problems.is_empty(), "\n{}", problems.join("\n"));
+}
+
+#[test]
+fn a_cycle_of_modules_is_found_with_the_files_that_cause_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("lib.rs", "mod a;\nmod b;\npub mod c;\n#[cfg(test)]\nmod d;\npub use b::{Other, T as B};\n");
+    write("a.rs", "mod deep;\nuse crate::{B, c::{self, C}};\n");
+    write("a/deep.rs", "mod inner { fn f() { super::super::super::c::f() } }\n");
+    // What is not a use: comments, texts, tests, and paths that stay in the module.
+    let unused = [
+        "// crate::a",
+        "/* /* crate::a */ crate::a */",
+        r##"const T: (&str, &str, char) = ("\"crate::a", r#"crate::a""#, '"');"##,
+        "fn f<'a>(s: &'a str) { self::a::f(s) }",
+        "#[cfg(test)] mod tests { use crate::a::A; }",
+        "#[cfg(test)] use crate::a::A;",
+    ];
+    write("c.rs", &unused.join("\n"));
+    write("b.rs", "mod a { use super::f; }");
+    let problems = |allowed: &[(&str, &[&str], &str)]| {
+        unexpected_cycles("x", &ModuleGraph::read(&folder.path().join("lib.rs")), allowed)
+    };
+    assert_eq!(problems(&[]), [""; 0]);
+
+    write("b.rs", "use super::a::A;");
+    let [problem] = &problems(&[])[..] else { panic!("one cycle is one problem") };
+    assert!(problem.ends_with("\n    a -> b: a.rs\n    b -> a: b.rs"), "{problem}");
+    assert_eq!(problems(&[("x", &["a", "b"], "")]), [""; 0]);
+    // A cycle of the list must exist as it is listed.
+    assert_eq!(problems(&[("x", &["a", "b", "c"], "")]).len(), 2);
+
+    write("c.rs", "use { crate::b, crate::c };");
+    let [problem] = &problems(&[])[..] else { panic!("one cycle is one problem") };
+    let edges = ["a -> b: a.rs", "a -> c: a.rs, a/deep.rs", "b -> a: b.rs", "c -> b: c.rs"];
+    assert!(problem.ends_with(&edges.map(|edge| format!("\n    {edge}")).concat()), "{problem}");
 }
 
 /// Licences that dependencies may have.
