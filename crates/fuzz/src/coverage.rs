@@ -47,11 +47,6 @@ extern "C" fn one_input(data: *const u8, length: usize) -> c_int {
     0
 }
 
-/// How long each target is fuzzed, in seconds; `None` if it is not.
-fn seconds() -> Option<u64> {
-    std::env::var("NACRE_FUZZ_SECONDS").ok()?.parse().ok()
-}
-
 /// Returns the dictionary in libFuzzer's format.
 fn dictionary(words: &[&str]) -> String {
     let mut text = String::new();
@@ -63,14 +58,15 @@ fn dictionary(words: &[&str]) -> String {
     text
 }
 
-/// Fuzzes a target for [`seconds`]. `check` panics if an input violates a requirement.
+/// Fuzzes a target for `NACRE_FUZZ_SECONDS`. `check` panics if an input violates a requirement.
 ///
 /// # Panics
 ///
 /// If libFuzzer finds an input that does, or can't run.
 pub(crate) fn run(target: &Target<'_>, inputs: &[Vec<u8>], check: Check<'_>) {
-    let Some(seconds) = seconds() else { return };
-    let corpus = std::env::var_os("NACRE_FUZZ_CORPUS").map_or_else(std::env::temp_dir, PathBuf::from);
+    let variable = |name: &str| std::env::var(name).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let seconds: u64 = variable("NACRE_FUZZ_SECONDS").parse().expect("NACRE_FUZZ_SECONDS is a number");
+    let corpus = PathBuf::from(variable("NACRE_FUZZ_CORPUS"));
     let kept = corpus.join(target.name);
     fs::create_dir_all(&kept).unwrap_or_else(|e| panic!("{}: {e}", kept.display()));
     for input in inputs {

@@ -47,7 +47,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 pub struct Condvar(sync::Condvar);
 
 impl Condvar {
-    /// Creates a condition variable that nobody waits for.
+    /// Creates a condition variable without waiting threads.
     pub fn new() -> Condvar {
         Condvar::default()
     }

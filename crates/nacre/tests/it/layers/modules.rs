@@ -4,6 +4,7 @@
 //! module, or to a name that the root imports from the other module. Code below `#[cfg(test)]` does not count. Nor does what the
 //! root itself defines and uses, and what expressions use without naming it, such as methods.
 
+use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -100,77 +101,41 @@ fn read_sources(folder: &Path, file: &Path, module: Vec<String>, sources: &mut V
     }
 }
 
-/// The identifiers, numbers and punctuation of a source text. Comments are left out, and so is the text of literals.
+/// The identifiers and the punctuation of a source text, with `::` as one token. Comments and literals are left out.
 fn tokens(text: &str) -> Vec<String> {
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let mut tokens = Vec::new();
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let len = if first.is_whitespace() {
-            first.len_utf8()
-        } else if rest.starts_with("//") {
-            rest.find('\n').unwrap_or(rest.len())
-        } else if rest.starts_with("/*") {
-            comment_len(rest)
-        } else if let Some(len) = raw_string_len(rest) {
-            len
-        } else if first == '"' {
-            quoted_len(rest, '"')
-        } else if first == '\'' {
-            // A quotation mark after one character, or after a backslash, ends a character; else this is a lifetime.
-            let is_char = rest[1..].starts_with('\\') || rest.chars().nth(2) == Some('\'');
-            if is_char { quoted_len(rest, '\'') } else { 1 }
-        } else {
-            let word = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
-            let len = match word {
-                0 if rest.starts_with("::") => 2,
-                0 => first.len_utf8(),
-                _ => word,
-            };
-            tokens.push(rest[..len].to_owned());
-            len
-        };
-        rest = &rest[len..];
-    }
-    tokens
+    let mut found = Vec::new();
+    flatten(text.parse().expect("a source file"), &mut found);
+    found
 }
 
-/// The length of the comment at the start of the text. Comments may contain others.
-fn comment_len(text: &str) -> usize {
-    let (mut at, mut depth) = (0, 0);
-    loop {
-        match text.get(at..at + 2) {
-            Some("/*") => (at, depth) = (at + 2, depth + 1),
-            Some("*/") => (at, depth) = (at + 2, depth - 1),
-            _ => at += 1,
+fn flatten(stream: TokenStream, found: &mut Vec<String>) {
+    let mut after_colon = false;
+    for tree in stream {
+        let mut is_colon = false;
+        match tree {
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
+                    Delimiter::Parenthesis => ("(", ")"),
+                    Delimiter::Brace => ("{", "}"),
+                    Delimiter::Bracket => ("[", "]"),
+                    Delimiter::None => ("", ""),
+                };
+                found.push(open.to_owned());
+                flatten(group.stream(), found);
+                found.push(close.to_owned());
+            }
+            TokenTree::Ident(ident) => found.push(ident.to_string()),
+            TokenTree::Punct(punct) if punct.as_char() == ':' && after_colon => {
+                "::".clone_into(found.last_mut().expect("a colon"))
+            }
+            TokenTree::Punct(punct) => {
+                is_colon = punct.as_char() == ':' && punct.spacing() == Spacing::Joint;
+                found.push(punct.as_char().to_string());
+            }
+            TokenTree::Literal(_) => {}
         }
-        if depth == 0 || at >= text.len() {
-            return at.min(text.len());
-        }
+        after_colon = is_colon;
     }
-}
-
-/// The length of the raw string at the start of the text, if there is one.
-fn raw_string_len(text: &str) -> Option<usize> {
-    let marks = ["r", "br", "cr"]
-        .into_iter()
-        .find_map(|prefix| text.strip_prefix(prefix).filter(|rest| rest.starts_with(['#', '"'])))?;
-    let inner = marks.trim_start_matches('#');
-    let end = format!("\"{}", "#".repeat(marks.len() - inner.len()));
-    let inner = inner.strip_prefix('"')?;
-    let len = inner.find(&end).expect("a raw string has an end");
-    Some(text.len() - inner.len() + len + end.len())
-}
-
-/// The length of the literal between `mark`s at the start of the text.
-fn quoted_len(text: &str, mark: char) -> usize {
-    let mut escaped = false;
-    let end = text[1..].find(|c| {
-        let is_end = c == mark && !escaped;
-        escaped = c == '\\' && !escaped;
-        is_end
-    });
-    end.expect("a literal has an end") + 2
 }
 
 /// Leaves out the items and statements below `#[cfg(test)]`.
