@@ -216,7 +216,7 @@ impl WriteOp {
     }
 }
 
-/// A compound read. Outputs are returned in the order in which the parts were added ([`ReadResults`]).
+/// A compound read. Outputs are returned in the order in which the parts were added ([`OpReply`]).
 #[derive(Debug, Clone, Default)]
 pub struct ReadOp {
     pub(crate) ops: Vec<OsdOp>,

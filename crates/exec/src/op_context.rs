@@ -137,7 +137,7 @@ impl<'a> OpContext<'a> {
         self.watchers_changed && self.env.whiteouts
     }
 
-    /// See [`crate::tier::Change::Promote`].
+    /// See [`crate::tier::TierChange::Promote`].
     pub(crate) fn promoted_at(&self) -> Option<Epoch> {
         self.promoted_at
     }

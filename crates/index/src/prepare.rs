@@ -76,7 +76,7 @@ impl PrepareBatch {
         &self.changes
     }
 
-    /// The write. The RADOS version in its reply is the version of [`crate::seq::Incarnation`] for every change of the
+    /// The write. The RADOS version in its reply is the version of [`crate::seq::HeadIncarnation`] for every change of the
     /// batch.
     pub fn write(&self) -> Write {
         let mut guards = vec![Guard::Exists, state::is(self.state)];

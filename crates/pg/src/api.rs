@@ -15,9 +15,9 @@ use std::sync::Arc;
 /// How often bounds of a [`crate::Pg`] were reached since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitHits {
-    /// Client sessions that expired ([`Settings::session_expiry_ns`]).
+    /// Client sessions that expired ([`crate::PgSettings::session_expiry_ns`]).
     pub sessions_expired: u64,
-    /// Operations that found [`Settings::max_inflight_writes`] writes in flight.
+    /// Operations that found [`crate::PgSettings::max_inflight_writes`] writes in flight.
     pub writes_held: u64,
 }
 
@@ -57,7 +57,7 @@ pub struct ClientOp {
     pub requeued: bool,
 }
 
-/// The result of executing an operation ([`PgEvent::ExecuteReply`]).
+/// The result of executing an operation ([`PgEvent::Executed`]).
 #[derive(Clone, Debug)]
 pub enum ExecuteReply {
     /// Nothing changed: a read. The reply waits for earlier writes to the object and for the lease.
@@ -99,7 +99,7 @@ pub enum ExecuteReply {
     },
 }
 
-/// Why the store refused a transaction ([`crate::Pg::refused`]).
+/// Why the store refused a transaction ([`crate::Pg::on_store_refused`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreRefusal {
     /// It needs a part of an object that can't be read.
@@ -219,7 +219,7 @@ pub enum DropReason {
 /// The output of a [`crate::Pg`]; to be executed in order.
 #[derive(Clone, Debug)]
 pub enum PgCommand {
-    /// Execute the request against the current state of the store and pass [`PgEvent::ExecuteReply`] immediately.
+    /// Execute the request against the current state of the store and pass [`PgEvent::Executed`] immediately.
     Execute {
         /// The request.
         token: u64,

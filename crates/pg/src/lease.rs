@@ -10,7 +10,7 @@
 //! grant at least `(T + m) / (1 + d) = T`.
 //!
 //! A primary may answer a read while it holds leases from every in-sync member (checked after the store read, before the
-//! reply). A member may serve as primary, or take part under another primary, from [`LeaseTable::grants_expire_at`] on. Grants are not
+//! reply). A member may serve as primary, or take part under another primary, from [`LeaseTable::boot_wait_until`] on. Grants are not
 //! persisted: a booted OSD assumes that it granted leases to all OSDs just before it went down
 //! ([`LeaseTable::boot_wait_until`]).
 //!

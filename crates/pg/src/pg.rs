@@ -487,9 +487,8 @@ impl Pg {
         self.exists && self.copy.complete && self.missing.is_empty()
     }
 
-    /// Whether the copy lacks an object (R10): operations on it must not be executed ([`Executed::Damaged`]).
-    ///
-    /// [`Executed::Damaged`]: crate::Executed::Damaged
+    /// Whether the copy lacks an object (R10): operations on it must not be executed
+    /// ([`ExecuteReply::Damaged`](crate::ExecuteReply::Damaged)).
     pub fn lacks(&self, object: &ObjectId) -> bool {
         !self.missing.is_empty() && self.missing.contains_key(object)
     }

@@ -119,7 +119,7 @@ pub struct PgSettings {
     /// `osd_max_pg_log_entries`.
     pub max_log_entries: usize,
     /// Client operations that may wait on one PG (for activation, recovery, earlier writes); more are refused with
-    /// [`crate::Command::Drop`] and resent by the client.
+    /// [`crate::PgCommand::Drop`] and resent by the client.
     pub max_waiting_ops: usize,
     /// The same while the PG is not active, or can't answer: it must not use up the resources of the OSD's other PGs.
     pub max_waiting_inactive: usize,

@@ -74,7 +74,7 @@ pub type NumberedLetter = (u64, DeadLetter);
 /// A mover's reading of the dead letters beside the log of one shard. They were read after the dead-letter queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetterPage {
-    /// The shard's source ([`SourceId::dead_letters`]).
+    /// The shard's source ([`SourceId::dead`]).
     pub source: SourceId,
     /// The queue's revision before the reading.
     pub revision: u64,

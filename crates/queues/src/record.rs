@@ -22,7 +22,7 @@ pub const COPY: &str = "rgw.queue.copy";
 /// The attribute of an object that is reserved for a shard: the token of the gateway that reserved it. Empty or absent in a
 /// shard.
 pub const RESERVED: &str = "rgw.queue.reserved";
-/// The attribute of a dead-letter queue ([`LetterBox`](crate::dead::LetterBox)).
+/// The attribute of a dead-letter queue ([`DeadLetterQueue`](crate::dead_letters::DeadLetterQueue)).
 pub const LETTERS: &str = "rgw.queue.letters";
 
 /// The value of [`STATE`] of a shard that accepts events.

@@ -1,7 +1,7 @@
 //! The steps that change the generation of a live topic. Each step may be repeated, and any gateway may continue where
 //! another one died.
 //!
-//! 1. The topic's record names the next generation ([`crate::layout::Layout::begin`]).
+//! 1. The topic's record names the next generation ([`crate::layout::QueueLayout::begin`]).
 //! 2. For each index of a visible object, [`next_step`] returns the next action:
 //!    - A shard of the current generation is taken over (taking its lease raises the epoch) and [`close`]d. From then on it
 //!      accepts no events, and its former owner can't settle any.
@@ -18,7 +18,7 @@
 //!    generation stays where it is: its shards are taken over and closed, and the outbox records of their receipts are
 //!    removed.
 //! 3. One compare-and-swap of the topic's record makes the next generation the current one
-//!    ([`crate::layout::Layout::commit`]). Movers enqueue into it only after that, so every event of the old generation is
+//!    ([`crate::layout::QueueLayout::commit`]). Movers enqueue into it only after that, so every event of the old generation is
 //!    older than any event of the new one.
 //!
 //! In the meantime outboxes keep the events; no operation of a client waits or fails. Gateways that make the same change at
@@ -103,7 +103,7 @@ pub fn close(shard: &Shard) -> (ObjectOp, Shard) {
     (op, Shard { is_open: false, ..shard.clone() })
 }
 
-/// Reads a page of a shard's omap, with all records. The reply is valid if [`Shard::is_still`] confirms it.
+/// Reads a page of a shard's omap, with all records. The reply is valid if [`Shard::is_same_shard`] confirms it.
 pub fn read_page(object: &ObjectKey, after: Bytes, max: u64) -> ObjectRead {
     ObjectRead::page(object, after, "", max)
 }

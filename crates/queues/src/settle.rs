@@ -230,7 +230,7 @@ pub fn read_batches(object: &ObjectKey, after: Option<u64>, max: u64) -> ObjectR
     ObjectRead::page(object, after, QueueRecordKind::Batch.prefix(), max)
 }
 
-/// Reads parked events, manifests of segments, or dead letters. The reply is valid if [`Shard::is_still`] confirms it.
+/// Reads parked events, manifests of segments, or dead letters. The reply is valid if [`Shard::is_same_shard`] confirms it.
 pub fn read_kind(object: &ObjectKey, kind: QueueRecordKind, after: Bytes, max: u64) -> ObjectRead {
     ObjectRead::page(object, after, kind.prefix(), max)
 }

@@ -192,7 +192,8 @@ pub(crate) enum GatewayMessage {
     /// Not a change, but a request for the state of the circuit breaker of the topic with that id in each gateway. The
     /// acknowledgement contains the answer ([`BreakerState::as_str`](nacre_queues::retry::BreakerState::as_str)).
     AskBreaker(String),
-    /// Not a change, but a question: whether a gateway supports storage classes ([`STORAGE_CLASSES_ANSWER`](crate::zone::KNOWN)).
+    /// Not a change, but a question: whether a gateway supports storage classes
+    /// ([`STORAGE_CLASSES_ANSWER`](crate::zone::STORAGE_CLASSES_ANSWER)).
     AskStorageClasses,
 }
 

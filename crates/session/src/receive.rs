@@ -113,7 +113,7 @@ impl FrameReader {
         FrameReader { lossless, limits, rules, seen_ack: 0, unacked_bytes: 0, heard: false }
     }
 
-    /// The header's acknowledgement, if it is new for [`crate::queue::Queue::acknowledge`].
+    /// The header's acknowledgement, if it is new for [`crate::queue::SendQueue::acknowledge`].
     pub fn new_ack(&mut self, header: &FrameHeader) -> Option<u64> {
         if !self.lossless || header.ack <= self.seen_ack {
             return None;

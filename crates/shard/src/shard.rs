@@ -4,7 +4,7 @@
 //! the connections of its messenger lane, so that most messages are handled on the thread that reads them. Its own thread takes
 //! the mutex around a [`Shard`] for each event, and others only for admin dumps: it is never contended on the hot path.
 //!
-//! Invariants: a machine's commands are executed in order, and its commands in answer to [`PgEvent::ExecuteReply`] before the rest;
+//! Invariants: a machine's commands are executed in order, and its commands in answer to [`PgEvent::Executed`] before the rest;
 //! no lock of another shard is ever taken; the store is called with no lock except the shard's own.
 
 mod background;

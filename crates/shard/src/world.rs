@@ -57,11 +57,11 @@ pub trait ShardHost: Send + Sync {
     fn fetch(&self, shard: usize, arrival: Box<IncomingRequest>);
 
     /// Reads the source of the request's copy-from op, of at most `max_bytes`, in another pool of the tier. The result is
-    /// posted to the shard `shard` as [`ShardMessage::ReadOther`](crate::inbox::ShardMessage::ReadOther).
+    /// posted to the shard `shard` as [`ShardMessage::PromotionRead`](crate::inbox::ShardMessage::PromotionRead).
     fn read_base(&self, shard: usize, ticket: u64, request: Box<OsdRequest>, max_bytes: u64);
 
     /// Sends a request to the other pool of a tier, in the order of calls. The answer is posted to the shard `shard` as
-    /// [`ShardMessage::Answered`](crate::inbox::ShardMessage::Answered).
+    /// [`ShardMessage::TierReply`](crate::inbox::ShardMessage::TierReply).
     fn request_other_pool(&self, shard: usize, ticket: u64, request: Box<OsdRequest>);
 
     /// Reports an event that only simulations observe.

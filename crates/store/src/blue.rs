@@ -124,12 +124,12 @@ pub struct BlueStoreConfig {
     pub grow_bytes: u64,
     /// Minimum interval between watermarks of durable metadata while the store is active.
     pub watermark_interval: Duration,
-    /// The fraction of the store, in parts per million, above which [`ObjectStore::reserve`] fails.
+    /// The fraction of the store, in parts per million, above which `ObjectStore::reserve` fails.
     pub full_micro: u32,
     /// Size of the ballast file, which is removed when the file system runs full.
     pub ballast_bytes: u64,
     /// Minimum free space in the database's file system. Below it the store reports no available space and
-    /// [`ObjectStore::reserve`] fails; below half of it, transactions that write data are refused.
+    /// `ObjectStore::reserve` fails; below half of it, transactions that write data are refused.
     pub db_min_free_bytes: u64,
 }
 

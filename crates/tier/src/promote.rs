@@ -103,7 +103,7 @@ pub enum AdmissionPolicy<'a> {
         /// The PG's hit sets.
         history: &'a HitSetHistory,
         /// Whether the current set contained the object before this access
-        /// ([`Recorded::was_in_current`](crate::hit_set::history::Recorded)).
+        /// ([`AccessRecord::was_in_current`](crate::hit_set::history::AccessRecord)).
         was_in_current: bool,
         /// `min_read_recency_for_promote`.
         min_read: u32,

@@ -491,7 +491,7 @@ impl Dups {
         due
     }
 
-    /// See [`super::PgLog::begin_terms`].
+    /// See [`super::PgLog::restart_session_terms`].
     pub(super) fn begin_terms(&mut self, now_ns: u64) {
         self.terms_from_ns = now_ns;
     }

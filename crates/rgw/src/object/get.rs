@@ -1,6 +1,6 @@
 //! Reading an object: its head and the data in it, in one operation, then its tails. How much of the head's data the first
-//! operation asks for is estimated ([`ReadSizes`](super::ReadSizes)); if the head has more, a second operation asks for all of
-//! it.
+//! operation asks for is estimated ([`ReadSizeEstimator`](super::ReadSizeEstimator)); if the head has more, a second
+//! operation asks for all of it.
 
 use super::{
     DataLocation, Encryption, HEAD, HEAD_BYTES, Head, INLINE_BYTES, MANIFEST_BYTES, Manifest, ManifestPart,

@@ -2,7 +2,7 @@
 //! It then flushes the device, after which the copies are no longer needed.
 //!
 //! Blocks that are overwritten in place may still be accessed by a read that began before. The thread waits for such reads
-//! ([`super::gate::ReadGate::wait_for_readers`]). Later reads find the new data in the cache until everything is in its place.
+//! ([`super::reclaim::BlockReclaimer::wait_for_readers`]). Later reads find the new data in the cache until everything is in its place.
 
 use super::Inner;
 use super::commit::write_coalesced;

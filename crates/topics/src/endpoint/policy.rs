@@ -45,7 +45,7 @@ pub struct EndpointPolicy {
 impl EndpointPolicy {
     /// Refuses an endpoint whose credentials are sent or were received in cleartext, or whose CA file is not in the folder.
     /// `came_by_tls` tells whether the request came over TLS or contains no credentials itself
-    /// ([`Request::names_secret`](crate::sns::Request::names_secret)).
+    /// ([`Request::contains_secret`](crate::sns::Request::contains_secret)).
     pub fn check(&self, endpoint: &Endpoint, came_by_tls: bool) -> Result<()> {
         if endpoint.secret_credentials().is_some() && !self.allow_cleartext_secrets {
             let forbidden =
