@@ -542,7 +542,7 @@ fn run_failing(root: &Path, seed: u64, load: Load, fault: Fault) -> (Recording, 
     let mut random = Rng::new(seed);
     let mut runner = TestRunner::new_with_rng(
         Config::default(),
-        TestRng::from_seed(RngAlgorithm::ChaCha, &[seed as u8 + 1; 32]),
+        TestRng::from_seed(RngAlgorithm::ChaCha, &[(seed as u8).wrapping_add(1); 32]),
     );
     recorder::begin(root);
     under_test.mkfs(root);

@@ -41,7 +41,9 @@ rgw_allow_notification_local_endpoints = true
 ";
 
 /// The topics: for an HTTP sink, for an HTTPS sink, and for an address where nothing listens.
-const TOPICS: [&str; 3] = ["http", "https", "dead"];
+const TOPICS: [&str; 3] = ["http", "https", DEAD];
+/// The topic whose endpoint never answers.
+const DEAD: &str = "dead";
 const BUCKETS: [&str; 2] = [PLAIN, VERSIONED];
 /// Maximum number of problems that are printed.
 const SHOWN: usize = 20;
@@ -167,7 +169,7 @@ fn problems(
     ends: &history::FinalState,
     sinks: &[Sink],
 ) -> Vec<HistoryViolation> {
-    let queued = dump(cluster, "dead");
+    let queued = dump(cluster, DEAD);
     let delivered: Vec<_> = sinks.iter().map(Sink::events).collect();
     let mut problems = check::check(history, &queued, ends, Source::Queued);
     for events in &delivered {
