@@ -214,12 +214,12 @@ impl DeadLetterQueue {
         while counters.entries > limit.entries.max(added) || counters.bytes > limit.bytes {
             let Some((sequence, letter)) = oldest.next() else { break };
             remove.push(QueueRecordKind::Letter.key(*sequence));
-            counters.entries -= 1;
-            counters.bytes -= letter.event.size_bytes();
+            counters.entries = counters.entries.saturating_sub(1);
+            counters.bytes = counters.bytes.saturating_sub(letter.event.size_bytes());
             counters.dropped += 1;
         }
         // All remaining letters are added by this operation, once all others were dropped.
-        let others = counters.entries - added;
+        let others = counters.entries.saturating_sub(added);
         if others > 0 && (counters.entries > limit.entries || counters.bytes > limit.bytes) {
             return AddLettersResult::NeedsOldest(
                 self.counters.value.entries.min(added + remove.len() as u64 * 2),

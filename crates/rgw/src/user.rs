@@ -238,10 +238,49 @@ impl Gateway {
         if user.bucket_quota == Quota::default() {
             user.bucket_quota = self.config.default_bucket_quota;
         }
-        if record::create(&self.pools.users, &user.id, &user).await? {
-            return Ok(());
+        if !record::create(&self.pools.users, &user.id, &user).await? {
+            return Err(Error::UserExists(user.id.clone()));
         }
-        Err(Error::UserExists(user.id.clone()))
+        for key in &user.keys {
+            if let Err(error) = self.confirm_key(&user.id, &key.access_key).await {
+                let is_new = |now: &User| {
+                    if now.created_ns == user.created_ns {
+                        Ok(())
+                    } else {
+                        Err(Error::UserExists(now.id.clone()))
+                    }
+                };
+                let removing = record::remove_if(&self.pools.users, &user.id, is_new);
+                match self.with_invalidation(GatewayMessage::User(user.id.clone()), removing).await {
+                    Ok(_) | Err(Error::UserExists(_)) => {}
+                    Err(error) => {
+                        tracing::warn!(%error, user = user.id, "rgw: a user without its key is left")
+                    }
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if another user has taken over an access key between its reservation and the write of the user's record.
+    ///
+    /// Of two users that are given one key concurrently, at most one keeps it: the one that takes over a reservation looks
+    /// at the other user's record after that, and the other one looks at the reservation after it wrote its record.
+    async fn confirm_key(&self, user: &str, access_key: &str) -> Result<()> {
+        match record::read::<KeyOwner>(&self.pools.keys, access_key).await? {
+            Some((owner, _)) if owner.user == user => Ok(()),
+            _ => Err(Error::KeyExists(access_key.to_owned())),
+        }
+    }
+
+    /// Whether a user's record has that access key.
+    async fn has_key(&self, user: &str, access_key: &str) -> Result<bool> {
+        match self.user(user).await {
+            Ok(user) => Ok(user.keys.iter().any(|key| key.access_key == access_key)),
+            Err(Error::NoSuchUser(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Reserves an access key for a user.
@@ -257,20 +296,30 @@ impl Gateway {
         let (found, _) = record::read::<KeyOwner>(&self.pools.keys, access_key)
             .await?
             .ok_or_else(|| Error::Contended(format!("key {access_key}")))?;
-        let taken = match self.user(&found.user).await {
-            Ok(owner) => owner.keys.iter().any(|key| key.access_key == access_key),
-            Err(Error::NoSuchUser(_)) => false,
-            Err(error) => return Err(error),
-        };
-        if taken {
-            return Err(Error::KeyExists(access_key.to_owned()));
+        let previous = found.user;
+        let exists = || Error::KeyExists(access_key.to_owned());
+        if self.has_key(&previous, access_key).await? {
+            return Err(exists());
         }
-        record::update(&self.pools.keys, access_key, |found: &mut KeyOwner| {
-            found.user = user.to_owned();
-            Ok(())
-        })
-        .await?;
+        self.reassign_key(access_key, &previous, user).await?;
+        // The previous user's record may have been written since; see `confirm_key`.
+        if previous != user && self.has_key(&previous, access_key).await? {
+            self.reassign_key(access_key, user, &previous).await?;
+            return Err(exists());
+        }
         Ok(())
+    }
+
+    /// Reserves an access key, which is reserved for the user `from`, for the user `to`.
+    async fn reassign_key(&self, access_key: &str, from: &str, to: &str) -> Result<()> {
+        let reassigned = record::update(&self.pools.keys, access_key, |found: &mut KeyOwner| {
+            if found.user != from {
+                return Err(Error::Contended(format!("key {access_key}")));
+            }
+            found.user = to.to_owned();
+            Ok(())
+        });
+        reassigned.await?.map(drop).ok_or_else(|| Error::Contended(format!("key {access_key}")))
     }
 
     /// Changes a user. Keys are changed with [`Gateway::add_key`] and [`Gateway::remove_key`].
@@ -284,12 +333,21 @@ impl Gateway {
     pub async fn add_key(&self, id: &str, key: AccessKey) -> Result<User> {
         self.user(id).await?;
         self.take_key(id, &key.access_key).await?;
-        self.modify_user(id, |user| {
+        let changed = self.modify_user(id, |user| {
             user.keys.retain(|known| known.access_key != key.access_key);
             user.keys.push(key.clone());
             Ok(())
-        })
-        .await
+        });
+        let changed = changed.await?;
+        if let Err(error) = self.confirm_key(id, &key.access_key).await {
+            self.modify_user(id, |user| {
+                user.keys.retain(|known| known.access_key != key.access_key);
+                Ok(())
+            })
+            .await?;
+            return Err(error);
+        }
+        Ok(changed)
     }
 
     /// Removes a pair of keys from a user.

@@ -1,8 +1,9 @@
 //! Tests the administration of a gateway on a served cluster.
 
 use crate::s3::S3;
-use crate::support::TEST_TIMEOUT;
+use crate::support::{TEST_TIMEOUT, nacre};
 use serde_json::Value;
+use std::process::{Command, Output};
 use std::time::Instant;
 
 const OTHERS: [&str; 4] = ["--access-key", "OTHERSKEY", "--secret-key", "secret of the other"];
@@ -99,6 +100,49 @@ fn usage_is_counted_and_trimmed() {
     assert_eq!(sum(&json(&s3, &["usage", "show", "--uid", "admin"]), "get_obj")["ops"], 2);
     s3.nacre(&["usage", "trim", "--uid", "admin"]);
     assert_eq!(json(&s3, &["usage", "show", "--uid", "admin"])["summary"], Value::Array(vec![]));
+}
+
+#[test]
+fn an_access_key_that_is_given_to_several_users_concurrently_belongs_to_at_most_one() {
+    let s3 = S3::start();
+    let run = |args: &[&str]| -> Output {
+        Command::new(nacre()).arg("-c").arg(s3.conf()).args(args).output().unwrap()
+    };
+    for round in 0..12 {
+        let key = format!("SHAREDKEY{round}");
+        let ids: Vec<String> = (0..4).map(|at| format!("user-{round}-{at}")).collect();
+        // Half of the rounds add the key to users that exist.
+        let is_added = round % 2 == 1;
+        if is_added {
+            for id in &ids {
+                s3.nacre(&["user", "create", "--uid", id, "--display-name", id]);
+            }
+        }
+        let give = |id: &str| {
+            let keys = ["--uid", id, "--access-key", &key, "--secret-key", id];
+            let command: &[&str] =
+                if is_added { &["key", "create"] } else { &["user", "create", "--display-name", "x"] };
+            run(&[command, &keys].concat())
+        };
+        let given: Vec<Output> = std::thread::scope(|scope| {
+            let threads: Vec<_> = ids.iter().map(|id| scope.spawn(|| give(id))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let messages: Vec<_> = given.iter().map(|out| String::from_utf8_lossy(&out.stderr)).collect();
+        let winners: Vec<&String> =
+            ids.iter().zip(&given).filter(|(_, out)| out.status.success()).map(|(id, _)| id).collect();
+        assert!(winners.len() <= 1, "{winners:?} have {key}: {messages:?}");
+        for id in &ids {
+            let info = run(&["user", "info", "--uid", id]);
+            assert!(info.status.success() || !is_added, "{}", String::from_utf8_lossy(&info.stderr));
+            let has_key = String::from_utf8_lossy(&info.stdout).contains(&key);
+            assert_eq!(has_key, winners.contains(&id), "{key} of {id}: {messages:?}");
+        }
+        // A key that nobody got can be given afterwards.
+        if winners.is_empty() {
+            s3.nacre(&["key", "create", "--uid", "admin", "--access-key", &key, "--secret-key", "late"]);
+        }
+    }
 }
 
 #[test]
