@@ -53,7 +53,8 @@ fn plain(listed: ListingEntry) -> Head {
 }
 
 impl Gateway {
-    /// Lists versions. `after` is the id of a version of the key `query.after`; older versions of that key come first.
+    /// Lists versions. `after` is the id of a version of the key `query.after`; older versions of that key come first. If
+    /// that version is `null` and was removed, its position is not known, and all versions of the key come.
     pub async fn list_versions(
         self: &Arc<Gateway>,
         bucket: &Bucket,
@@ -66,9 +67,17 @@ impl Gateway {
         }
         if let Some(after) = after {
             let key = &query.after;
-            let (heads, more) = self.versions(bucket, key, Some(after), query.max).await?;
-            let of_key = |head| ListedVersion { key: key.clone(), head, latest: false };
-            listing.versions.extend(heads.into_iter().map(of_key));
+            let (page, is_whole) = match self.versions(bucket, key, Some(after), query.max).await? {
+                Some(page) => (Some(page), false),
+                None => (self.versions(bucket, key, None, query.max).await?, true),
+            };
+            let (heads, more) = page.unwrap_or_default();
+            let versions = heads.into_iter().enumerate();
+            listing.versions.extend(versions.map(|(at, head)| ListedVersion {
+                key: key.clone(),
+                head,
+                latest: is_whole && at == 0,
+            }));
             if more {
                 listing.next =
                     listing.versions.last().map(|last| (key.clone(), last.head.version_id().to_owned()));
@@ -90,7 +99,7 @@ impl Gateway {
                     Item::Key(key, entry) if entry.held.is_none() => (key, Some((vec![plain(entry)], false))),
                     Item::Key(key, _) => {
                         let versions = self.versions(bucket, &key, None, room + 1).await?;
-                        (key, Some(versions))
+                        (key, Some(versions.unwrap_or_default()))
                     }
                 })
             })

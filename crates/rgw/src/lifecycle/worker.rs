@@ -427,7 +427,10 @@ impl Gateway {
         let (mut after, mut newer_ns, mut at): (Option<String>, u64, u64) = (None, 0, 0);
         loop {
             let (bucket, rules) = self.still_ruled(bucket).await?;
-            let (heads, more) = self.versions(&bucket, key, after.as_deref(), PAGE).await?;
+            // Without the position, newer versions can't be counted: the next run handles the others.
+            let Some((heads, more)) = self.versions(&bucket, key, after.as_deref(), PAGE).await? else {
+                return Ok(expired);
+            };
             let alone = after.is_none() && heads.len() == 1 && !more;
             for head in &heads {
                 let id = head.version_id();

@@ -765,26 +765,26 @@ impl Gateway {
         Ok(VersionRemovalPlan::Version(Box::new(VersionRemoval { head, replaced, listed, steps })))
     }
 
-    /// At most `max` versions of an object after the version `after`, newest first, and whether there are more. An object that
-    /// never had versions has one.
+    /// At most `max` versions of an object after the version `after`, newest first, and whether there are more; `None` if
+    /// the position of `after` is not known. An object that never had versions has one.
     pub(crate) async fn versions(
         &self,
         bucket: &Bucket,
         key: &str,
         after: Option<&str>,
         max: usize,
-    ) -> Result<(Vec<Head>, bool)> {
+    ) -> Result<Option<(Vec<Head>, bool)>> {
         let name = head_name(bucket, key);
-        let Some(current) = self.current(bucket, key).await? else { return Ok((Vec::new(), false)) };
+        let Some(current) = self.current(bucket, key).await? else { return Ok(Some((Vec::new(), false))) };
         let Some(versions) = current.versions else {
-            return Ok((if after.is_none() { vec![current.head] } else { Vec::new() }, false));
+            return Ok(Some((if after.is_none() { vec![current.head] } else { Vec::new() }, false)));
         };
         let mut behind = match after {
             None => Bytes::new(),
             Some(id) => match versions.slot_of(id) {
                 Some(slot) => head_key(&slot),
-                // The version `null` is gone, and its position is not known.
-                None => return Ok((Vec::new(), false)),
+                // The version `null` is gone.
+                None => return Ok(None),
             },
         };
         let mut heads = Vec::new();
@@ -793,7 +793,7 @@ impl Gateway {
             let (page, more) = self.versions_after(&name, &mut behind, room.min(PAGE)).await?;
             heads.extend(page);
             if !more || heads.len() >= max {
-                return Ok((heads, more));
+                return Ok(Some((heads, more)));
             }
         }
     }
