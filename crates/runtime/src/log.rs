@@ -36,7 +36,7 @@ const SUBSYSTEMS: &[Subsystem] = &[
     (&["nacre_objectstore::mem"], |o| o.debug.debug_memstore),
     (&["nacre_store::file"], |o| o.debug.debug_filestore),
     (&["nacre_crush"], |o| o.debug.debug_crush),
-    (&["nacre_client::objecter"], |o| o.debug.debug_objecter),
+    (&["nacre_objecter"], |o| o.debug.debug_objecter),
     (&["nacre_client", "nacre_engine"], |o| o.debug.debug_rados),
 ];
 
@@ -242,6 +242,22 @@ mod tests {
     use nacre_common::config::ConfigBuilder;
     use nacre_types::ids::EntityName;
     use tracing::Level;
+
+    #[test]
+    fn modules_of_subsystems_exist() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for module in SUBSYSTEMS.iter().flat_map(|(modules, _)| *modules) {
+            let mut parts = module.split("::");
+            let folder = parts.next().unwrap().strip_prefix("nacre_").unwrap();
+            let mut path = crates.join(folder).join("src");
+            path.extend(parts);
+            assert!(
+                path.is_dir() || path.with_extension("rs").is_file(),
+                "{module}: there is no {}",
+                path.display()
+            );
+        }
+    }
 
     #[test]
     fn debug_options_decide_for_their_modules() {
