@@ -22,7 +22,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 /// The number of configurations of one object after which the search gives up.
 pub const BUDGET: usize = 1_000_000;
 /// The most requests without an answer in the search for one object.
-const MAX_UNKNOWN: usize = 64;
+const MAX_UNKNOWN: usize = 128;
 
 /// Checks every object.
 pub fn check_all(history: &History) -> Result<(), BrokenPromise> {
@@ -91,8 +91,8 @@ struct Configuration {
     /// All definite entries before this one are placed.
     first: usize,
     placed: Vec<bool>,
-    /// Which unanswered requests have been placed.
-    unknown: u64,
+    /// Which unanswered requests have been placed: a bit each.
+    unknown: u128,
     /// The newest map of all placed requests.
     seen: Stamp,
 }
@@ -153,7 +153,7 @@ impl<'a> Search<'a> {
     /// Identifies configurations with the same search. The newest map seen only counts by what it forbids.
     fn key(&self, at: &Configuration) -> u64 {
         let open = (0..self.unknown.len()).filter(|bit| self.may_happen(at, *bit));
-        let open = open.fold(0_u64, |open, bit| open | 1 << bit);
+        let open = open.fold(0_u128, |open, bit| open | 1 << bit);
         let mut hasher = DefaultHasher::new();
         (&at.state, at.version, at.first, &at.placed[at.first..], open).hash(&mut hasher);
         hasher.finish()

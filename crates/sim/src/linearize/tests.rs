@@ -231,3 +231,18 @@ fn many_requests_without_an_answer_leave_a_history_decidable() {
     entries.push(op(0, Read, 150, 155, saw(&[])).at_version(12));
     assert!(rule(&entries).is_err());
 }
+
+#[test]
+fn a_hundred_shown_requests_without_an_answer_leave_a_history_decidable() {
+    let mut entries = vec![done(WriteFull(1), 0, 1)];
+    let mut tokens = vec![1];
+    for n in 0..100 {
+        let at = 10 + n * 10;
+        tokens.push(100 + n);
+        entries.push(lost(1, Append(100 + n), at));
+        entries.push(op(0, Read, at + 2, at + 5, saw(&tokens)).at_version(n + 2));
+    }
+    assert_eq!(rule(&entries), Ok(()));
+    entries.push(op(0, Read, 2000, 2005, saw(&tokens[..50])).at_version(101));
+    assert_eq!(rule(&entries), Err("not linearizable"));
+}
