@@ -59,6 +59,16 @@ pub(crate) async fn create<T: Versioned>(pool: &IoCtx, name: &str, value: &T) ->
     }
 }
 
+/// Replaces a record whose object still has that version; returns whether it had.
+pub(crate) async fn replace<T: Versioned>(pool: &IoCtx, name: &str, version: u64, value: &T) -> Result<bool> {
+    let mut op = WriteOp::new();
+    op.assert_version(version).write_full(encode_bounded(value)?);
+    match pool.operate(name, op).await.and_then(|reply| reply.success()) {
+        Err(error) if is_cas_conflict(&error) => Ok(false),
+        replaced => Ok(replaced.map(|_| true)?),
+    }
+}
+
 /// Changes a record by `change`, which may refuse. Returns the changed record, or `None` if it is absent.
 pub(crate) async fn update<T: Versioned>(
     pool: &IoCtx,
@@ -68,13 +78,11 @@ pub(crate) async fn update<T: Versioned>(
     for _ in 0..ATTEMPTS {
         let Some((mut value, version)) = read::<T>(pool, name).await? else { return Ok(None) };
         change(&mut value)?;
-        let mut op = WriteOp::new();
-        op.assert_version(version).write_full(encode_bounded(&value)?);
-        match pool.operate(name, op).await.and_then(|reply| reply.success()) {
-            Ok(_) => return Ok(Some(value)),
+        match replace(pool, name, version, &value).await {
+            Ok(true) => return Ok(Some(value)),
+            Ok(false) => {}
             Err(error) if error.is_not_found() => return Ok(None),
-            Err(error) if is_cas_conflict(&error) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
     }
     Err(Error::Contended(name.to_owned()))

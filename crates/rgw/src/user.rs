@@ -263,27 +263,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Fails if another user has taken over an access key between its reservation and the write of the user's record.
-    ///
-    /// Of two users that are given one key concurrently, at most one keeps it: the one that takes over a reservation looks
-    /// at the other user's record after that, and the other one looks at the reservation after it wrote its record.
-    async fn confirm_key(&self, user: &str, access_key: &str) -> Result<()> {
-        match record::read::<KeyOwner>(&self.pools.keys, access_key).await? {
-            Some((owner, _)) if owner.user == user => Ok(()),
-            _ => Err(Error::KeyExists(access_key.to_owned())),
-        }
-    }
-
-    /// Whether a user's record has that access key.
-    async fn has_key(&self, user: &str, access_key: &str) -> Result<bool> {
-        match self.user(user).await {
-            Ok(user) => Ok(user.keys.iter().any(|key| key.access_key == access_key)),
-            Err(Error::NoSuchUser(_)) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Reserves an access key for a user.
+    /// Reserves an access key for a user. The reservation is confirmed by [`Gateway::confirm_key`] after the user's record
+    /// has the key; until then, another user may take it over.
     async fn take_key(&self, user: &str, access_key: &str) -> Result<()> {
         if access_key.is_empty() || session::is_temporary(access_key) {
             return Err(Error::Invalid(format!("'{access_key}' can't be a user's access key")));
@@ -292,34 +273,38 @@ impl Gateway {
         if record::create(&self.pools.keys, access_key, &owner).await? {
             return Ok(());
         }
-        // The reservation may be left over from an interrupted attempt.
-        let (found, _) = record::read::<KeyOwner>(&self.pools.keys, access_key)
-            .await?
-            .ok_or_else(|| Error::Contended(format!("key {access_key}")))?;
-        let previous = found.user;
-        let exists = || Error::KeyExists(access_key.to_owned());
-        if self.has_key(&previous, access_key).await? {
-            return Err(exists());
+        let contended = || Error::Contended(format!("key {access_key}"));
+        // The reservation may be left over from an interrupted attempt. It is read before its user, and replaced only if it
+        // was not confirmed in between.
+        let (found, version) =
+            record::read::<KeyOwner>(&self.pools.keys, access_key).await?.ok_or_else(contended)?;
+        let is_taken = match self.user(&found.user).await {
+            Ok(owner) => owner.keys.iter().any(|key| key.access_key == access_key),
+            Err(Error::NoSuchUser(_)) => false,
+            Err(error) => return Err(error),
+        };
+        if is_taken {
+            return Err(Error::KeyExists(access_key.to_owned()));
         }
-        self.reassign_key(access_key, &previous, user).await?;
-        // The previous user's record may have been written since; see `confirm_key`.
-        if previous != user && self.has_key(&previous, access_key).await? {
-            self.reassign_key(access_key, user, &previous).await?;
-            return Err(exists());
+        match record::replace(&self.pools.keys, access_key, version, &owner).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(contended()),
+            // It was removed in between.
+            Err(error) if error.is_not_found() => Err(contended()),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
 
-    /// Reserves an access key, which is reserved for the user `from`, for the user `to`.
-    async fn reassign_key(&self, access_key: &str, from: &str, to: &str) -> Result<()> {
-        let reassigned = record::update(&self.pools.keys, access_key, |found: &mut KeyOwner| {
-            if found.user != from {
-                return Err(Error::Contended(format!("key {access_key}")));
-            }
-            found.user = to.to_owned();
-            Ok(())
+    /// Confirms the reservation of an access key that the user's record has. Fails if another user has taken it over.
+    ///
+    /// The reservation is written once more, so that its version rises: whoever read it before this can't replace it, and
+    /// whoever reads it later finds the key in the user's record.
+    async fn confirm_key(&self, user: &str, access_key: &str) -> Result<()> {
+        let exists = || Error::KeyExists(access_key.to_owned());
+        let confirmed = record::update(&self.pools.keys, access_key, |owner: &mut KeyOwner| {
+            if owner.user == user { Ok(()) } else { Err(exists()) }
         });
-        reassigned.await?.map(drop).ok_or_else(|| Error::Contended(format!("key {access_key}")))
+        confirmed.await?.map(drop).ok_or_else(exists)
     }
 
     /// Changes a user. Keys are changed with [`Gateway::add_key`] and [`Gateway::remove_key`].

@@ -138,7 +138,7 @@ fn an_access_key_that_is_given_to_several_users_concurrently_belongs_to_at_most_
             let has_key = String::from_utf8_lossy(&info.stdout).contains(&key);
             assert_eq!(has_key, winners.contains(&id), "{key} of {id}: {messages:?}");
         }
-        // A key that nobody got can be given afterwards.
+        // A key that no user got can be given afterwards.
         if winners.is_empty() {
             s3.nacre(&["key", "create", "--uid", "admin", "--access-key", &key, "--secret-key", "late"]);
         }
