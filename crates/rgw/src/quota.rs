@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// The maximum number of scopes with cached usage; beyond it, all are dropped and read again. With this many reservations in
 /// a scope, old ones are dropped.
 const REMEMBERED: usize = 10_000;
+/// The minimum time for which a reservation counts that is neither finished nor released. It is longer than a write and the
+/// finish of its index entry take, however short the maximum age of cached usage is.
+const RESERVATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Buckets of a user that are read concurrently.
 const BUCKETS: usize = 8;
 
@@ -314,7 +317,7 @@ impl Gateway {
                 if known.reserved.len() >= REMEMBERED {
                     known
                         .reserved
-                        .retain(|_, reserved| reserved.since.elapsed() < self.config.quota_ttls.bucket);
+                        .retain(|_, reserved| reserved.since.elapsed() < self.reservation_timeout());
                 }
                 if !quota.has_room(known.total(tag, completed) + usage) {
                     return Err(Error::QuotaExceeded);
@@ -379,6 +382,11 @@ impl Gateway {
         }
     }
 
+    /// How long a reservation counts that is neither finished nor released.
+    fn reservation_timeout(&self) -> Duration {
+        self.config.quota_ttls.bucket.max(RESERVATION_TIMEOUT)
+    }
+
     async fn read_usage(&self, scope: &QuotaScope, bucket: &Bucket) -> Result<()> {
         let usage = match scope {
             QuotaScope::Bucket(_) => {
@@ -392,7 +400,7 @@ impl Gateway {
             all.clear();
         }
         let reserved = all.remove(scope).map(|known| known.reserved).unwrap_or_default();
-        let most = self.config.quota_ttls.bucket;
+        let most = self.reservation_timeout();
         let reserved = reserved.into_iter().filter(|(_, reserved)| reserved.since.elapsed() < most).collect();
         all.insert(scope.clone(), CachedUsage { usage, read: Instant::now(), renewed: false, reserved });
         Ok(())
