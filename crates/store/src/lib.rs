@@ -14,6 +14,7 @@ mod build_check;
 mod error;
 mod file;
 mod kv;
+mod watched;
 
 pub use blue::{
     BlueStore, BlueStoreConfig, BlueStoreCounters, FillPlan, FsckFinding, FsckReport, LabelInfo,

@@ -599,6 +599,8 @@ fn failing_calls_lose_nothing_acknowledged() {
     for seed in 0..number("NACRE_FAULT_RUNS", 32, 400) {
         let mut random = Rng::new(seed ^ 0xfa17);
         let after = 1 + random.below(300);
+        // Shows the seed of a run that hangs.
+        eprintln!("seed {seed}");
         let fault = match seed % 4 {
             0 => Fault::Write(after),
             1 => Fault::Sync(1 + after / 4),
@@ -613,6 +615,45 @@ fn failing_calls_lose_nothing_acknowledged() {
         checked.unwrap_or_else(|problem| panic!("seed {seed}, {fault:?} ({struck} struck): {problem}"));
     }
     assert!(struck_in_all > 25, "{struck_in_all} calls failed");
+}
+
+/// A store whose database can write its log but no table files stops with an error, and keeps what it acknowledged.
+#[test]
+fn a_database_without_space_for_tables_stops_the_store() {
+    let _alone = alone();
+    for load in [Load::Any, Load::AnyOnFiles] {
+        let directory = tempfile::Builder::new().prefix("nacre-fault-").tempdir().unwrap();
+        let root = directory.path();
+        let under_test = Store::new(load, 0);
+        recorder::begin(root);
+        under_test.mkfs(root);
+        let (store, _) = under_test.mount(root).unwrap();
+        store.commit(&Transaction { collection: coll(0), ops: vec![TxnOp::CreateCollection] }).unwrap();
+        let oid = |number: u32| ObjectId::new(PoolId(3), "", "", &format!("{number}"));
+        let value = Bytes::from(vec![7; 4000]);
+        faults::arm(Fault::TablesFull);
+        let mut acknowledged = 0;
+        let error = loop {
+            let entries = vec![(Bytes::from_static(b"key"), value.clone())];
+            let ops = vec![TxnOp::OmapSet { oid: oid(acknowledged), entries }];
+            match store.commit(&Transaction { collection: coll(0), ops }) {
+                Ok(()) => acknowledged += 1,
+                Err(error) => break error,
+            }
+            assert!(acknowledged < 10_000, "{load:?}: the database goes on without tables");
+        };
+        assert!(store.stopped().is_some(), "{load:?}: {error}");
+        drop(store);
+        assert!(faults::disarm() > 0, "{load:?}");
+        recorder::end();
+        let (store, _) = under_test.mount(root).unwrap();
+        for number in 0..acknowledged {
+            let found = store.omap_get(coll(0), &oid(number), &[Bytes::from_static(b"key")]).unwrap();
+            assert_eq!(found.len(), 1, "{load:?}: object {number} of {acknowledged}");
+        }
+        store.umount().unwrap();
+        under_test.fsck(root, true).unwrap();
+    }
 }
 
 /// The suite must be able to fail: a store that skips one of its two syncs, or reuses blocks before

@@ -6,6 +6,7 @@
 use super::allocation::freelist;
 use super::varint;
 use crate::error::{Result, StoreError};
+use crate::watched::WatchedDb;
 use parking_lot::Mutex;
 use rocksdb::{
     BlockBasedOptions, BottommostLevelCompaction, Cache, ColumnFamily, ColumnFamilyDescriptor,
@@ -101,7 +102,7 @@ impl Prefill {
 
 /// The open database.
 pub(super) struct Db {
-    db: DB,
+    db: WatchedDb,
     config: DbConfig,
     /// RocksDB's number of each family, by position in [`FAMILIES`].
     ids: [u32; FAMILIES.len()],
@@ -115,7 +116,7 @@ impl Db {
         for (id, (_, name)) in ids.iter_mut().zip(FAMILIES) {
             *id = family_id(&db, name)?;
         }
-        Ok(Db { db, config, ids })
+        Ok(Db { db: WatchedDb::new(db)?, config, ids })
     }
 
     fn family(&self, family: Family) -> &ColumnFamily {
@@ -212,7 +213,7 @@ impl Db {
         options.set_sync(sync_is_on());
         self.db
             .write_opt(WriteBatch::from_data(batch.as_raw()), &options)
-            .map_err(|e| crate::error::database("write the metadata database", &e))
+            .map_err(|e| self.db.write_error("write the metadata database", &e))
     }
 
     /// The work for [`Db::prefill_step`]: `bytes` for each of the WAL files that are kept for reuse.
@@ -226,7 +227,7 @@ impl Db {
     /// without a journal commit of the file system. Returns false when all is done. Only data written by [`Db::write`]
     /// afterwards is durable.
     pub(super) fn prefill_step(&self, prefill: &mut Prefill) -> Result<bool> {
-        let failed = |e| crate::error::database("fill the metadata database's log ahead", &e);
+        let failed = |e| self.db.write_error("fill the metadata database's log ahead", &e);
         let family = self.family(Family::AllocDelta);
         if prefill.chunks > 0 {
             prefill.chunks -= 1;

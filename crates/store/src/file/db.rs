@@ -8,6 +8,7 @@ use super::step::Family;
 use crate::PoolUsage;
 use crate::blue::keys;
 use crate::error::{Result, StoreError};
+use crate::watched::WatchedDb;
 use bytes::Bytes;
 use nacre_types::crc32c::crc32c;
 use nacre_types::ids::PoolId;
@@ -46,7 +47,7 @@ pub(super) struct SequencerPosition {
 
 /// The open database.
 pub(super) struct Db {
-    db: DB,
+    db: WatchedDb,
 }
 
 /// The store's state as recorded in the database.
@@ -83,7 +84,7 @@ impl Db {
         });
         let db = DB::open_cf_descriptors(&options, path, families)
             .map_err(|e| crate::error::database("open the metadata database", &e))?;
-        Ok(Db { db })
+        Ok(Db { db: WatchedDb::new(db)? })
     }
 
     fn family(&self, family: Family) -> &ColumnFamily {
@@ -157,9 +158,7 @@ impl Db {
     fn write_without_log(&self, batch: WriteBatch) -> Result<()> {
         let mut options = WriteOptions::default();
         options.disable_wal(true);
-        self.db
-            .write_opt(batch, &options)
-            .map_err(|e| crate::error::database("write the metadata database", &e))
+        self.db.write_opt(batch, &options).map_err(|e| self.db.write_error("write the metadata database", &e))
     }
 
     /// Adds the state of the store to a batch.
@@ -184,7 +183,7 @@ impl Db {
         let families: Vec<_> = FAMILIES.iter().map(|(family, _)| self.family(*family)).collect();
         self.db
             .flush_cfs_opt(&families, &FlushOptions::default())
-            .map_err(|e| crate::error::database("flush the metadata database", &e))
+            .map_err(|e| self.db.write_error("flush the metadata database", &e))
     }
 
     /// Records the store that a new database belongs to. Durable on return.

@@ -12,6 +12,8 @@ pub(crate) enum Fault {
     Sync(u64),
     /// After so many writes to the database's files all more of them, with ENOSPC: its file system is full.
     DatabaseFull(u64),
+    /// All writes to the database's table files, with ENOSPC: there is space left for its log only.
+    TablesFull,
     /// Every so many reads one, with EIO.
     Read(u64),
 }
@@ -56,6 +58,7 @@ pub(crate) fn strikes(fd: i32, call: Call) -> Option<i32> {
             armed.seen += 1;
             (armed.seen >= after).then_some(libc::ENOSPC)
         }
+        (Fault::TablesFull, Call::Write) if recorder::is_table(fd) => Some(libc::ENOSPC),
         (Fault::Read(every), Call::Read) => {
             armed.seen += 1;
             armed.seen.is_multiple_of(every).then_some(libc::EIO)

@@ -58,6 +58,8 @@ static DESCRIPTORS: [AtomicU32; MAX_FDS] = [const { AtomicU32::new(0) }; MAX_FDS
 
 /// Whether each descriptor is of a file of the database.
 static DATABASE: [AtomicBool; MAX_FDS] = [const { AtomicBool::new(false) }; MAX_FDS];
+/// Whether each descriptor is of a table file of the database.
+static TABLES: [AtomicBool; MAX_FDS] = [const { AtomicBool::new(false) }; MAX_FDS];
 
 fn locked() -> MutexGuard<'static, Option<Recorder>> {
     RECORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -98,7 +100,16 @@ pub(crate) fn node_of(fd: i32) -> Option<u32> {
 
 /// Whether a descriptor is of a file of the database.
 pub(crate) fn is_database(fd: i32) -> bool {
-    usize::try_from(fd).ok().and_then(|fd| DATABASE.get(fd)).is_some_and(|flag| flag.load(Ordering::Acquire))
+    is_set(&DATABASE, fd)
+}
+
+/// Whether a descriptor is of a table file of the database.
+pub(crate) fn is_table(fd: i32) -> bool {
+    is_set(&TABLES, fd)
+}
+
+fn is_set(flags: &[AtomicBool], fd: i32) -> bool {
+    usize::try_from(fd).ok().and_then(|fd| flags.get(fd)).is_some_and(|flag| flag.load(Ordering::Acquire))
 }
 
 impl Recorder {
@@ -125,6 +136,7 @@ pub(crate) fn opened(fd: i32, path: &[u8], created: bool, truncated: bool) {
     with(|recorder| {
         let Some(path) = recorder.relative(path) else { return };
         DATABASE[fd as usize].store(path.starts_with("db/"), Ordering::Release);
+        TABLES[fd as usize].store(path.ends_with(".sst"), Ordering::Release);
         let node = match recorder.nodes.get(&path) {
             Some(&node) => {
                 if truncated {

@@ -1,0 +1,96 @@
+//! A RocksDB database whose writes do not wait forever for files that can't be written.
+
+use rocksdb::DB;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::{Result, StoreError};
+
+/// Interval between two samples of the database's state.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Consecutive samples that find the database stalled after which it counts as failed.
+const STALLED_SAMPLES: u32 = 5;
+
+/// An open database and the thread that watches it.
+///
+/// When a flush or compaction fails because the file system is full, RocksDB itself waits for free space and then retries.
+/// Meanwhile, writes that need the flush neither fail nor return. The watch ends this after a few seconds: it cancels the
+/// database's background work, after which all writes fail until the database is opened again. Reads still work.
+pub(crate) struct WatchedDb {
+    db: Arc<DB>,
+    failed: Arc<AtomicBool>,
+    /// Ends the thread when it is dropped.
+    end: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl WatchedDb {
+    /// Starts to watch `db`.
+    pub(crate) fn new(db: DB) -> Result<WatchedDb> {
+        let db = Arc::new(db);
+        let failed = Arc::new(AtomicBool::new(false));
+        let (end, ended) = sync_channel(0);
+        let thread = std::thread::Builder::new()
+            .name("db_watch".into())
+            .spawn({
+                let (db, failed) = (Arc::clone(&db), Arc::clone(&failed));
+                move || watch(&db, &failed, &ended)
+            })
+            .map_err(|e| StoreError::io("start a thread", &e))?;
+        Ok(WatchedDb { db, failed, end: Some(end), thread: Some(thread) })
+    }
+
+    /// The error of a call that changes the database.
+    pub(crate) fn write_error(&self, what: &'static str, error: &rocksdb::Error) -> StoreError {
+        if self.failed.load(Ordering::Acquire) {
+            let detail = format!("{error}: a flush or compaction failed, see the database's LOG file");
+            return StoreError::Database { what, detail };
+        }
+        crate::error::database(what, error)
+    }
+}
+
+impl Deref for WatchedDb {
+    type Target = DB;
+
+    fn deref(&self) -> &DB {
+        &self.db
+    }
+}
+
+impl Drop for WatchedDb {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been printed already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Samples `db` until it has failed or `ended` is closed.
+fn watch(db: &DB, failed: &AtomicBool, ended: &Receiver<()>) {
+    let mut stalled = 0;
+    while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        stalled = if is_stalled(db) { stalled + 1 } else { 0 };
+        if stalled == STALLED_SAMPLES {
+            tracing::error!(path = %db.path().display(), "the database can't write its files: its writes fail from now on");
+            failed.store(true, Ordering::Release);
+            db.cancel_all_background_work(false);
+            return;
+        }
+    }
+}
+
+/// Whether writes are stopped after an error, and no flush or compaction runs that could release them.
+fn is_stalled(db: &DB) -> bool {
+    let property = |name: &str| db.property_int_value(name).ok().flatten().unwrap_or(0);
+    property("rocksdb.is-write-stopped") > 0
+        && property("rocksdb.background-errors") > 0
+        && property("rocksdb.num-running-flushes") + property("rocksdb.num-running-compactions") == 0
+}
