@@ -9,7 +9,7 @@ use crate::support::TEST_TIMEOUT;
 use futures::future::join_all;
 use http::StatusCode;
 use lapin::options::{BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
-use lapin::types::{FieldTable, ShortString};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, ConnectionProperties, ExchangeKind};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Message as _};
@@ -140,16 +140,22 @@ async fn declare(uri: &str, topic: &str) -> (lapin::Connection, Channel) {
     let channel = connection.create_channel().await.unwrap();
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     channel.queue_declare("queue".into(), durable, FieldTable::default()).await.unwrap();
-    let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-    channel
-        .exchange_declare("events".into(), ExchangeKind::Topic, durable, FieldTable::default())
-        .await
-        .unwrap();
-    let (queue, exchange, key) = ("queue".into(), "events".into(), topic.into());
-    channel
-        .queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default())
-        .await
-        .unwrap();
+    // The broker drops what it accepts between the declaration of an exchange and the binding of a queue to it. So the
+    // exchange has an alternate exchange from the beginning, to which the queue is bound already.
+    let mut arguments = FieldTable::default();
+    arguments.insert("alternate-exchange".into(), AMQPValue::LongString("unrouted".into()));
+    for (exchange, kind, arguments) in [
+        ("unrouted", ExchangeKind::Direct, FieldTable::default()),
+        ("events", ExchangeKind::Topic, arguments),
+    ] {
+        let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+        channel.exchange_declare(exchange.into(), kind, durable, arguments).await.unwrap();
+        let (queue, key) = ("queue".into(), topic.into());
+        channel
+            .queue_bind(queue, exchange.into(), key, QueueBindOptions::default(), FieldTable::default())
+            .await
+            .unwrap();
+    }
     (connection, channel)
 }
 
