@@ -117,10 +117,9 @@ pub fn read_piece(
     let attrs = store.get_attrs(pg, oid)?;
     let info = attrs.iter().find(|(name, _)| name == OI_ATTR).map(|(_, value)| value.clone());
     let mut piece = ObjectPiece {
-        first,
+        start: PieceCursor { offset: cursor.offset.min(stat.size), ..cursor.clone() },
         version: decode_info(oid, info)?.version,
         size: stat.size,
-        offset: cursor.offset.min(stat.size),
         data: Bytes::new(),
         attrs: if first { attrs } else { Vec::new() },
         omap_header: if first && stat.has_omap { store.omap_get_header(pg, oid)? } else { Bytes::new() },
@@ -130,9 +129,9 @@ pub fn read_piece(
     let mut room = max_bytes;
     let mut omap_after = cursor.omap_after.clone();
     if omap_after.is_none() {
-        let left = stat.size - piece.offset;
+        let left = stat.size - piece.start.offset;
         if left > 0 {
-            piece.data = store.read(pg, oid, piece.offset, left.min(room as u64))?;
+            piece.data = store.read(pg, oid, piece.start.offset, left.min(room as u64))?;
             if piece.data.is_empty() {
                 return Err(StoreError::Corrupt {
                     what: oid.to_string(),
@@ -141,7 +140,7 @@ pub fn read_piece(
             }
             room = room.saturating_sub(piece.data.len());
         }
-        let end = piece.offset + piece.data.len() as u64;
+        let end = piece.start.offset + piece.data.len() as u64;
         if end < stat.size {
             piece.next = Some(PieceCursor { offset: end, omap_after: None });
             return Ok(Some(piece));

@@ -177,15 +177,14 @@ pub enum PgEvent {
 /// A part of an object that is sent to another member. The first piece has the attributes; the omap follows the data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObjectPiece {
-    /// Whether it is the object's first piece: the receiver discards what it had before.
-    pub first: bool,
+    /// Where the piece begins: [`ObjectPiece::next`] of the previous piece, the default in the first one. A receiver accepts
+    /// only the piece that continues what it has: pieces that were sent before and after a reset may arrive out of order.
+    pub start: PieceCursor,
     /// The object's version.
     pub version: Eversion,
     /// The size of the whole data in bytes.
     pub size: u64,
-    /// The offset of `data` in bytes.
-    pub offset: u64,
-    /// Data.
+    /// Data, at the offset of `start`.
     #[serde(with = "nacre_types::payload")]
     pub data: Bytes,
     /// Attributes; in the first piece.
@@ -198,7 +197,14 @@ pub struct ObjectPiece {
     pub next: Option<PieceCursor>,
 }
 
-/// The start of the next [`ObjectPiece`].
+impl ObjectPiece {
+    /// Whether it is the object's first piece: the receiver discards what it had before.
+    pub fn is_first(&self) -> bool {
+        self.start == PieceCursor::default()
+    }
+}
+
+/// The start of an [`ObjectPiece`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PieceCursor {
     /// Data offset in bytes.

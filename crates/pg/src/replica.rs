@@ -4,7 +4,7 @@
 //! within a session, in order, without gaps. An update of an object that is missing here is logged, not applied: the whole
 //! object arrives later (R8).
 
-use crate::api::{MemberInfo, ObjectPiece, PeerMsg, PgCommand};
+use crate::api::{MemberInfo, ObjectPiece, PeerMsg, PgCommand, PieceCursor};
 use crate::log::{DupSnapshot, EntryKind, LogEntry};
 use crate::pg::{ListPurpose, OnCommit, Pg};
 use crate::pg_info;
@@ -30,7 +30,7 @@ pub(crate) struct FollowedPrimary {
 pub(crate) struct Replica {
     pub(crate) session: Option<FollowedPrimary>,
     /// Attributes of objects whose last piece has not arrived.
-    open: BTreeMap<ObjectId, Vec<(String, Bytes)>>,
+    open: BTreeMap<ObjectId, IncomingObject>,
     pub(crate) announced_at: u64,
     /// The session for whose backfill a slot was requested, and whether it is held.
     target: Option<(FollowedPrimary, bool)>,
@@ -57,8 +57,41 @@ pub(crate) struct IncomingTail {
     pub(crate) awaited: u64,
     /// Objects that have arrived.
     pub(crate) ready: Vec<(ObjectId, ReceivedObject)>,
-    /// Attributes of the object that is arriving.
-    pub(crate) open: Option<Vec<(String, Bytes)>>,
+    /// The object that is arriving.
+    pub(crate) open: Option<(ObjectId, IncomingObject)>,
+}
+
+/// An object of which some pieces have arrived.
+#[derive(Debug)]
+pub(crate) struct IncomingObject {
+    version: Eversion,
+    /// Set with the last piece.
+    attrs: Vec<(String, Bytes)>,
+    /// Where the next piece begins.
+    next: PieceCursor,
+}
+
+/// What a piece does for an object that arrives.
+pub(crate) enum Assembly {
+    /// Further pieces follow.
+    Open(IncomingObject),
+    /// It is the last piece; the attributes of the object.
+    Complete(Vec<(String, Bytes)>),
+}
+
+impl IncomingObject {
+    /// Adds a piece to what has arrived of its object. `None` if the piece does not continue that.
+    pub(crate) fn assemble(open: Option<IncomingObject>, piece: &ObjectPiece) -> Option<Assembly> {
+        let attrs = if piece.is_first() {
+            piece.attrs.clone()
+        } else {
+            open.filter(|open| open.version == piece.version && open.next == piece.start)?.attrs
+        };
+        Some(match piece.next.clone() {
+            Some(next) => Assembly::Open(IncomingObject { version: piece.version, attrs, next }),
+            None => Assembly::Complete(attrs),
+        })
+    }
 }
 
 impl Replica {
@@ -338,19 +371,23 @@ impl Pg {
                 true
             }
             Some(piece) => {
+                let open = self.replica.open.remove(&object);
+                let Some(assembly) = IncomingObject::assemble(open, &piece) else { return };
                 let last = piece.next.is_none();
-                if piece.first {
-                    self.replica.open.insert(object.clone(), piece.attrs.clone());
+                if piece.is_first() {
                     // The primary may send an object that it considers missing but that is present, because it was removed and
                     // created again in the meantime. The first piece replaces that copy, and the others may never arrive.
                     if !last && self.copy.complete && self.missing.insert(object.clone(), version).is_none() {
                         pg_info::put_missing(&object, version, &mut txn);
                     }
-                } else if !self.replica.open.contains_key(&object) {
-                    return;
                 }
-                let attrs =
-                    if last { self.replica.open.remove(&object).unwrap_or_default() } else { Vec::new() };
+                let attrs = match assembly {
+                    Assembly::Complete(attrs) => attrs,
+                    Assembly::Open(open) => {
+                        self.replica.open.insert(object.clone(), open);
+                        Vec::new()
+                    }
+                };
                 put_piece(&object, piece, attrs, &mut txn);
                 last
             }
@@ -447,5 +484,36 @@ impl Pg {
         self.release_remote_backfill(out);
         self.copy.complete = true;
         self.persist_record(OnCommit::CaughtLog { to: from, interval }, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_piece_that_continues_an_object_is_added() {
+        let piece = |version, start, next: Option<u64>| ObjectPiece {
+            start: PieceCursor { offset: start, omap_after: None },
+            version: Eversion::new(Interval(1), version),
+            size: 12,
+            data: Bytes::from_static(b"data"),
+            attrs: vec![("_".to_owned(), Bytes::new())],
+            omap_header: Bytes::new(),
+            omap: Vec::new(),
+            next: next.map(|offset| PieceCursor { offset, omap_after: None }),
+        };
+        let open = || match IncomingObject::assemble(None, &piece(1, 0, Some(4))) {
+            Some(Assembly::Open(open)) => Some(open),
+            _ => None,
+        };
+        assert!(open().is_some());
+        assert!(IncomingObject::assemble(None, &piece(1, 4, Some(8))).is_none());
+        assert!(IncomingObject::assemble(open(), &piece(1, 8, None)).is_none());
+        assert!(IncomingObject::assemble(open(), &piece(2, 4, None)).is_none());
+        let complete = IncomingObject::assemble(open(), &piece(1, 4, None));
+        assert!(matches!(complete, Some(Assembly::Complete(attrs)) if attrs.len() == 1));
+        // The first piece begins the object again.
+        assert!(matches!(IncomingObject::assemble(open(), &piece(2, 0, Some(4))), Some(Assembly::Open(_))));
     }
 }

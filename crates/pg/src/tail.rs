@@ -8,7 +8,7 @@ use crate::log::{EntryKind, LogEntry};
 use crate::pg::{OnCommit, Pg, ReadPurpose};
 use crate::pg_info::{self, TEMP_NAMESPACE};
 use crate::primary::{Primary, PrimaryPhase};
-use crate::replica::{FollowedPrimary, IncomingTail, ReceivedObject};
+use crate::replica::{Assembly, FollowedPrimary, IncomingObject, IncomingTail, ReceivedObject};
 use bytes::Bytes;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, Interval, OsdId};
@@ -204,20 +204,30 @@ impl Pg {
         };
         let name = format!("tail.{}", staged.ready.len());
         let temp = ObjectId::with_hash(object.pool(), TEMP_NAMESPACE, "", &name, SNAP_HEAD, object.hash());
+        let open = staged.open.take().filter(|(opened, _)| *opened == object).map(|(_, open)| open);
+        // Pieces in between are lost with a session. The tail is requested again.
+        let Some(assembly) = IncomingObject::assemble(open, &piece) else {
+            self.staged = None;
+            return;
+        };
         let mut txn = Transaction::new(self.id);
-        if piece.first {
-            staged.open = Some(piece.attrs.clone());
+        if piece.is_first() {
             if !self.temps.contains(&temp) {
                 self.temps.push(temp.clone());
                 pg_info::put_temps(&self.temps, &mut txn);
             }
         }
-        let last = piece.next.is_none();
-        let attrs = if last { staged.open.take().unwrap_or_default() } else { Vec::new() };
+        let attrs = match assembly {
+            Assembly::Complete(attrs) => {
+                staged.ready.push((object.clone(), ReceivedObject::In(temp.clone())));
+                attrs
+            }
+            Assembly::Open(open) => {
+                staged.open = Some((object.clone(), open));
+                Vec::new()
+            }
+        };
         put_piece(&temp, piece, attrs, &mut txn);
-        if last {
-            staged.ready.push((object.clone(), ReceivedObject::In(temp)));
-        }
         self.persist(txn, OnCommit::TailPiece { to: from, interval, object }, out);
         self.note_tail_progress(from);
         self.finish_tail(out);
@@ -317,7 +327,7 @@ pub(crate) fn put_piece(
     txn: &mut Transaction,
 ) {
     let oid = object.clone();
-    if piece.first {
+    if piece.is_first() {
         txn.push(TxnOp::Remove(oid.clone()));
         txn.push(TxnOp::Touch(oid.clone()));
         if piece.size > 0 {
@@ -328,7 +338,7 @@ pub(crate) fn put_piece(
         }
     }
     if !piece.data.is_empty() {
-        txn.push(TxnOp::Write { oid: oid.clone(), offset: piece.offset, data: piece.data.into() });
+        txn.push(TxnOp::Write { oid: oid.clone(), offset: piece.start.offset, data: piece.data.into() });
     }
     if !piece.omap.is_empty() {
         txn.push(TxnOp::OmapSet { oid: oid.clone(), entries: piece.omap });

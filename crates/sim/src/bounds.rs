@@ -166,7 +166,7 @@ impl Bounds {
                 Some(Bound::OmapPiece)
             }
             PeerMsg::Push { piece: Some(piece), .. } | PeerMsg::TailObject { piece: Some(piece), .. } => {
-                (!piece.first).then_some(Bound::Pieces)
+                (!piece.is_first()).then_some(Bound::Pieces)
             }
             _ => None,
         }

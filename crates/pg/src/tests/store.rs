@@ -98,10 +98,9 @@ impl Contents {
         let from = cursor.offset as usize;
         let first = *cursor == PieceCursor::default();
         let mut piece = ObjectPiece {
-            first,
+            start: cursor.clone(),
             version: found.version(),
             size: found.data.len() as u64,
-            offset: cursor.offset,
             data: Bytes::new(),
             attrs: Vec::new(),
             omap_header: Bytes::new(),

@@ -78,18 +78,28 @@ fn a_copy_that_is_replaced_in_pieces_is_missing_until_the_last_one_came() {
     let interval = c.latest_membership().unwrap().interval;
     let (object, version) = (c.clients.object("a0"), Eversion::new(interval, 1));
     let piece = ObjectPiece {
-        first: true,
+        start: PieceCursor::default(),
         version,
         size: 8,
-        offset: 0,
         data: Bytes::from_static(b"half"),
         attrs: Vec::new(),
         omap_header: Bytes::new(),
         omap: Vec::new(),
         next: Some(PieceCursor { offset: 4, omap_after: None }),
     };
-    let msg = PeerMsg::Push { interval, object: object.clone(), version, piece: Some(piece) };
+    let msg = PeerMsg::Push { interval, object: object.clone(), version, piece: Some(piece.clone()) };
     let now = c.now;
+    c.host(osd(2)).feed(now, PgEvent::Peer { from: osd(0), msg });
+    c.collect(osd(2));
+    assert!(c.hosts[&osd(2)].pg.lacks(&object));
+    // The second piece was lost with a session: the third one does not complete the object.
+    let last = ObjectPiece {
+        start: PieceCursor { offset: 6, omap_after: None },
+        data: Bytes::from_static(b"le"),
+        next: None,
+        ..piece
+    };
+    let msg = PeerMsg::Push { interval, object: object.clone(), version, piece: Some(last) };
     c.host(osd(2)).feed(now, PgEvent::Peer { from: osd(0), msg });
     c.collect(osd(2));
     assert!(c.hosts[&osd(2)].pg.lacks(&object));
