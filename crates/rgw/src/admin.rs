@@ -2,35 +2,20 @@
 //! and the admin API return the same results.
 
 use crate::acl::{Acl, Grant, Grantee, Permission};
-use crate::bucket::{Bucket, QUOTA, UserBucketEntry, Versioning, user_buckets_object};
+use crate::bucket::{Bucket, QUOTA, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
 use crate::object::DataLocation;
 use crate::quota::{Quota, QuotaChange, QuotaUsage};
 use crate::record;
+use crate::time::format_time;
 use crate::user::User;
+use crate::user_buckets::UserBucketEntry;
 use crate::zone::DEFAULT_STORAGE_CLASS;
-use bytes::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-
-fn at(ns: u64) -> OffsetDateTime {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(ns)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
-}
-
-/// Formats a time as radosgw-admin does: `2026-01-31T12:00:00.000000Z`.
-pub(crate) fn time(ns: u64) -> String {
-    let at = at(ns);
-    let (date, time) = (at.date(), at.time());
-    format!("{date}T{:02}:{:02}:{:02}.{:06}Z", time.hour(), time.minute(), time.second(), time.microsecond())
-}
-
-/// Formats a time, in seconds since 1970, as in the usage log: `2026-01-31 12:00:00.000000Z`.
-pub(crate) fn spaced_time(epoch: u64) -> String {
-    time(epoch.saturating_mul(1_000_000_000)).replace('T', " ")
-}
 
 /// Parses a date as administrators write it; returns seconds since 1970. Accepts `2026-01-31`, `2026-01-31 12:00:00`, `T`
 /// instead of the space, a final `Z`, and the number itself. Returns `None` for anything else.
@@ -70,8 +55,8 @@ impl UserStats {
     pub fn describe(&self) -> Value {
         json!({
             "stats": describe_usage(self.used),
-            "last_stats_sync": time(self.at_ns),
-            "last_stats_update": time(self.at_ns),
+            "last_stats_sync": format_time(self.at_ns),
+            "last_stats_update": format_time(self.at_ns),
         })
     }
 
@@ -99,11 +84,11 @@ pub(crate) fn describe_bucket(bucket: &Bucket, used: QuotaUsage) -> Value {
         "zonegroup": "default", "placement_rule": "default-placement",
         "explicit_placement": { "data_pool": "", "data_extra_pool": "", "index_pool": "" },
         "id": bucket.id, "marker": bucket.id, "index_type": "Normal", "index_generation": bucket.generation,
-        "ver": "", "master_ver": "", "mtime": time(bucket.created_ns), "max_marker": "",
+        "ver": "", "master_ver": "", "mtime": format_time(bucket.created_ns), "max_marker": "",
         "versioned": bucket.versioning != Versioning::Off,
         "versioning_enabled": bucket.versioning == Versioning::Enabled,
         "object_lock_enabled": bucket.object_lock.is_some(), "mfa_enabled": false, "owner": bucket.owner,
-        "creation_time": time(bucket.created_ns), "creation_time_ns": bucket.created_ns,
+        "creation_time": format_time(bucket.created_ns), "creation_time_ns": bucket.created_ns,
         "usage": usage, "bucket_quota": bucket.quota.unwrap_or_default().describe(), "tagset": tags,
     })
 }
@@ -150,18 +135,19 @@ impl Gateway {
 
     /// Reads the usage of all buckets of a user.
     pub async fn user_stats(&self, id: &str) -> Result<UserStats> {
-        self.user(id).await?;
-        Ok(UserStats { used: self.user_usage(id).await?, at_ns: crate::gateway::now_ns() })
+        self.users.get(id).await?;
+        Ok(UserStats { used: self.user_usage(id).await?, at_ns: crate::time::now_ns() })
     }
 
     /// Changes the quota of a user. With `bucket`, changes the quota for each of its buckets that has none of its own.
     pub async fn set_user_quota(&self, id: &str, bucket: bool, change: QuotaChange) -> Result<User> {
-        self.modify_user(id, |user| {
-            let quota = if bucket { &mut user.bucket_quota } else { &mut user.user_quota };
-            *quota = change.apply(*quota);
-            Ok(())
-        })
-        .await
+        self.users
+            .modify(id, |user| {
+                let quota = if bucket { &mut user.bucket_quota } else { &mut user.user_quota };
+                *quota = change.apply(*quota);
+                Ok(())
+            })
+            .await
     }
 
     /// Changes a bucket's own quota.
@@ -182,16 +168,12 @@ impl Gateway {
 
     /// Transfers a bucket to another user. The owners of its objects do not change.
     pub async fn link_bucket(&self, name: &str, user: &str) -> Result<()> {
-        self.user(user).await?;
+        self.users.get(user).await?;
         let bucket = self.bucket(name).await?;
         let own = UserBucketEntry { id: bucket.id.clone(), created_ns: bucket.created_ns };
-        let key = Bytes::from(name.to_owned());
         // The list entry is written first: an entry for a bucket of another user does less harm than a bucket that is in no
         // list.
-        self.pools
-            .users
-            .omap_set(&user_buckets_object(user), vec![(key.clone(), record::encode(&own))])
-            .await?;
+        self.users.buckets.add(user, name, &own).await?;
         let mut before = String::new();
         self.modify_bucket(name, |bucket| {
             before = std::mem::replace(&mut bucket.owner, user.to_owned());
@@ -200,7 +182,7 @@ impl Gateway {
         })
         .await?;
         if before != user {
-            self.unlist(&before, key).await?;
+            self.users.buckets.remove(&before, name).await?;
         }
         Ok(())
     }
@@ -214,20 +196,13 @@ impl Gateway {
                 bucket.owner
             )));
         }
-        self.unlist(user, Bytes::from(name.to_owned())).await
-    }
-
-    async fn unlist(&self, user: &str, key: Bytes) -> Result<()> {
-        match self.pools.users.omap_rm_keys(&user_buckets_object(user), vec![key]).await {
-            Err(error) if error.is_not_found() => Ok(()),
-            removed => Ok(removed?),
-        }
+        self.users.buckets.remove(user, name).await
     }
 
     /// Removes a user with all its buckets and their contents.
     pub async fn purge_user(self: &Arc<Gateway>, id: &str) -> Result<()> {
-        self.user(id).await?;
-        for (name, _) in self.buckets_of(id, "", u64::MAX).await? {
+        self.users.get(id).await?;
+        for (name, _) in self.users.buckets.list(id, "", u64::MAX).await? {
             let own = match self.bucket(&name).await {
                 Err(Error::NoSuchBucket(_)) => false,
                 bucket => bucket?.owner == id,
@@ -236,10 +211,10 @@ impl Gateway {
                 self.purge_bucket(&name).await?;
                 self.remove_bucket(&name).await?;
             } else {
-                self.unlist(id, Bytes::from(name)).await?;
+                self.users.buckets.remove(id, &name).await?;
             }
         }
-        self.remove_user(id).await
+        self.users.remove(id).await
     }
 
     /// Returns the output of `radosgw-admin object stat`.
@@ -273,7 +248,7 @@ impl Gateway {
         let checksum =
             head.checksum.as_ref().map(|sum| json!({ "algorithm": sum.algorithm, "value": sum.value }));
         Ok(json!({
-            "name": key, "size": head.size, "mtime": time(head.mtime_ns), "etag": head.etag, "tag": head.tag,
+            "name": key, "size": head.size, "mtime": format_time(head.mtime_ns), "etag": head.etag, "tag": head.tag,
             "policy": describe_acl(&head.acl, &head.owner), "manifest": manifest,
             "attrs": { "headers": map(&head.headers), "metadata": map(&head.metadata), "tags": map(&head.tags) },
             "checksum": checksum, "storage_class": if head.class.is_empty() { DEFAULT_STORAGE_CLASS } else { &head.class },
@@ -288,7 +263,7 @@ impl Gateway {
     /// Returns the keys of a metadata section.
     pub async fn metadata_keys(&self, section: &str) -> Result<Vec<String>> {
         match section {
-            "user" => self.users().await,
+            "user" => self.users.list().await,
             "bucket" => self.buckets().await,
             "bucket.instance" => {
                 let mut keys = Vec::new();
@@ -309,7 +284,7 @@ impl Gateway {
         let shown = |version: u64, mtime_ns: u64, data: Value| {
             json!({
                 "key": format!("{section}:{key}"), "ver": { "tag": "", "ver": version },
-                "mtime": time(mtime_ns), "data": data,
+                "mtime": format_time(mtime_ns), "data": data,
             })
         };
         match section {
@@ -334,9 +309,9 @@ impl Gateway {
                 let named = json!({ "name": bucket.name, "marker": bucket.id, "bucket_id": bucket.id, "tenant": "",
                     "explicit_placement": { "data_pool": "", "data_extra_pool": "", "index_pool": "" } });
                 let data = if section == "bucket" {
-                    let own = self.buckets_of(&bucket.owner, "", u64::MAX).await?;
+                    let own = self.users.buckets.list(&bucket.owner, "", u64::MAX).await?;
                     json!({
-                        "bucket": named, "owner": bucket.owner, "creation_time": time(bucket.created_ns),
+                        "bucket": named, "owner": bucket.owner, "creation_time": format_time(bucket.created_ns),
                         "linked": own.iter().any(|(own, _)| *own == bucket.name).to_string(), "has_bucket_info": "false",
                     })
                 } else {
@@ -369,7 +344,7 @@ mod tests {
         ] {
             assert_eq!(parse_epoch(text), epoch, "{text}");
         }
-        assert_eq!(spaced_time(3600), "1970-01-01 01:00:00.000000Z");
-        assert_eq!(parse_epoch(&time(86_400_000_000_000)), Some(86_400));
+        assert_eq!(crate::time::spaced_time(3600), "1970-01-01 01:00:00.000000Z");
+        assert_eq!(parse_epoch(&format_time(86_400_000_000_000)), Some(86_400));
     }
 }

@@ -5,9 +5,10 @@
 
 use crate::acl::Acl;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, GatewayMessage, now_ns};
+use crate::gateway::Gateway;
 use crate::index::{self, FreezeLease, FreezeReason, IndexFormat};
 use crate::lifecycle::LifecycleConfig;
+use crate::message::GatewayMessage;
 use crate::notifications::Cause;
 use crate::object::{Head, RemovalEvents, WriteCondition};
 use crate::policy::Policy;
@@ -15,12 +16,11 @@ use crate::public_access::{Ownership, PublicAccessBlock};
 use crate::quota::Quota;
 use crate::ratelimit::RateLimit;
 use crate::record;
-use bytes::Bytes;
-use nacre_client::WriteOp;
+use crate::time::now_ns;
+use crate::user_buckets::UserBucketEntry;
 use nacre_index::key::IndexRecordKind;
 use nacre_topics::config::{Matcher, NotificationConfig};
 use nacre_types::encoding::{self, DecodeError, Versioned};
-use nacre_types::op::CmpOp;
 use s3s::dto::{CORSConfiguration, ObjectLockConfiguration, WebsiteConfiguration};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -36,8 +36,6 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 const FINISH_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The object lock document of a bucket that is created with object lock enabled.
 pub const EMPTY_OBJECT_LOCK: &str = r#"{"object_lock_enabled":"Enabled","rule":null}"#;
-/// The suffix of the names of users' lists of buckets.
-pub(crate) const USER_BUCKETS_SUFFIX: &str = ".buckets";
 
 /// The versioning state of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -242,29 +240,6 @@ impl Versioned for Bucket {
     }
 }
 
-/// An entry of a user's list of buckets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UserBucketEntry {
-    /// The bucket's id.
-    pub id: String,
-    /// When it was created, in nanoseconds since 1970.
-    pub created_ns: u64,
-}
-
-impl Versioned for UserBucketEntry {
-    const NAME: &'static str = "a user's bucket";
-}
-
-/// Returns the key of a bucket in its owner's list.
-fn list_key(name: &str) -> Bytes {
-    Bytes::from(name.to_owned())
-}
-
-/// Returns the name of the RADOS object that lists a user's buckets.
-pub(crate) fn user_buckets_object(user: &str) -> String {
-    format!("{user}{USER_BUCKETS_SUFFIX}")
-}
-
 impl Gateway {
     /// Reads the bucket of that name. Converts an index of an older format first.
     pub async fn bucket(&self, name: &str) -> Result<Bucket> {
@@ -302,11 +277,11 @@ impl Gateway {
         if let Some((bucket, _)) = record::read::<Bucket>(&self.pools.buckets, name).await? {
             return Err(there(&bucket));
         }
-        let user = self.user(owner).await?;
+        let user = self.users.get(owner).await?;
         match u32::try_from(user.max_buckets) {
             Ok(0) => {}
             Ok(max) => {
-                let own = self.buckets_of(owner, "", u64::from(max)).await?;
+                let own = self.users.buckets.list(owner, "", u64::from(max)).await?;
                 if own.len() >= max as usize {
                     return Err(Error::TooManyBuckets(max));
                 }
@@ -333,19 +308,18 @@ impl Gateway {
         // The list entry is written first: an entry without a bucket can be removed, but a bucket without an entry would be
         // lost.
         let own = UserBucketEntry { id: bucket.id.clone(), created_ns: bucket.created_ns };
-        let entry = (list_key(name), record::encode(&own));
-        self.pools.users.omap_set(&user_buckets_object(owner), vec![entry]).await?;
+        let listed = self.users.buckets.add(owner, name, &own).await?;
         let creating = record::create(&self.pools.buckets, name, &bucket);
-        if self.with_best_effort_invalidation(GatewayMessage::Bucket(name.to_owned()), creating).await? {
+        if self.peers.with_best_effort_invalidation(GatewayMessage::Bucket(name.to_owned()), creating).await?
+        {
             return bucket.read_documents();
         }
         // Another request has created a bucket of this name first.
         index::remove(&self.pools.index, &bucket).await?;
         let winner = self.bucket(name).await?;
-        let wanted = (winner.owner == owner).then(|| {
-            record::encode(&UserBucketEntry { id: winner.id.clone(), created_ns: winner.created_ns })
-        });
-        self.relist(owner, name, record::encode(&own), wanted).await?;
+        let wanted = (winner.owner == owner)
+            .then(|| UserBucketEntry { id: winner.id.clone(), created_ns: winner.created_ns });
+        self.users.buckets.replace(owner, name, listed, wanted.as_ref()).await?;
         Err(there(&winner))
     }
 
@@ -358,14 +332,7 @@ impl Gateway {
         let empty = async {
             self.check_empty(&bucket).await?;
             // While the bucket exists, the entry of that name belongs to it.
-            let listed = self
-                .pools
-                .users
-                .omap_get_vals_by_keys(&user_buckets_object(&bucket.owner), vec![list_key(name)]);
-            match listed.await {
-                Err(error) if error.is_not_found() => Ok(None),
-                listed => Ok(listed?.remove(&list_key(name))),
-            }
+            self.users.buckets.get(&bucket.owner, name).await
         };
         let listed = match empty.await {
             Ok(listed) => listed,
@@ -378,34 +345,22 @@ impl Gateway {
         let removing = record::remove_if(&self.pools.buckets, name, |bucket: &Bucket| {
             if bucket.is_frozen_by(&tag) { Ok(()) } else { Err(Error::IndexBusy(name.to_owned())) }
         });
-        let removed =
-            self.with_best_effort_invalidation(GatewayMessage::Bucket(name.to_owned()), removing).await?;
+        let removed = self
+            .peers
+            .with_best_effort_invalidation(GatewayMessage::Bucket(name.to_owned()), removing)
+            .await?;
         let bucket = removed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))?;
         if bucket.documents.contains_key(LIFECYCLE) {
             self.register_lifecycle(&bucket, false).await?;
         }
         if let Some(listed) = listed {
-            self.relist(&bucket.owner, name, listed, None).await?;
+            self.users.buckets.replace(&bucket.owner, name, listed, None).await?;
         }
         index::remove(&self.pools.index, &bucket).await?;
         for (generation, shards) in bucket.resharding.into_iter().chain(bucket.stale_generation) {
             index::remove(&self.pools.index, &Bucket { generation, shards, ..bucket.clone() }).await?;
         }
         Ok(())
-    }
-
-    /// Replaces the entry of a bucket in a user's list with `wanted`, or removes it, if it still equals `known`.
-    async fn relist(&self, user: &str, name: &str, known: Bytes, wanted: Option<Bytes>) -> Result<()> {
-        let mut op = WriteOp::new();
-        op.omap_cmp(vec![(list_key(name), CmpOp::Eq, known)]);
-        match wanted {
-            Some(wanted) => op.omap_set(vec![(list_key(name), wanted)]),
-            None => op.omap_rm_keys(vec![list_key(name)]),
-        };
-        match self.pools.users.operate(&user_buckets_object(user), op).await?.success().map_err(Error::from) {
-            Err(error) if error.is_canceled() || error.is_not_found() => Ok(()),
-            done => done.map(drop),
-        }
     }
 
     /// Enables or suspends versioning. The first change closes the index and waits for pending changes, so that each write
@@ -544,7 +499,7 @@ impl Gateway {
         change: impl FnMut(&mut Bucket) -> Result<()>,
     ) -> Result<Bucket> {
         let changing = record::update(&self.pools.buckets, name, change);
-        let changed = self.with_invalidation(GatewayMessage::Bucket(name.to_owned()), changing).await?;
+        let changed = self.peers.with_invalidation(GatewayMessage::Bucket(name.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))
     }
 
@@ -562,34 +517,6 @@ impl Gateway {
             Ok(())
         });
         changed.await?.document(RATELIMIT)
-    }
-
-    /// Returns at most `max` buckets of a user after `after`, by name.
-    pub async fn buckets_of(
-        &self,
-        user: &str,
-        after: &str,
-        max: u64,
-    ) -> Result<Vec<(String, UserBucketEntry)>> {
-        let list = user_buckets_object(user);
-        let (mut found, mut after) = (Vec::new(), after.to_owned());
-        while (found.len() as u64) < max {
-            let asked = max - found.len() as u64;
-            let reply = self.pools.users.omap_get_vals(&list, after.clone(), "", asked.min(1000)).await;
-            let page = match reply {
-                Err(error) if error.is_not_found() => break,
-                page => page?,
-            };
-            for (key, value) in &page.entries {
-                let name = String::from_utf8_lossy(key).into_owned();
-                found.push((name.clone(), record::decode::<UserBucketEntry>(&list, value)?));
-                after = name;
-            }
-            if !page.more {
-                break;
-            }
-        }
-        Ok(found)
     }
 
     /// Returns the names of all buckets.

@@ -9,11 +9,12 @@
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
+use crate::gateway::Gateway;
 use crate::index::{self, ShardCheck, StaleIntent, Stats, Tails};
 use crate::object::multipart::UploadEntry;
 use crate::object::{DataObjectKind, HeadEntry, classify_data_object};
 use crate::record;
+use crate::time::now_ns;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_client::{ReadOp, WriteOp};
@@ -359,7 +360,7 @@ impl Gateway {
         report: &mut CheckReport,
     ) -> Result<Runs> {
         let mut runs = Runs::new();
-        for place in self.data_pools().await? {
+        for place in self.classes.pools().await? {
             let mut lister = place.pool.list();
             while let Some(object) = lister.next().await? {
                 match classify_data_object(bucket, object.name()) {
@@ -496,7 +497,7 @@ impl Gateway {
                 }
             }
         }
-        for garbage in self.garbage(true).await? {
+        for garbage in self.garbage.list(true).await? {
             runs.remove(&garbage.name);
         }
         if runs.is_empty() {
@@ -506,7 +507,7 @@ impl Gateway {
         // of each run, because some may have been collected meanwhile.
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         let mut readable = true;
-        for place in self.data_pools().await? {
+        for place in self.classes.pools().await? {
             let mut lister = place.pool.list();
             while let Some(object) = lister.next().await? {
                 match classify_data_object(bucket, object.name()) {
@@ -538,7 +539,7 @@ impl Gateway {
             report.add(BucketInconsistency::Orphan(name.clone(), count));
             // A head that can't be read may reference it.
             if fix && readable {
-                self.queue_garbage(&[Tails { name, count }]).await?;
+                self.garbage.queue(&[Tails { name, count }]).await?;
             }
         }
         Ok(())

@@ -1,12 +1,13 @@
 //! Fuzz tests: damaged stored records and policies. See `nacre_fuzz`.
 
 use crate::acl::{Acl, Grant, Grantee, Permission};
-use crate::bucket::{Bucket, UserBucketEntry};
+use crate::bucket::Bucket;
 use crate::index::Tails;
 use crate::object::{DataLocation, Head, Manifest, ManifestPart, StoredChecksum};
 use crate::policy::Policy;
 use crate::record;
 use crate::user::{AccessKey, User};
+use crate::user_buckets::UserBucketEntry;
 use nacre_fuzz::Target;
 use nacre_types::encoding::Versioned;
 use std::path::Path;

@@ -3,17 +3,19 @@
 //! Records are in the omap of [`SHARDS`] objects, in the order of the time from which their tails may be removed. Any
 //! gateway may process any of them: removing the same tails twice does no harm.
 
+use crate::classes::StorageClasses;
 use crate::error::Result;
-use crate::gateway::{Gateway, now_ns};
-use crate::index::Tails;
 use crate::record;
+use crate::time::now_ns;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
-use nacre_index::record::class_of;
+use nacre_client::IoCtx;
+use nacre_index::record::{Tails, class_of};
 use nacre_types::encoding::{self, DecodeError, Versioned};
 use nacre_types::hash::ceph_str_hash_rjenkins;
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// `rgw_gc_max_objs`.
@@ -90,27 +92,42 @@ impl GarbageRecord {
     }
 }
 
-impl Gateway {
+/// The garbage of a zone.
+pub struct GarbageQueue {
+    pool: IoCtx,
+    classes: Arc<StorageClasses>,
+    /// How long garbage is kept for readers that still use it.
+    wait: Duration,
+    /// The number of records that the last collection could not decode.
+    pub damaged: Arc<AtomicU64>,
+}
+
+impl GarbageQueue {
+    /// `pool` contains the records.
+    pub(crate) fn new(pool: &IoCtx, classes: &Arc<StorageClasses>, wait: Duration) -> GarbageQueue {
+        GarbageQueue { pool: pool.clone(), classes: Arc::clone(classes), wait, damaged: Arc::default() }
+    }
+
     /// Records unreferenced tails as garbage.
-    pub(crate) async fn queue_garbage(&self, garbage: &[Tails]) -> Result<()> {
-        let due = now_ns() + self.config.gc_wait.as_nanos() as u64;
+    pub(crate) async fn queue(&self, garbage: &[Tails]) -> Result<()> {
+        let due = now_ns() + self.wait.as_nanos() as u64;
         for tails in garbage.iter().filter(|tails| tails.count > 0) {
             let shard = format!("gc.{}", ceph_str_hash_rjenkins(tails.name.as_bytes()) % SHARDS);
             let key = [&due.to_be_bytes(), tails.name.as_bytes()].concat();
             let value = record::encode(&Garbage { tails: tails.clone() });
-            self.pools.garbage.omap_set(&shard, vec![(key.into(), value)]).await?;
+            self.pool.omap_set(&shard, vec![(key.into(), value)]).await?;
         }
         Ok(())
     }
 
     /// Returns the records whose tails may be removed now; with `all`, every record.
-    pub async fn garbage(&self, all: bool) -> Result<Vec<GarbageRecord>> {
+    pub async fn list(&self, all: bool) -> Result<Vec<GarbageRecord>> {
         let mut found = Vec::new();
         for shard in 0..SHARDS {
             let mut after = Some(Bytes::new());
             while let Some(from) = after {
                 let page;
-                (page, after) = self.garbage_page(shard, from, all).await?;
+                (page, after) = self.page(shard, from, all).await?;
                 found.extend(page);
             }
         }
@@ -119,14 +136,9 @@ impl Gateway {
 
     /// Reads a page of a shard after `after`. Returns its records whose tails may be removed now (with `all`, every record),
     /// and the position of the next page.
-    async fn garbage_page(
-        &self,
-        shard: u32,
-        after: Bytes,
-        all: bool,
-    ) -> Result<(Vec<GarbageRecord>, Option<Bytes>)> {
+    async fn page(&self, shard: u32, after: Bytes, all: bool) -> Result<(Vec<GarbageRecord>, Option<Bytes>)> {
         let (shard, now) = (format!("gc.{shard}"), now_ns());
-        let page = match self.pools.garbage.omap_get_vals(&shard, after, "", PAGE).await {
+        let page = match self.pool.omap_get_vals(&shard, after, "", PAGE).await {
             Err(error) if error.is_not_found() => return Ok((Vec::new(), None)),
             page => page?,
         };
@@ -146,13 +158,13 @@ impl Gateway {
 
     /// Removes the tails that may be removed now; with `all`, all garbage. Skips records that can't be decoded and records
     /// whose objects can't be removed. Fails if the cluster does not answer.
-    pub async fn collect_garbage(&self, all: bool) -> Result<GcResult> {
+    pub async fn collect(&self, all: bool) -> Result<GcResult> {
         let mut collected = GcResult::default();
         for shard in 0..SHARDS {
             let mut after = Some(Bytes::new());
             while let Some(from) = after {
                 let page;
-                (page, after) = self.garbage_page(shard, from, all).await?;
+                (page, after) = self.page(shard, from, all).await?;
                 for record in page {
                     if let Some(damage) = &record.damage {
                         tracing::error!(
@@ -164,7 +176,7 @@ impl Gateway {
                         collected.damaged += 1;
                         continue;
                     }
-                    match self.collect(&record).await {
+                    match self.remove(&record).await {
                         Ok(()) => collected.removed += 1,
                         Err(error) if error.is_outcome_unknown() || error.is_unavailable() => {
                             return Err(error);
@@ -177,12 +189,12 @@ impl Gateway {
                 }
             }
         }
-        self.damaged_garbage.store(collected.damaged, Ordering::Relaxed);
+        self.damaged.store(collected.damaged, Ordering::Relaxed);
         Ok(collected)
     }
 
-    async fn collect(&self, record: &GarbageRecord) -> Result<()> {
-        let pool = self.pool_for_read(class_of(&record.name)).await?;
+    async fn remove(&self, record: &GarbageRecord) -> Result<()> {
+        let pool = self.classes.pool_for_read(class_of(&record.name)).await?;
         let mut removals = stream::iter(0..record.count)
             .map(|at| pool.remove(&format!("{}_{at}", record.name)))
             .map(|removal| async move {
@@ -195,23 +207,6 @@ impl Gateway {
         while let Some(removed) = removals.next().await {
             removed?;
         }
-        Ok(self.pools.garbage.omap_rm_keys(&record.shard, vec![record.key.clone()]).await?)
-    }
-}
-
-/// Collects garbage, tidies buckets and removes leases of ended gateways from time to time, while the gateway exists.
-pub(crate) async fn run_gc(gateway: std::sync::Weak<Gateway>, every: Duration) {
-    loop {
-        tokio::time::sleep(every).await;
-        let Some(gateway) = gateway.upgrade() else { return };
-        if let Err(error) = gateway.collect_garbage(false).await {
-            tracing::warn!(%error, "rgw: garbage waits to be collected");
-        }
-        if let Err(error) = gateway.tidy_all().await {
-            tracing::debug!(%error, "rgw: heads are tidied later");
-        }
-        if let Err(error) = gateway.sweep_leases().await {
-            tracing::debug!(%error, "rgw: leases of gateways that ended are not removed now");
-        }
+        Ok(self.pool.omap_rm_keys(&record.shard, vec![record.key.clone()]).await?)
     }
 }

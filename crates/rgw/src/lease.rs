@@ -9,12 +9,13 @@
 //!
 //! Gateways of earlier releases have no leases: for them the watch decides.
 
+use crate::connection::Connection;
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
+use crate::peers::Peers;
 use nacre_types::cls::lock::MAY_RENEW;
 use nacre_types::errno::Errno;
-use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The prefix of the names of leases' objects.
@@ -28,9 +29,12 @@ const CLAIM_TIME: Duration = Duration::from_secs(60);
 /// Renewals in a term.
 const RENEWALS: u32 = 4;
 
-/// A gateway's own lease.
-#[derive(Debug, Default)]
-pub(crate) struct GatewayLease {
+/// The leases of the gateways of a cluster, and this gateway's own.
+pub(crate) struct Leases {
+    connection: Arc<Connection>,
+    peers: Arc<Peers>,
+    /// How long a lease lasts without a renewal.
+    term: Duration,
     held: AtomicBool,
     taking: tokio::sync::Mutex<()>,
 }
@@ -39,31 +43,48 @@ fn object_of(session: &str) -> String {
     format!("{PREFIX}{session}")
 }
 
-impl Gateway {
+impl Leases {
+    pub(crate) fn new(connection: &Arc<Connection>, peers: &Arc<Peers>, term: Duration) -> Leases {
+        Leases {
+            connection: Arc::clone(connection),
+            peers: Arc::clone(peers),
+            term,
+            held: AtomicBool::new(false),
+            taking: tokio::sync::Mutex::default(),
+        }
+    }
+
     /// Makes sure that this gateway holds its lease. Called before each change that other gateways might finish.
-    pub(crate) async fn ensure_lease(&self) -> Result<()> {
-        if self.lease.held.load(Ordering::Acquire) {
+    pub(crate) async fn ensure(&self) -> Result<()> {
+        if self.held.load(Ordering::Acquire) {
             return Ok(());
         }
-        let _taking = self.lease.taking.lock().await;
-        if !self.lease.held.load(Ordering::Acquire) {
-            self.take_lease().await?;
-            self.lease.held.store(true, Ordering::Release);
+        let _taking = self.taking.lock().await;
+        if !self.held.load(Ordering::Acquire) {
+            self.take().await?;
+            self.held.store(true, Ordering::Release);
         }
         Ok(())
     }
 
-    async fn take_lease(&self) -> Result<()> {
-        let (name, term) = (object_of(self.session()), self.config.lease);
-        if self.lock_lease(&name, OWN, term).await? {
+    async fn take(&self) -> Result<()> {
+        let (name, term) = (object_of(self.connection.session()), self.term);
+        if self.lock(&name, OWN, term).await? {
             return Ok(());
         }
         Err(Error::Contended(name))
     }
 
     /// Takes the lock of a lease or renews it; `false` if another gateway has it.
-    async fn lock_lease(&self, name: &str, cookie: &str, term: Duration) -> Result<bool> {
-        let taken = self.pools.control.lock_exclusive(name, LOCK, cookie, self.session(), term, MAY_RENEW);
+    async fn lock(&self, name: &str, cookie: &str, term: Duration) -> Result<bool> {
+        let taken = self.connection.pools.control.lock_exclusive(
+            name,
+            LOCK,
+            cookie,
+            self.connection.session(),
+            term,
+            MAY_RENEW,
+        );
         match taken.await {
             Ok(()) => Ok(true),
             Err(error) if matches!(error.errno(), Errno::EBUSY | Errno::EEXIST) => Ok(false),
@@ -72,19 +93,19 @@ impl Gateway {
     }
 
     /// Releases the lease. The gateway must have no pending changes.
-    pub(crate) async fn release_lease(&self) -> Result<()> {
-        let _taking = self.lease.taking.lock().await;
-        if !self.lease.held.swap(false, Ordering::AcqRel) {
+    pub(crate) async fn release(&self) -> Result<()> {
+        let _taking = self.taking.lock().await;
+        if !self.held.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        self.remove_lease(self.session()).await
+        self.remove(self.connection.session()).await
     }
 
     /// Claims the lease of a gateway without a watch; returns whether that gateway is dead. If so, it can't take its lease
     /// for [`CLAIM_TIME`], in which the caller fences it.
-    pub(crate) async fn claim_lease(&self, session: &str) -> Result<bool> {
+    pub(crate) async fn claim(&self, session: &str) -> Result<bool> {
         let name = object_of(session);
-        if !self.lock_lease(&name, CLAIM, CLAIM_TIME).await? {
+        if !self.lock(&name, CLAIM, CLAIM_TIME).await? {
             tracing::debug!(
                 session,
                 "rgw: a gateway has lost its watch, but not its lease: it is not fenced"
@@ -92,32 +113,32 @@ impl Gateway {
             return Ok(false);
         }
         // The gateway may watch again after its lease expired.
-        if self.live_gateways().await?.contains(session) {
-            self.pools.control.unlock(&name, LOCK, CLAIM).await?;
+        if self.peers.live_gateways().await?.contains(session) {
+            self.connection.pools.control.unlock(&name, LOCK, CLAIM).await?;
             return Ok(false);
         }
         Ok(true)
     }
 
     /// Removes a lease's object.
-    pub(crate) async fn remove_lease(&self, session: &str) -> Result<()> {
-        match self.pools.control.remove(&object_of(session)).await {
+    pub(crate) async fn remove(&self, session: &str) -> Result<()> {
+        match self.connection.pools.control.remove(&object_of(session)).await {
             Err(error) if error.is_not_found() => Ok(()),
             removed => Ok(removed?),
         }
     }
 
     /// Whether a gateway has a lease, which may have expired.
-    pub(crate) async fn has_lease(&self, session: &str) -> Result<bool> {
-        match self.pools.control.stat(&object_of(session)).await {
+    pub(crate) async fn exists(&self, session: &str) -> Result<bool> {
+        match self.connection.pools.control.stat(&object_of(session)).await {
             Err(error) if error.is_not_found() => Ok(false),
             found => Ok(found.map(|_| true)?),
         }
     }
 
     /// Returns the sessions of gateways that have leases, which may have expired.
-    pub(crate) async fn leases(&self) -> Result<Vec<String>> {
-        let mut lister = self.pools.control.list();
+    pub(crate) async fn sessions(&self) -> Result<Vec<String>> {
+        let mut lister = self.connection.pools.control.list();
         let mut sessions = Vec::new();
         while let Some(object) = lister.next().await? {
             sessions.extend(object.name().strip_prefix(PREFIX).map(str::to_owned));
@@ -125,42 +146,25 @@ impl Gateway {
         Ok(sessions)
     }
 
-    /// Removes leases of gateways that ended without releasing them. A lease stays while its gateway has pending changes in
-    /// buckets with notifications: it is the record by which these changes are recovered ([`crate::index::recover`]).
-    pub(crate) async fn sweep_leases(&self) -> Result<()> {
-        let sessions = self.leases().await?;
-        let alive = self.live_gateways().await?;
-        for session in sessions {
-            if session == self.session() || alive.contains(&session) {
-                continue;
-            }
-            // Checked before the claim, which would block the gateways that recover the changes, and again after it, when no
-            // further changes are made.
-            if self.is_needed(&session).await? || !self.claim_lease(&session).await? {
-                continue;
-            }
-            if !self.is_needed(&session).await? {
-                self.remove_lease(&session).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn is_needed(&self, session: &str) -> Result<bool> {
-        Ok(!self.notifying_buckets_with_pending(session).await?.is_empty())
+    /// Returns the sessions of gateways that ended without releasing their leases.
+    pub(crate) async fn ended(&self) -> Result<Vec<String>> {
+        let mut sessions = self.sessions().await?;
+        let alive = self.peers.live_gateways().await?;
+        sessions.retain(|session| session != self.connection.session() && !alive.contains(session));
+        Ok(sessions)
     }
 }
 
 /// Renews a gateway's lease while the gateway exists.
-pub(crate) async fn renew_lease_periodically(gateway: Weak<Gateway>, term: Duration) {
+pub(crate) async fn renew_periodically(leases: Weak<Leases>, term: Duration) {
     loop {
         tokio::time::sleep(term / RENEWALS).await;
-        let Some(gateway) = gateway.upgrade() else { return };
-        let _taking = gateway.lease.taking.lock().await;
-        if !gateway.lease.held.load(Ordering::Acquire) {
+        let Some(leases) = leases.upgrade() else { return };
+        let _taking = leases.taking.lock().await;
+        if !leases.held.load(Ordering::Acquire) {
             continue;
         }
-        if let Err(error) = gateway.take_lease().await {
+        if let Err(error) = leases.take().await {
             tracing::warn!(%error, "rgw: the gateway's lease is not renewed");
         }
     }

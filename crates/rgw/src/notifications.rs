@@ -22,7 +22,8 @@ pub(crate) use topics::arn_of_key;
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
+use crate::gateway::Gateway;
+use crate::time::now_ns;
 use nacre_index::record::{Event as IndexEvent, Subject};
 use nacre_index::seq::Seq;
 use nacre_notify::QueueReservation;

@@ -8,7 +8,6 @@
 
 mod body;
 mod commit;
-mod crypt;
 mod get;
 mod head_state;
 mod index_op;
@@ -20,10 +19,11 @@ mod remove;
 mod transition;
 pub(crate) mod versions;
 
+use crate::crypt;
+pub use crate::crypt::{Cipher, Encryption, SECRET_BYTES, Salt, Secret, SseKeySource, random_salt};
 pub(crate) use body::BufferList;
 pub use body::{BodyStream, Digests, UploadBody};
 pub(crate) use commit::LastCommits;
-pub use crypt::{Cipher, Encryption, SECRET_BYTES, Salt, Secret, SseKeySource, random_salt};
 pub use get::ObjectReader;
 pub(crate) use head_state::HeadEntry;
 pub use head_state::HeadStateId;
@@ -35,9 +35,9 @@ pub use remove::{RemovalEvents, RemovalResult};
 use crate::acl::Acl;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::now_ns;
 use crate::index::{ListingEntry, Stats, Tails};
 use crate::record;
+use crate::time::now_ns;
 use bytes::Bytes;
 use nacre_client::OpReply;
 use nacre_index::commit::AssumedHead;

@@ -1,10 +1,13 @@
 //! Roles, which users may assume for a limited time and which have their own rights: records in `default.rgw.meta`
 //! (docs/format/rgw.md).
 
+use crate::connection::Connection;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, GatewayMessage, now_ns};
+use crate::message::GatewayMessage;
+use crate::peers::{MetadataCache, Peers};
 use crate::policy::Policy;
 use crate::record;
+use crate::time::now_ns;
 use nacre_types::encoding::{DecodeError, Versioned};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -66,42 +69,63 @@ impl Role {
     }
 }
 
-impl Gateway {
+/// The roles of a cluster.
+pub struct Roles {
+    connection: Arc<Connection>,
+    peers: Arc<Peers>,
+    cache: MetadataCache<Role>,
+}
+
+impl Roles {
+    pub(crate) fn new(connection: &Arc<Connection>, peers: &Arc<Peers>) -> Roles {
+        let cache = MetadataCache::new(peers, |roles, change| {
+            if let GatewayMessage::Role(name) = change {
+                roles.remove(name);
+            }
+        });
+        Roles { connection: Arc::clone(connection), peers: Arc::clone(peers), cache }
+    }
+
+    /// Returns the role of that name, as of the beginning of the call or later.
+    pub async fn cached(&self, name: &str) -> Result<Arc<Role>> {
+        self.cache.get(name, self.get(name)).await
+    }
+
     /// Reads the role of that name.
-    pub async fn role(&self, name: &str) -> Result<Role> {
-        let found = record::read::<Role>(&self.pools.roles, name).await?;
+    pub async fn get(&self, name: &str) -> Result<Role> {
+        let found = record::read::<Role>(&self.connection.pools.roles, name).await?;
         let (role, _) = found.ok_or_else(|| Error::NoSuchRole(name.to_owned()))?;
         role.read_policies()
     }
 
     /// Creates a role; sets its id and its time of creation.
-    pub async fn create_role(&self, mut role: Role) -> Result<Role> {
-        role.id = self.new_tag();
+    pub async fn create(&self, mut role: Role) -> Result<Role> {
+        role.id = self.connection.new_tag();
         role.created_ns = now_ns();
-        let creating = record::create(&self.pools.roles, &role.name, &role);
-        if self.with_invalidation(GatewayMessage::Role(role.name.clone()), creating).await? {
+        let creating = record::create(&self.connection.pools.roles, &role.name, &role);
+        if self.peers.with_invalidation(GatewayMessage::Role(role.name.clone()), creating).await? {
             return role.read_policies();
         }
         Err(Error::RoleExists(role.name))
     }
 
     /// Changes a role.
-    pub async fn modify_role(&self, name: &str, change: impl FnMut(&mut Role) -> Result<()>) -> Result<Role> {
-        let changing = record::update(&self.pools.roles, name, change);
-        let changed = self.with_invalidation(GatewayMessage::Role(name.to_owned()), changing).await?;
+    pub async fn modify(&self, name: &str, change: impl FnMut(&mut Role) -> Result<()>) -> Result<Role> {
+        let changing = record::update(&self.connection.pools.roles, name, change);
+        let changed = self.peers.with_invalidation(GatewayMessage::Role(name.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchRole(name.to_owned()))
     }
 
     /// Removes a role, which ends its sessions.
-    pub async fn remove_role(&self, name: &str) -> Result<()> {
-        let removing = record::remove(&self.pools.roles, name);
-        let was_there = self.with_invalidation(GatewayMessage::Role(name.to_owned()), removing).await?;
+    pub async fn remove(&self, name: &str) -> Result<()> {
+        let removing = record::remove(&self.connection.pools.roles, name);
+        let was_there = self.peers.with_invalidation(GatewayMessage::Role(name.to_owned()), removing).await?;
         if was_there { Ok(()) } else { Err(Error::NoSuchRole(name.to_owned())) }
     }
 
     /// Returns the names of all roles.
-    pub async fn roles(&self) -> Result<Vec<String>> {
-        let mut lister = self.pools.roles.list();
+    pub async fn list(&self) -> Result<Vec<String>> {
+        let mut lister = self.connection.pools.roles.list();
         let mut names = Vec::new();
         while let Some(object) = lister.next().await? {
             names.push(object.name().to_owned());

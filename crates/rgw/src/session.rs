@@ -6,34 +6,28 @@
 //! access key.
 
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
 use crate::policy::Policy;
 use crate::record;
-use crate::role::Role;
-use crate::user::User;
+use crate::role::{Role, Roles};
+use crate::time::now_ns;
+use crate::user::{TEMPORARY_KEY_CHARS, TEMPORARY_KEY_PREFIX, User, Users, is_temporary};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use hmac::{Hmac, Mac};
+use nacre_client::IoCtx;
 use nacre_types::encoding::{self, Versioned};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use std::sync::Arc;
+use tokio::sync::OnceCell;
 
-/// The prefix of temporary access keys, and their length. No user's own access key has this form.
-const PREFIX: &str = "ASIA";
-const KEY_CHARS: usize = 20;
 const NONCE_BYTES: usize = 24;
 /// The maximum length of a token, in characters. A session policy has at most 2 048.
 const MAX_TOKEN_CHARS: usize = 8192;
 /// The RADOS object of the sealing key.
 const KEY: &str = "key";
-
-/// Whether an access key belongs to temporary credentials.
-pub fn is_temporary(access_key: &str) -> bool {
-    access_key.len() == KEY_CHARS && access_key.starts_with(PREFIX)
-}
 
 /// The content of a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,11 +140,26 @@ impl TokenSealer {
     }
 }
 
-impl Gateway {
+/// Identifies the senders of requests, and issues temporary credentials.
+pub struct Authenticator {
+    pool: IoCtx,
+    users: Arc<Users>,
+    roles: Arc<Roles>,
+    /// Seals session tokens; created when it is first needed.
+    sealer: OnceCell<TokenSealer>,
+}
+
+impl Authenticator {
+    /// `pool` contains the sealing key.
+    pub(crate) fn new(pool: &IoCtx, users: &Arc<Users>, roles: &Arc<Roles>) -> Authenticator {
+        let (users, roles) = (Arc::clone(users), Arc::clone(roles));
+        Authenticator { pool: pool.clone(), users, roles, sealer: OnceCell::new() }
+    }
+
     async fn sealer(&self) -> Result<&TokenSealer> {
         self.sealer
             .get_or_try_init(|| async {
-                let pool = &self.pools.sts;
+                let pool = &self.pool;
                 if let Some((found, _)) = record::read::<SealingKey>(pool, KEY).await? {
                     return Ok(TokenSealer::new(&found.key));
                 }
@@ -175,18 +184,18 @@ impl Gateway {
         if is_temporary(access_key) {
             return Ok(self.sealer().await?.secret(access_key));
         }
-        let user = self.cached_user(access_key).await?;
+        let user = self.users.cached_by_key(access_key).await?;
         let key = user.keys.iter().find(|key| key.access_key == access_key);
         key.map(|key| key.secret_key.clone()).ok_or_else(|| Error::NoSuchUser(access_key.to_owned()))
     }
 
     /// Issues temporary credentials. The caller fills in the session, except for the access key.
-    pub async fn issue_credentials(&self, mut session: Session) -> Result<Credentials> {
+    pub async fn issue(&self, mut session: Session) -> Result<Credentials> {
         const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
-        let mut random = [0; KEY_CHARS - PREFIX.len()];
+        let mut random = [0; TEMPORARY_KEY_CHARS - TEMPORARY_KEY_PREFIX.len()];
         getrandom::fill(&mut random).map_err(Error::no_random_numbers)?;
         let letters = random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)]));
-        session.access_key = PREFIX.chars().chain(letters).collect();
+        session.access_key = TEMPORARY_KEY_PREFIX.chars().chain(letters).collect();
         let sealer = self.sealer().await?;
         Ok(Credentials {
             secret_key: sealer.secret(&session.access_key),
@@ -203,14 +212,14 @@ impl Gateway {
         let assumed = if is_temporary(access_key) {
             let token = token.ok_or(Error::InvalidToken)?;
             let session = self.sealer().await?.open(access_key, token, now_ns())?;
-            let user = match self.cached_user_by_id(&session.user).await {
+            let user = match self.users.cached(&session.user).await {
                 Err(Error::NoSuchUser(_)) => return Err(Error::InvalidToken),
                 Ok(user) if user.created_ns != session.user_created_ns => return Err(Error::InvalidToken),
                 user => user?,
             };
             let role = match session.role {
                 None => None,
-                Some((name, id, session)) => match self.cached_role(&name).await {
+                Some((name, id, session)) => match self.roles.cached(&name).await {
                     Ok(role) if role.id == id => Some((role, session)),
                     Ok(_) | Err(Error::NoSuchRole(_)) => return Err(Error::InvalidToken),
                     Err(error) => return Err(error),
@@ -225,7 +234,7 @@ impl Gateway {
             if token.is_some() {
                 return Err(Error::InvalidToken);
             }
-            CallerIdentity { user: self.cached_user(access_key).await?, role: None, policy: None }
+            CallerIdentity { user: self.users.cached_by_key(access_key).await?, role: None, policy: None }
         };
         if assumed.user.suspended { Err(Error::Denied("the user is suspended")) } else { Ok(assumed) }
     }

@@ -5,10 +5,10 @@
 //! write are lost.
 
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
 use crate::record;
+use crate::time::now_ns;
 use bytes::Bytes;
-use nacre_client::{ReadOp, WriteOp};
+use nacre_client::{IoCtx, ReadOp, WriteOp};
 use nacre_types::encoding::Versioned;
 use nacre_types::hash::ceph_str_hash_rjenkins;
 use nacre_types::op::CmpOp;
@@ -193,10 +193,22 @@ impl UsageLog {
     }
 }
 
-impl Gateway {
+/// The usage log of a zone.
+pub struct Usage {
+    pool: IoCtx,
+    /// This gateway's counts; `None` if it does not count.
+    pub log: Option<Arc<UsageLog>>,
+}
+
+impl Usage {
+    /// `pool` contains the records. The log is written at the latest when `threshold` records wait.
+    pub(crate) fn new(pool: &IoCtx, threshold: Option<usize>) -> Usage {
+        Usage { pool: pool.clone(), log: threshold.map(|threshold| Arc::new(UsageLog::new(threshold))) }
+    }
+
     /// Writes the counts. Counts that were certainly not written wait for the next attempt.
-    pub async fn flush_usage(&self) -> Result<()> {
-        let Some(log) = &self.usage else { return Ok(()) };
+    pub async fn flush(&self) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
         let mut shards: BTreeMap<String, Vec<(UsageKey, Categories)>> = BTreeMap::new();
         for (subject, categories) in std::mem::take(&mut *log.waiting.lock()) {
             shards.entry(UsageKey::shard(&subject.user)).or_default().push((subject, categories));
@@ -204,7 +216,7 @@ impl Gateway {
         let mut failed = None;
         for (shard, all) in shards {
             for page in all.chunks(PAGE as usize) {
-                if let Err(error) = self.add_usage(&shard, page).await {
+                if let Err(error) = self.add(&shard, page).await {
                     // If it is not known whether they were written, they must not be counted twice.
                     if !error.is_outcome_unknown() {
                         page.iter()
@@ -217,8 +229,8 @@ impl Gateway {
         failed.map_or(Ok(()), Err)
     }
 
-    async fn add_usage(&self, shard: &str, page: &[(UsageKey, Categories)]) -> Result<()> {
-        let pool = &self.pools.usage;
+    async fn add(&self, shard: &str, page: &[(UsageKey, Categories)]) -> Result<()> {
+        let pool = &self.pool;
         for _ in 0..ATTEMPTS {
             let keys = page.iter().map(|(subject, _)| subject.key()).collect();
             let mut op = ReadOp::new();
@@ -251,7 +263,7 @@ impl Gateway {
     }
 
     /// Calls `each` with the records that match a filter. The records of a shard come in the order of users and hours.
-    async fn walk_usage(
+    async fn walk(
         &self,
         filter: &UsageFilter,
         mut each: impl FnMut(&str, &Bytes, UsageKey, Categories),
@@ -264,7 +276,7 @@ impl Gateway {
             let prefix = filter.user.as_ref().map_or_else(String::new, |user| format!("{user}\0"));
             let mut after = Bytes::new();
             loop {
-                let page = self.pools.usage.omap_get_vals(shard, after.clone(), prefix.clone(), PAGE).await;
+                let page = self.pool.omap_get_vals(shard, after.clone(), prefix.clone(), PAGE).await;
                 let page = match page {
                     Err(error) if error.is_not_found() => break,
                     page => page?,
@@ -290,9 +302,9 @@ impl Gateway {
 
     /// Returns the log as radosgw-admin prints it, with its entries, the sums by user, or both. Counts that gateways have
     /// not written yet are missing.
-    pub async fn usage(&self, filter: &UsageFilter, entries: bool, summary: bool) -> Result<Value> {
+    pub async fn report(&self, filter: &UsageFilter, entries: bool, summary: bool) -> Result<Value> {
         let mut found: BTreeMap<UsageKey, Categories> = BTreeMap::new();
-        self.walk_usage(filter, |_, _, subject, mut categories| {
+        self.walk(filter, |_, _, subject, mut categories| {
             if !filter.categories.is_empty() {
                 categories.retain(|category, _| filter.categories.contains(category));
             }
@@ -305,16 +317,14 @@ impl Gateway {
     }
 
     /// Removes the records that match a filter; returns their number.
-    pub async fn trim_usage(&self, filter: &UsageFilter) -> Result<u64> {
+    pub async fn trim(&self, filter: &UsageFilter) -> Result<u64> {
         let mut gone: BTreeMap<String, Vec<Bytes>> = BTreeMap::new();
-        self.walk_usage(filter, |shard, key, _, _| {
-            gone.entry(shard.to_owned()).or_default().push(key.clone())
-        })
-        .await?;
+        self.walk(filter, |shard, key, _, _| gone.entry(shard.to_owned()).or_default().push(key.clone()))
+            .await?;
         let mut count = 0;
         for (shard, keys) in gone {
             for page in keys.chunks(PAGE as usize) {
-                self.pools.usage.omap_rm_keys(&shard, page.to_vec()).await?;
+                self.pool.omap_rm_keys(&shard, page.to_vec()).await?;
                 count += page.len() as u64;
             }
         }
@@ -336,7 +346,7 @@ fn describe(found: &BTreeMap<UsageKey, Categories>, entries: bool, summary: bool
     for (subject, counted) in found {
         let (buckets, sums) = users.entry(&subject.user).or_default();
         buckets.push(json!({
-            "bucket": subject.bucket, "time": crate::admin::spaced_time(subject.epoch), "epoch": subject.epoch,
+            "bucket": subject.bucket, "time": crate::time::spaced_time(subject.epoch), "epoch": subject.epoch,
             "owner": subject.user, "categories": categories(counted),
         }));
         add_all(sums, counted);
@@ -359,14 +369,14 @@ fn describe(found: &BTreeMap<UsageKey, Categories>, entries: bool, summary: bool
 }
 
 /// Writes the counts periodically, while the gateway exists.
-pub(crate) async fn flush_periodically(gateway: Weak<Gateway>, log: Arc<UsageLog>, every: Duration) {
+pub(crate) async fn flush_periodically(usage: Weak<Usage>, log: Arc<UsageLog>, every: Duration) {
     loop {
         // The task must not keep the gateway alive while it waits.
         _ = tokio::time::timeout(every, log.full.notified()).await;
-        let Some(gateway) = gateway.upgrade() else { return };
-        if let Err(error) = gateway.flush_usage().await {
+        let Some(usage) = usage.upgrade() else { return };
+        if let Err(error) = usage.flush().await {
             tracing::warn!(%error, "rgw: usage can't be written");
-            drop(gateway);
+            drop(usage);
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }

@@ -1,13 +1,16 @@
 //! Users and their keys: records in `default.rgw.meta` (docs/format/rgw.md).
 
 use crate::caps::Caps;
+use crate::connection::Connection;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, GatewayMessage, now_ns};
+use crate::message::GatewayMessage;
+use crate::peers::{CacheEntries, MetadataCache, Peers};
 use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::ratelimit::RateLimit;
 use crate::record;
-use crate::session;
+use crate::time::now_ns;
+use crate::user_buckets::{USER_BUCKETS_SUFFIX, UserBuckets};
 use nacre_types::encoding::{self, DecodeError, Versioned};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,6 +21,15 @@ pub const DEFAULT_MAX_BUCKETS: i32 = 1000;
 /// The lengths of generated access keys and secrets, as in radosgw-admin.
 const ACCESS_KEY_CHARS: usize = 20;
 const SECRET_KEY_CHARS: usize = 40;
+
+/// The prefix of temporary access keys, and their length. No user's own access key has this form.
+pub(crate) const TEMPORARY_KEY_PREFIX: &str = "ASIA";
+pub(crate) const TEMPORARY_KEY_CHARS: usize = 20;
+
+/// Whether an access key belongs to temporary credentials.
+pub fn is_temporary(access_key: &str) -> bool {
+    access_key.len() == TEMPORARY_KEY_CHARS && access_key.starts_with(TEMPORARY_KEY_PREFIX)
+}
 
 /// A pair of keys of a user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,7 +122,7 @@ impl AccessKey {
     pub fn generate() -> Result<AccessKey> {
         loop {
             let key = AccessKey::random()?;
-            if !session::is_temporary(&key.access_key) {
+            if !is_temporary(&key.access_key) {
                 return Ok(key);
             }
         }
@@ -186,7 +198,7 @@ impl User {
             "group_ids": [],
         });
         if self.created_ns > 0 {
-            shown["create_date"] = crate::admin::time(self.created_ns).into();
+            shown["create_date"] = crate::time::format_time(self.created_ns).into();
         }
         for (name, _) in [("admin", self.admin), ("system", self.system)].iter().filter(|(_, is)| *is) {
             shown[*name] = true.into();
@@ -200,31 +212,80 @@ fn check_id(id: &str) -> Result<()> {
     let sound =
         !id.is_empty() && id.len() <= 128 && id.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$');
     // The names of users' lists of buckets have this suffix.
-    let sound = sound && !id.ends_with(crate::bucket::USER_BUCKETS_SUFFIX);
+    let sound = sound && !id.ends_with(USER_BUCKETS_SUFFIX);
     if sound { Ok(()) } else { Err(Error::Invalid(format!("'{id}' can't be a user's id"))) }
 }
 
-impl Gateway {
+/// The quotas of users that are created without any.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DefaultQuotas {
+    pub(crate) user: Quota,
+    pub(crate) bucket: Quota,
+}
+
+/// The users of a cluster.
+pub struct Users {
+    connection: Arc<Connection>,
+    peers: Arc<Peers>,
+    default_quotas: DefaultQuotas,
+    by_key: MetadataCache<User>,
+    by_id: MetadataCache<User>,
+    /// The lists of the users' buckets.
+    pub buckets: UserBuckets,
+}
+
+impl Users {
+    pub(crate) fn new(
+        connection: &Arc<Connection>,
+        peers: &Arc<Peers>,
+        default_quotas: DefaultQuotas,
+    ) -> Users {
+        let by_key = MetadataCache::new(peers, |users: &mut CacheEntries<User>, change| {
+            if let GatewayMessage::User(id) = change {
+                users.remove_if(|user| user.id == *id);
+            }
+        });
+        let by_id = MetadataCache::new(peers, |users, change| {
+            if let GatewayMessage::User(id) = change {
+                users.remove(id);
+            }
+        });
+        let buckets = UserBuckets::new(&connection.pools.users);
+        let (connection, peers) = (Arc::clone(connection), Arc::clone(peers));
+        Users { connection, peers, default_quotas, by_key, by_id, buckets }
+    }
+
+    /// Returns the user of an access key, as of the beginning of the call or later.
+    pub async fn cached_by_key(&self, access_key: &str) -> Result<Arc<User>> {
+        self.by_key.get(access_key, self.get_by_key(access_key)).await
+    }
+
+    /// Returns the user of that id, as of the beginning of the call or later.
+    pub async fn cached(&self, id: &str) -> Result<Arc<User>> {
+        self.by_id.get(id, self.get(id)).await
+    }
+
     /// Reads the user of that id.
-    pub async fn user(&self, id: &str) -> Result<User> {
-        let found = record::read::<User>(&self.pools.users, id).await?;
+    pub async fn get(&self, id: &str) -> Result<User> {
+        let found = record::read::<User>(&self.connection.pools.users, id).await?;
         let (user, _) = found.ok_or_else(|| Error::NoSuchUser(id.to_owned()))?;
         user.read_policies()
     }
 
     /// Reads the user that an access key belongs to.
-    pub async fn user_of_key(&self, access_key: &str) -> Result<User> {
+    pub async fn get_by_key(&self, access_key: &str) -> Result<User> {
         let unknown = || Error::NoSuchUser(access_key.to_owned());
-        let (owner, _) = record::read::<KeyOwner>(&self.pools.keys, access_key).await?.ok_or_else(unknown)?;
-        let user = self.user(&owner.user).await?;
+        let (owner, _) =
+            record::read::<KeyOwner>(&self.connection.pools.keys, access_key).await?.ok_or_else(unknown)?;
+        let user = self.get(&owner.user).await?;
         // Otherwise the key is being added or removed.
         if user.keys.iter().any(|key| key.access_key == access_key) { Ok(user) } else { Err(unknown()) }
     }
 
     /// Creates a user with its keys. A user without quotas gets the default quotas.
-    pub async fn create_user(&self, user: &User) -> Result<()> {
+    pub async fn create(&self, user: &User) -> Result<()> {
         check_id(&user.id)?;
-        if record::read::<User>(&self.pools.users, &user.id).await?.is_some() {
+        if record::read::<User>(&self.connection.pools.users, &user.id).await?.is_some() {
             return Err(Error::UserExists(user.id.clone()));
         }
         for key in &user.keys {
@@ -233,12 +294,12 @@ impl Gateway {
         let mut user = user.clone();
         user.created_ns = now_ns();
         if user.user_quota == Quota::default() {
-            user.user_quota = self.config.default_user_quota;
+            user.user_quota = self.default_quotas.user;
         }
         if user.bucket_quota == Quota::default() {
-            user.bucket_quota = self.config.default_bucket_quota;
+            user.bucket_quota = self.default_quotas.bucket;
         }
-        if !record::create(&self.pools.users, &user.id, &user).await? {
+        if !record::create(&self.connection.pools.users, &user.id, &user).await? {
             return Err(Error::UserExists(user.id.clone()));
         }
         for key in &user.keys {
@@ -250,8 +311,8 @@ impl Gateway {
                         Err(Error::UserExists(now.id.clone()))
                     }
                 };
-                let removing = record::remove_if(&self.pools.users, &user.id, is_new);
-                match self.with_invalidation(GatewayMessage::User(user.id.clone()), removing).await {
+                let removing = record::remove_if(&self.connection.pools.users, &user.id, is_new);
+                match self.peers.with_invalidation(GatewayMessage::User(user.id.clone()), removing).await {
                     Ok(_) | Err(Error::UserExists(_)) => {}
                     Err(error) => {
                         tracing::warn!(%error, user = user.id, "rgw: a user without its key is left")
@@ -263,22 +324,22 @@ impl Gateway {
         Ok(())
     }
 
-    /// Reserves an access key for a user. The reservation is confirmed by [`Gateway::confirm_key`] after the user's record
+    /// Reserves an access key for a user. The reservation is confirmed by [`Users::confirm_key`] after the user's record
     /// has the key; until then, another user may take it over.
     async fn take_key(&self, user: &str, access_key: &str) -> Result<()> {
-        if access_key.is_empty() || session::is_temporary(access_key) {
+        if access_key.is_empty() || is_temporary(access_key) {
             return Err(Error::Invalid(format!("'{access_key}' can't be a user's access key")));
         }
         let owner = KeyOwner { user: user.to_owned() };
-        if record::create(&self.pools.keys, access_key, &owner).await? {
+        if record::create(&self.connection.pools.keys, access_key, &owner).await? {
             return Ok(());
         }
         let contended = || Error::Contended(format!("key {access_key}"));
         // The reservation may be left over from an interrupted attempt. It is read before its user, and replaced only if it
         // was not confirmed in between.
         let (found, version) =
-            record::read::<KeyOwner>(&self.pools.keys, access_key).await?.ok_or_else(contended)?;
-        let is_taken = match self.user(&found.user).await {
+            record::read::<KeyOwner>(&self.connection.pools.keys, access_key).await?.ok_or_else(contended)?;
+        let is_taken = match self.get(&found.user).await {
             Ok(owner) => owner.keys.iter().any(|key| key.access_key == access_key),
             Err(Error::NoSuchUser(_)) => false,
             Err(error) => return Err(error),
@@ -286,7 +347,7 @@ impl Gateway {
         if is_taken {
             return Err(Error::KeyExists(access_key.to_owned()));
         }
-        match record::replace(&self.pools.keys, access_key, version, &owner).await {
+        match record::replace(&self.connection.pools.keys, access_key, version, &owner).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(contended()),
             // It was removed in between.
@@ -301,31 +362,31 @@ impl Gateway {
     /// whoever reads it later finds the key in the user's record.
     async fn confirm_key(&self, user: &str, access_key: &str) -> Result<()> {
         let exists = || Error::KeyExists(access_key.to_owned());
-        let confirmed = record::update(&self.pools.keys, access_key, |owner: &mut KeyOwner| {
+        let confirmed = record::update(&self.connection.pools.keys, access_key, |owner: &mut KeyOwner| {
             if owner.user == user { Ok(()) } else { Err(exists()) }
         });
         confirmed.await?.map(drop).ok_or_else(exists)
     }
 
-    /// Changes a user. Keys are changed with [`Gateway::add_key`] and [`Gateway::remove_key`].
-    pub async fn modify_user(&self, id: &str, change: impl FnMut(&mut User) -> Result<()>) -> Result<User> {
-        let changing = record::update(&self.pools.users, id, change);
-        let changed = self.with_invalidation(GatewayMessage::User(id.to_owned()), changing).await?;
+    /// Changes a user. Keys are changed with [`Users::add_key`] and [`Users::remove_key`].
+    pub async fn modify(&self, id: &str, change: impl FnMut(&mut User) -> Result<()>) -> Result<User> {
+        let changing = record::update(&self.connection.pools.users, id, change);
+        let changed = self.peers.with_invalidation(GatewayMessage::User(id.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchUser(id.to_owned()))
     }
 
     /// Adds a pair of keys to a user.
     pub async fn add_key(&self, id: &str, key: AccessKey) -> Result<User> {
-        self.user(id).await?;
+        self.get(id).await?;
         self.take_key(id, &key.access_key).await?;
-        let changed = self.modify_user(id, |user| {
+        let changed = self.modify(id, |user| {
             user.keys.retain(|known| known.access_key != key.access_key);
             user.keys.push(key.clone());
             Ok(())
         });
         let changed = changed.await?;
         if let Err(error) = self.confirm_key(id, &key.access_key).await {
-            self.modify_user(id, |user| {
+            self.modify(id, |user| {
                 user.keys.retain(|known| known.access_key != key.access_key);
                 Ok(())
             })
@@ -338,11 +399,11 @@ impl Gateway {
     /// Removes a pair of keys from a user.
     pub async fn remove_key(&self, id: &str, access_key: &str) -> Result<User> {
         let unknown = || Error::NoSuchUser(access_key.to_owned());
-        if !self.user(id).await?.keys.iter().any(|key| key.access_key == access_key) {
+        if !self.get(id).await?.keys.iter().any(|key| key.access_key == access_key) {
             return Err(unknown());
         }
         self.give_key_back(id, access_key).await?;
-        self.modify_user(id, |user| {
+        self.modify(id, |user| {
             let before = user.keys.len();
             user.keys.retain(|key| key.access_key != access_key);
             if user.keys.len() == before { Err(unknown()) } else { Ok(()) }
@@ -353,7 +414,7 @@ impl Gateway {
     /// Removes the reservation of an access key, unless another user has it. The reservation is removed before the key
     /// itself: an interrupted attempt leaves a key that grants no access and can be removed again.
     async fn give_key_back(&self, user: &str, access_key: &str) -> Result<()> {
-        let removed = record::remove_if(&self.pools.keys, access_key, |owner: &KeyOwner| {
+        let removed = record::remove_if(&self.connection.pools.keys, access_key, |owner: &KeyOwner| {
             if owner.user == user { Ok(()) } else { Err(Error::KeyExists(access_key.to_owned())) }
         });
         match removed.await {
@@ -363,25 +424,25 @@ impl Gateway {
     }
 
     /// Removes a user that has no buckets.
-    pub async fn remove_user(&self, id: &str) -> Result<()> {
-        let user = self.user(id).await?;
-        if let Some(bucket) = self.buckets_of(id, "", 1).await?.first() {
+    pub async fn remove(&self, id: &str) -> Result<()> {
+        let user = self.get(id).await?;
+        if let Some(bucket) = self.buckets.list(id, "", 1).await?.first() {
             return Err(Error::Invalid(format!("user {id} has buckets, {} for one", bucket.0)));
         }
         for key in &user.keys {
             self.give_key_back(id, &key.access_key).await?;
         }
-        let removing = record::remove(&self.pools.users, id);
-        self.with_invalidation(GatewayMessage::User(id.to_owned()), removing).await.map(drop)
+        let removing = record::remove(&self.connection.pools.users, id);
+        self.peers.with_invalidation(GatewayMessage::User(id.to_owned()), removing).await.map(drop)
     }
 
     /// Returns the ids of all users.
-    pub async fn users(&self) -> Result<Vec<String>> {
-        let mut lister = self.pools.users.list();
+    pub async fn list(&self) -> Result<Vec<String>> {
+        let mut lister = self.connection.pools.users.list();
         let mut names = Vec::new();
         while let Some(object) = lister.next().await? {
             let name = object.name().to_owned();
-            if !name.ends_with(crate::bucket::USER_BUCKETS_SUFFIX) {
+            if !name.ends_with(USER_BUCKETS_SUFFIX) {
                 names.push(name);
             }
         }

@@ -8,7 +8,7 @@
 //! As in Ceph, a class is first defined in the zonegroup and then given a pool in the zone. The record contains both.
 
 use crate::error::{Error, Result};
-use crate::gateway::{GatewayMessage, QUERY_TIMEOUT};
+use crate::message::{GatewayMessage, QUERY_TIMEOUT};
 use crate::record;
 use nacre_client::{Cluster, IoCtx};
 use nacre_index::record::class_of;
@@ -22,7 +22,7 @@ pub(crate) const ROOT_POOL: &str = ".rgw.root";
 /// The pool of buckets' records, and the namespace of the records.
 const BUCKETS: (&str, &str) = ("default.rgw.meta", "root");
 /// The object that gateways watch, and its pool.
-const WATCHED: (&str, &str) = ("default.rgw.control", crate::gateway::NOTIFY_OBJECT);
+const WATCHED: (&str, &str) = ("default.rgw.control", crate::message::NOTIFY_OBJECT);
 /// The object of the record.
 pub(crate) const ZONE: &str = "zone_info.default";
 
@@ -131,7 +131,7 @@ impl Zone {
     /// Sets the pool of objects' data; the first gateway creates the pool if it does not exist. Fails with
     /// [`Error::ZoneInUse`] if a gateway has served the zone.
     pub async fn set_data_pool(cluster: &Cluster, pool: &str) -> Result<Zone> {
-        let root = crate::pools::open_or_create(cluster, ROOT_POOL).await?;
+        let root = crate::pool_creation::open_or_create(cluster, ROOT_POOL).await?;
         let zone = Zone::open(&root, false).await?;
         let in_use = |zone: &Zone| Error::ZoneInUse(zone.data_pool.clone());
         if zone.data_pool == pool {
@@ -177,7 +177,7 @@ impl Zone {
         }
         check_class(class)?;
         check_gateways(cluster).await?;
-        let root = crate::pools::open_or_create(cluster, ROOT_POOL).await?;
+        let root = crate::pool_creation::open_or_create(cluster, ROOT_POOL).await?;
         change(&root, |zone| {
             if zone.classes.len() >= MAX_CLASSES && !zone.classes.contains_key(class) {
                 return Err(Error::LimitExceeded(format!("{MAX_CLASSES} storage classes")));
@@ -191,7 +191,7 @@ impl Zone {
     /// Removes a storage class from the zonegroup. Fails while the class has a pool in the zone.
     pub async fn undefine_class(cluster: &Cluster, class: &str) -> Result<Zone> {
         check_class(class)?;
-        let root = crate::pools::open_or_create(cluster, ROOT_POOL).await?;
+        let root = crate::pool_creation::open_or_create(cluster, ROOT_POOL).await?;
         change(&root, |zone| {
             if let Some(pool) = zone.class(class).and_then(|class| class.data_pool.as_ref()) {
                 return Err(Error::Invalid(format!(
@@ -231,7 +231,7 @@ impl Zone {
         }
         check_unused(cluster, class, &old).await?;
         check_gateways(cluster).await?;
-        let root = crate::pools::open_or_create(cluster, ROOT_POOL).await?;
+        let root = crate::pool_creation::open_or_create(cluster, ROOT_POOL).await?;
         change(&root, |zone| {
             let found = zone.class_mut(class).ok_or_else(undefined)?;
             unchanged(&old, found)?;
@@ -254,7 +254,7 @@ impl Zone {
             return Err(Error::Invalid(format!("there is no storage class {class} in the zone")));
         };
         check_unused(cluster, class, &old).await?;
-        let root = crate::pools::open_or_create(cluster, ROOT_POOL).await?;
+        let root = crate::pool_creation::open_or_create(cluster, ROOT_POOL).await?;
         change(&root, |zone| {
             if let Some(found) = zone.class_mut(class) {
                 unchanged(&old, found)?;

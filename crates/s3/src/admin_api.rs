@@ -205,14 +205,14 @@ impl AdminRequest<'_> {
                 self.may("usage", Perm::READ)?;
                 let entries = params.flag("show-entries")?.unwrap_or(true);
                 let summary = params.flag("show-summary")?.unwrap_or(true);
-                Ok(Some(self.gateway.usage(&filter, entries, summary).await?))
+                Ok(Some(self.gateway.usage.report(&filter, entries, summary).await?))
             }
             Method::DELETE => {
                 self.may("usage", Perm::WRITE)?;
                 if filter.user.is_none() && params.flag("remove-all")? != Some(true) {
                     return Err(AdminApiError::invalid("remove-all is needed where no user is named"));
                 }
-                self.gateway.trim_usage(&filter).await?;
+                self.gateway.usage.trim(&filter).await?;
                 Ok(None)
             }
             _ => Err(AdminApiError::no_method()),
@@ -257,7 +257,7 @@ impl AdminApi {
         let body = std::mem::take(&mut req.input).store_all_limited(MAX_BODY_BYTES).await;
         let body = body.map_err(|_| AdminApiError::invalid("the request's body is cut short or too long"))?;
         let Some(credentials) = &req.credentials else { return Err(AdminApiError::denied()) };
-        let user = match self.gateway.cached_user(&credentials.access_key).await {
+        let user = match self.gateway.users.cached_by_key(&credentials.access_key).await {
             Err(Error::NoSuchUser(_)) => return Err(AdminApiError::denied()),
             user => user?,
         };

@@ -130,7 +130,7 @@ impl ConditionContext {
         user: Option<&User>,
         role: Option<&(Arc<Role>, String)>,
     ) -> ConditionContext {
-        let now = (nacre_rgw::gateway::now_ns() / 1_000_000_000).to_string();
+        let now = (nacre_rgw::time::now_ns() / 1_000_000_000).to_string();
         let mut context = ConditionContext::default();
         let mut set =
             |name: &str, value: &str| drop(context.0.insert(name.to_owned(), vec![value.to_owned()]));

@@ -162,20 +162,20 @@ pub(crate) async fn authenticate(
     let service = Service::named(signature.service).ok_or_else(other_service)?;
     let unknown =
         || FormError::new(StatusCode::FORBIDDEN, "InvalidClientTokenId", "there is no such access key");
-    let secret = match gateway.secret_key(signature.access_key).await {
+    let secret = match gateway.authenticator.secret_key(signature.access_key).await {
         Err(Error::NoSuchUser(_)) => return Err(unknown()),
         secret => secret?,
     };
     signature.check_form(&head.headers, &body, &secret, OffsetDateTime::now_utc())?;
     let token = head.headers.get("x-amz-security-token").and_then(|token| token.to_str().ok());
-    let assumed = match gateway.authenticate(signature.access_key, token).await {
+    let assumed = match gateway.authenticator.authenticate(signature.access_key, token).await {
         Err(Error::NoSuchUser(_)) => return Err(unknown()),
         assumed => assumed?,
     };
     let peer = head.extensions.get::<RequestOrigin>();
     let context =
         ConditionContext::of(&head.headers, "", peer, Some(assumed.user.as_ref()), assumed.role.as_ref());
-    let temporary = nacre_rgw::session::is_temporary(signature.access_key);
+    let temporary = nacre_rgw::user::is_temporary(signature.access_key);
     Ok(SignedForm {
         body,
         caller: Caller { assumed, temporary, context },

@@ -97,7 +97,7 @@ impl Metrics {
     /// outbox, and the delivery of events.
     pub(crate) fn of_gateway(gateway: &Gateway) -> Metrics {
         Metrics {
-            damaged_garbage: Arc::clone(&gateway.damaged_garbage),
+            damaged_garbage: Arc::clone(&gateway.garbage.damaged),
             outbox_writes: Arc::clone(&gateway.outbox_writes),
             delivery: Delivery(gateway.notifier().cloned()),
             ..Metrics::default()

@@ -111,7 +111,8 @@ impl Server {
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits()))));
         let metrics = Arc::new(Metrics::of_gateway(&gateway));
         let (reload, limits) = (settings.reload, settings.connections);
-        let tracker = Arc::new(RequestTracker::new(settings, Arc::clone(&metrics), gateway.usage.clone())?);
+        let tracker =
+            Arc::new(RequestTracker::new(settings, Arc::clone(&metrics), gateway.usage.log.clone())?);
         if !reload.is_zero() {
             for certificate in ports.iter().filter_map(|port| port.certificate.as_ref()) {
                 tokio::spawn(tls::reload_periodically(Arc::downgrade(certificate), reload));

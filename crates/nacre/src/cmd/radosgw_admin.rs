@@ -191,10 +191,10 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
     match subject {
         Subject::User(verb) => users(gateway, verb).await,
         Subject::Key(KeyVerb::Create { uid, key }) => {
-            Ok(Some(gateway.add_key(&uid, keys(&key)?).await?.describe()))
+            Ok(Some(gateway.users.add_key(&uid, keys(&key)?).await?.describe()))
         }
         Subject::Key(KeyVerb::Rm { uid, access_key }) => {
-            gateway.remove_key(&uid, &access_key).await?;
+            gateway.users.remove_key(&uid, &access_key).await?;
             Ok(None)
         }
         Subject::Bucket(verb) => buckets(gateway, verb).await,
@@ -279,7 +279,7 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
         Subject::Topic(verb) => topic::run(gateway, verb).await,
         Subject::Notification(verb) => topic::run_notification(gateway, verb).await,
         Subject::Gc(GcVerb::List { include_all }) => {
-            let records = gateway.garbage(include_all).await?;
+            let records = gateway.garbage.list(include_all).await?;
             let shown = records.into_iter().map(|record| {
                 let mut shown =
                     json!({ "name": record.name, "objects": record.count, "due_ns": record.due_ns });
@@ -291,7 +291,7 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
             Ok(Some(shown.collect()))
         }
         Subject::Gc(GcVerb::Process { include_all }) => {
-            let GcResult { damaged, failed, .. } = gateway.collect_garbage(include_all).await?;
+            let GcResult { damaged, failed, .. } = gateway.garbage.collect(include_all).await?;
             if damaged > 0 {
                 eprintln!("{damaged} damaged records were not removed; gc list --include-all shows them");
             }
@@ -316,21 +316,21 @@ async fn users(gateway: &Arc<Gateway>, verb: UserVerb) -> Result<Option<Value>> 
                 caps::add(&mut user.caps, &caps::parse(text)?);
             }
             user.keys.push(keys(&args.key)?);
-            gateway.create_user(&user).await.context("could not create user")?;
-            Some(gateway.user(&user.id).await?.describe())
+            gateway.users.create(&user).await.context("could not create user")?;
+            Some(gateway.users.get(&user.id).await?.describe())
         }
         UserVerb::Info { uid, access_key } => {
             let user = match (uid, access_key) {
-                (Some(uid), _) => gateway.user(&uid).await?,
-                (None, Some(key)) => gateway.user_of_key(&key).await?,
+                (Some(uid), _) => gateway.users.get(&uid).await?,
+                (None, Some(key)) => gateway.users.get_by_key(&key).await?,
                 (None, None) => bail!("--uid or --access-key is required"),
             };
             Some(user.describe())
         }
-        UserVerb::List => Some(json!(gateway.users().await?)),
+        UserVerb::List => Some(json!(gateway.users.list().await?)),
         UserVerb::Modify(args) => {
             let more = args.caps.as_deref().map(caps::parse).transpose()?.unwrap_or_default();
-            let changed = gateway.modify_user(&args.uid, |user| {
+            let changed = gateway.users.modify(&args.uid, |user| {
                 user.display_name =
                     args.display_name.clone().unwrap_or(std::mem::take(&mut user.display_name));
                 user.email = args.email.clone().unwrap_or(std::mem::take(&mut user.email));
@@ -343,7 +343,7 @@ async fn users(gateway: &Arc<Gateway>, verb: UserVerb) -> Result<Option<Value>> 
             });
             let mut user = changed.await?;
             if args.key.access_key.is_some() || args.key.gen_access_key {
-                user = gateway.add_key(&args.uid, keys(&args.key)?).await?;
+                user = gateway.users.add_key(&args.uid, keys(&args.key)?).await?;
             }
             Some(user.describe())
         }
@@ -355,14 +355,14 @@ async fn users(gateway: &Arc<Gateway>, verb: UserVerb) -> Result<Option<Value>> 
             None
         }
         UserVerb::Rm { uid, purge_data: false, purge_keys: _ } => {
-            gateway.remove_user(&uid).await?;
+            gateway.users.remove(&uid).await?;
             None
         }
     })
 }
 
 async fn set_suspended(gateway: &Gateway, uid: &str, suspended: bool) -> Result<Value> {
-    let user = gateway.modify_user(uid, |user| {
+    let user = gateway.users.modify(uid, |user| {
         user.suspended = suspended;
         Ok(())
     });
@@ -370,7 +370,7 @@ async fn set_suspended(gateway: &Gateway, uid: &str, suspended: bool) -> Result<
 }
 
 async fn change_caps(gateway: &Gateway, uid: &str, change: impl Fn(&mut caps::Caps)) -> Result<Value> {
-    let user = gateway.modify_user(uid, |user| {
+    let user = gateway.users.modify(uid, |user| {
         change(&mut user.caps);
         Ok(())
     });
@@ -407,7 +407,7 @@ async fn show_usage(gateway: &Gateway, verb: UsageVerb) -> Result<Option<Value>>
     };
     match verb {
         UsageVerb::Show { of, categories, show_log_entries, show_log_sum } => {
-            Ok(Some(gateway.usage(&filter(of, categories), show_log_entries, show_log_sum).await?))
+            Ok(Some(gateway.usage.report(&filter(of, categories), show_log_entries, show_log_sum).await?))
         }
         UsageVerb::Trim { of, yes_i_really_mean_it } => {
             if of.uid.is_none() && !yes_i_really_mean_it {
@@ -415,7 +415,7 @@ async fn show_usage(gateway: &Gateway, verb: UsageVerb) -> Result<Option<Value>>
                     "usage trim without user specified will remove *all* users data: --yes-i-really-mean-it"
                 );
             }
-            gateway.trim_usage(&filter(of, Vec::new())).await?;
+            gateway.usage.trim(&filter(of, Vec::new())).await?;
             Ok(None)
         }
     }
@@ -435,8 +435,8 @@ async fn buckets(gateway: &Arc<Gateway>, verb: BucketVerb) -> Result<Option<Valu
         }
         BucketVerb::List { uid: None } => Some(json!(gateway.buckets().await?)),
         BucketVerb::List { uid: Some(uid) } => {
-            gateway.user(&uid).await?;
-            let own = gateway.buckets_of(&uid, "", u64::MAX).await?;
+            gateway.users.get(&uid).await?;
+            let own = gateway.users.buckets.list(&uid, "", u64::MAX).await?;
             Some(own.into_iter().map(|(name, _)| name).collect())
         }
         BucketVerb::Stats { bucket: Some(name) } => Some(gateway.bucket_stats(&name).await?),

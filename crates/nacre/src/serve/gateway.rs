@@ -44,11 +44,11 @@ pub(super) async fn start(
     let Daemon::Gateway(server, ..) = &daemon else { unreachable!("it is a gateway that was started") };
     let (urls, gateway) = (daemon::server_urls(server), Arc::clone(server.gateway()));
     daemons.push(daemon);
-    match gateway.user(FIRST_USER).await {
+    match gateway.users.get(FIRST_USER).await {
         Err(nacre_rgw::Error::NoSuchUser(_)) => {
             let mut user = User::new(FIRST_USER, "The first user");
             user.keys.push(AccessKey::generate()?);
-            gateway.create_user(&user).await?;
+            gateway.users.create(&user).await?;
             Ok((urls, user))
         }
         found => Ok((urls, found?)),

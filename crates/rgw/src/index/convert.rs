@@ -93,16 +93,16 @@ impl Gateway {
         let mut fenced = BTreeSet::new();
         loop {
             let pending = self.old_pending(bucket).await?;
-            let alive = self.live_gateways().await?;
+            let alive = self.peers.live_gateways().await?;
             let sessions: BTreeSet<&str> = pending.iter().map(|(.., old)| old.session.as_str()).collect();
             let mut waiting = false;
             for session in sessions {
                 if fenced.contains(session) {
                     continue;
                 }
-                if !alive.contains(session) && self.claim_lease(session).await? {
+                if !alive.contains(session) && self.leases.claim(session).await? {
                     self.fence(session).await?;
-                    self.remove_lease(session).await?;
+                    self.leases.remove(session).await?;
                     fenced.insert(session.to_owned());
                 } else {
                     waiting = true;
@@ -208,7 +208,7 @@ impl Gateway {
             .filter(|tails| named.iter().all(|named| named.name != tails.name))
             .cloned()
             .collect();
-        self.queue_garbage(&garbage).await?;
+        self.garbage.queue(&garbage).await?;
         let object = head.map(|head| (head.listed, head.tails));
         execute::write(&self.pools.index, shard, legacy::replace(tag, key, object)).await?;
         Ok(())

@@ -346,7 +346,7 @@ async fn finish(
             }
             FinishStep::Execute(plan) => {
                 settle(gateway, bucket, shard, &plan).await?;
-                gateway.queue_garbage(&plan.garbage).await?;
+                gateway.garbage.queue(&plan.garbage).await?;
                 match execute::write(index, shard, plan.write.clone()).await {
                     // Another gateway has changed one of these records, or they are being moved.
                     Err(error) if error.is_canceled() => tokio::time::sleep(CAS_RETRY_DELAY).await,

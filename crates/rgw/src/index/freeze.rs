@@ -10,8 +10,9 @@
 use super::{IndexFormat, for_all, shard_name};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
+use crate::gateway::Gateway;
 use crate::record;
+use crate::time::now_ns;
 use bytes::Bytes;
 use nacre_client::{IoCtx, WriteOp};
 use nacre_index::reshard;

@@ -82,7 +82,7 @@ impl Preparer {
         shard: &str,
         change: Prepare,
     ) -> Result<Prepared> {
-        gateway.ensure_lease().await?;
+        gateway.leases.ensure().await?;
         // The semaphore is never closed.
         let room = Arc::clone(&self.room).acquire_owned().await.ok();
         let (answer, prepared) = oneshot::channel();

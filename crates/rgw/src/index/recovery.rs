@@ -13,7 +13,8 @@ use super::finish::FinishTask;
 use super::{execute, shard_name, shard_of};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
+use crate::gateway::Gateway;
+use crate::time::now_ns;
 use bytes::Bytes;
 use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::op::Fetched;
@@ -70,7 +71,7 @@ impl Gateway {
         bucket: &Bucket,
         intents: Vec<StaleIntent>,
     ) -> Result<usize> {
-        let alive: BTreeSet<String> = self.live_gateways().await?;
+        let alive: BTreeSet<String> = self.peers.live_gateways().await?;
         let mut fenced = BTreeMap::new();
         let mut recovered = 0;
         for StaleIntent { key, tag, pending } in intents {
@@ -85,7 +86,7 @@ impl Gateway {
                     if is_fenced {
                         let buckets = self.notifying_buckets_with_pending(session).await?;
                         self.recover_orphans(&buckets, session).await?;
-                        self.remove_lease(session).await?;
+                        self.leases.remove(session).await?;
                     }
                     fenced.insert(session.clone(), is_fenced);
                     is_fenced
@@ -121,7 +122,7 @@ impl Gateway {
 
     /// Fences a gateway without a watch, if its lease has expired; returns whether it is fenced.
     async fn fence_if_lease_expired(&self, session: &str) -> Result<bool> {
-        let is_gone = self.claim_lease(session).await?;
+        let is_gone = self.leases.claim(session).await?;
         if is_gone {
             self.fence(session).await?;
         }
@@ -207,7 +208,7 @@ impl Gateway {
     /// Recovers the changes that a session without a watch left in buckets with notifications. Returns `false` if this is
     /// not possible yet.
     async fn recover_session(self: &Arc<Gateway>, session: &str) -> Result<bool> {
-        if !self.has_lease(session).await? {
+        if !self.leases.exists(session).await? {
             // The session has ended, or another gateway has recovered its changes.
             return Ok(true);
         }
@@ -220,7 +221,7 @@ impl Gateway {
             return Ok(false);
         }
         self.recover_orphans(&buckets, session).await?;
-        self.remove_lease(session).await?;
+        self.leases.remove(session).await?;
         Ok(true)
     }
 }
@@ -269,14 +270,14 @@ async fn recover_lost_sessions(
     sessions: &mut SessionTracker,
     scan: bool,
 ) -> Result<()> {
-    let now = match gateway.live_gateways().await {
+    let now = match gateway.peers.live_gateways().await {
         // No gateway ever watched.
         Err(error) if error.is_not_found() => return Ok(()),
         now => now?,
     };
     sessions.update(now, gateway.session());
     if scan {
-        let leases = gateway.leases().await?;
+        let leases = gateway.leases.sessions().await?;
         let lost = leases.into_iter().filter(|session| !sessions.watching.contains(session));
         sessions.lost.extend(lost.filter(|session| session != gateway.session()).take(MAX_SESSIONS));
     }

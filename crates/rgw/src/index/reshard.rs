@@ -14,8 +14,9 @@
 use super::{FreezeReason, Stats, execute, shard_name};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
+use crate::gateway::Gateway;
 use crate::record;
+use crate::time::now_ns;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_index::key::{self, IndexRecordKind};

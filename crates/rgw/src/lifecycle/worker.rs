@@ -5,11 +5,12 @@
 use super::{DAY, LifecycleConfig};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
+use crate::gateway::Gateway;
 use crate::index::{ListQuery, ListingEntry};
 use crate::notifications::Cause;
 use crate::object::{Head, RemovalEvents, WriteCondition};
 use crate::record;
+use crate::time::now_ns;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use nacre_client::WriteOp;

@@ -1,7 +1,9 @@
 //! Commands that show and change topics' queues, in radosgw-admin's terms.
 
 use crate::error::Result;
-use crate::gateway::{Gateway, GatewayMessage, now_ns};
+use crate::gateway::Gateway;
+use crate::message::GatewayMessage;
+use crate::time::now_ns;
 use bytes::Bytes;
 use nacre_notify::{DeadLetterInfo, LetterSelection, QueuedEvent, TopicReport};
 use nacre_queues::retry::BreakerState;
@@ -125,7 +127,7 @@ impl Gateway {
 
     /// The state of the circuit breaker of a topic's endpoint in each running gateway, by the number of its session.
     async fn breakers(&self, topic: TopicId) -> Result<BTreeMap<u64, BreakerState>> {
-        let answers = self.query_gateways(&GatewayMessage::AskBreaker(topic.to_string())).await?;
+        let answers = self.peers.query(&GatewayMessage::AskBreaker(topic.to_string())).await?;
         let state = |(session, answer): (u64, Bytes)| {
             Some((session, BreakerState::from_name(std::str::from_utf8(&answer).ok()?)?))
         };
@@ -183,7 +185,7 @@ fn letter(letter: &DeadLetterInfo) -> Value {
         "number": number,
         "reason": letter.reason.as_str(),
         "attempts": letter.attempts,
-        "dead_since": crate::admin::time(letter.dead_ns),
+        "dead_since": crate::time::format_time(letter.dead_ns),
         "last_failure": letter.detail,
         "event": record(event, letter.event.replayed),
     })

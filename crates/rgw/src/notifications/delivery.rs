@@ -106,7 +106,7 @@ impl Outboxes for Buckets {
 
     fn gateways(&self) -> BoxFuture<'static, nacre_client::Result<Vec<u64>>> {
         self.ask(|gateway| async move {
-            let sessions = gateway.live_gateways().await?;
+            let sessions = gateway.peers.live_gateways().await?;
             Ok(sessions.iter().filter_map(|name| name.strip_prefix("client.")?.parse().ok()).collect())
         })
     }

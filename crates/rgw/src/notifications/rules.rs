@@ -122,7 +122,7 @@ impl Gateway {
 pub(crate) async fn note_gateways(gateway: Weak<Gateway>) {
     let Some(rules) = gateway.upgrade().map(|gateway| gateway.rules.clone()) else { return };
     while let Some(gateway) = gateway.upgrade() {
-        match gateway.gateway_addresses().await {
+        match gateway.peers.gateway_addresses().await {
             Ok(addresses) => rules.track_gateway_addresses(addresses),
             Err(error) => {
                 tracing::debug!(%error, "rgw: it is not known where other gateways are");

@@ -4,7 +4,8 @@
 //! their caches are not stale.
 
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, GatewayMessage};
+use crate::gateway::Gateway;
+use crate::message::GatewayMessage;
 use nacre_notify::Notifier;
 use nacre_notify::topic_store::StoredTopic;
 use nacre_topics::arn::TopicArn;
@@ -34,7 +35,7 @@ impl Gateway {
     /// ignored.
     pub async fn cached_topic(&self, arn: &TopicArn) -> Result<Option<Arc<Topic>>> {
         let asking = async { Ok(self.stored_topic(arn).await?.map(|stored| Arc::new(stored.record.topic))) };
-        let known = self.get_cached(&self.caches.topics, &key_of(arn), asking).await?;
+        let known = self.topics.get(&key_of(arn), asking).await?;
         Ok(known.as_ref().clone())
     }
 
@@ -111,7 +112,7 @@ impl Gateway {
 
     /// Notifies all gateways of a topic that was changed, or may have been.
     pub async fn notify_topic_change(&self, arn: &TopicArn) -> Result<()> {
-        self.notify_gateways(GatewayMessage::Topic(key_of(arn))).await
+        self.peers.notify(GatewayMessage::Topic(key_of(arn))).await
     }
 
     /// Notifies all gateways that a topic has queued events.

@@ -1,8 +1,8 @@
 //! An object's data as it arrives: pieces, and the digests of all data.
 
 use super::PIECE_BYTES;
-use super::crypt::{CHUNK_BYTES, Cipher, Encryptor};
 use super::md5::Md5;
+use crate::crypt::{CHUNK_BYTES, Cipher, Encryptor};
 use crate::error::{BodyFault, Error, Result};
 use crate::gateway::PERMIT_BYTES;
 use bytes::{Bytes, BytesMut};
@@ -121,7 +121,7 @@ impl UploadBody {
 
     /// How many bytes `len` bytes of data take when they are stored.
     pub(crate) fn stored_len(&self, len: u64) -> u64 {
-        if self.encryptor.is_some() { super::crypt::stored_len(len) } else { len }
+        if self.encryptor.is_some() { crate::crypt::stored_len(len) } else { len }
     }
 
     /// Bytes of data that were taken, before encryption.

@@ -45,6 +45,15 @@ pub struct ObjectReader {
 }
 
 impl Gateway {
+    /// Returns the pool that contains the data of an object, as far as it is not in the head.
+    pub(crate) async fn data_pool(&self, head: &Head) -> Result<IoCtx> {
+        match head.data {
+            // There is no such data, so the zone need not be read.
+            DataLocation::Inline => Ok(self.pools.data.clone()),
+            DataLocation::Tails(_) | DataLocation::Parts(_) => self.classes.pool_for_read(&head.class).await,
+        }
+    }
+
     /// Opens the newest version of an object for reading; it may be a delete marker.
     pub(crate) async fn open_object(&self, bucket: &Bucket, key: &str) -> Result<ObjectReader> {
         let mut asked = self.read_sizes.first_read_len(&bucket.id);

@@ -3,9 +3,10 @@
 use super::multipart;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
+use crate::gateway::Gateway;
 use crate::index::{self, RESHARD_POLL_INTERVAL, RESHARD_WAIT_TIMEOUT, Tails, execute};
 use crate::notifications::ChangeEvents;
+use crate::time::now_ns;
 use nacre_index::commit::{AssumedHead, PreparedChange};
 use nacre_index::finish::{ChangeOutcome, ResolvedChange};
 use nacre_index::prepare::{self, KeyView, Prepare, PrepareBatch};

@@ -15,11 +15,13 @@ use super::{
 };
 use crate::bucket::Bucket;
 use crate::error::{BodyFault, Error, Result};
-use crate::gateway::{Gateway, now_ns, spawn_boxed};
+use crate::gateway::{Gateway, spawn_boxed};
 use crate::index::{self, Tails};
 use crate::notifications::Cause;
-use crate::quota::{QuotaUsage, ReservationKind};
+use crate::quota::QuotaUsage;
+use crate::quota_cache::ReservationKind;
 use crate::record;
+use crate::time::now_ns;
 use bytes::Bytes;
 use nacre_client::{IoCtx, ReadOp, WriteOp};
 use nacre_index::finish::UploadResolution;
@@ -219,7 +221,7 @@ impl Gateway {
         upload.started_ns = now_ns();
         upload.head.upload = id.clone();
         // Creates the pool of the class if necessary, or refuses the class.
-        self.pool_for_write(&upload.head.class).await?;
+        self.classes.pool_for_write(&upload.head.class).await?;
         let entry = UploadEntry {
             begun_ns: upload.started_ns,
             owner: upload.head.owner.clone(),
@@ -274,7 +276,7 @@ impl Gateway {
         seal: impl FnOnce(Digests) -> Result<(String, Option<StoredChecksum>)>,
     ) -> Result<Part> {
         let PartId { key, upload, number, class } = place;
-        let pool = self.pool_for_write(class).await?;
+        let pool = self.classes.pool_for_write(class).await?;
         let name = upload_name(bucket, key, upload);
         let absent = |error: nacre_client::Error| {
             if error.is_not_found() { Error::NoSuchUpload } else { error.into() }
@@ -315,7 +317,7 @@ impl Gateway {
         match self.list_part(&name, number, &tag, &part).await {
             // The gateway that completed or aborted the upload discarded only what had been written by then.
             Err(Error::NoSuchUpload) => {
-                self.queue_garbage(std::slice::from_ref(&part.tails)).await?;
+                self.garbage.queue(std::slice::from_ref(&part.tails)).await?;
                 Err(Error::NoSuchUpload)
             }
             listed => {
@@ -363,7 +365,7 @@ impl Gateway {
                 Err(error) => return Err(absent(error)),
             }
             if let (Some(key), Some(tails)) = (left, replaced) {
-                self.queue_garbage(&[tails]).await?;
+                self.garbage.queue(&[tails]).await?;
                 match self.pools.data.omap_rm_keys(name, vec![key]).await {
                     // The upload was ended meanwhile, and all of its tails were discarded.
                     Err(error) if error.is_not_found() => {}
@@ -681,7 +683,7 @@ impl Gateway {
                     garbage.push(tails);
                 }
             }
-            self.queue_garbage(&garbage).await?;
+            self.garbage.queue(&garbage).await?;
             match page.entries.last() {
                 Some((key, _)) if page.more => after = key.clone(),
                 _ => break,

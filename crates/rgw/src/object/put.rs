@@ -8,10 +8,12 @@ use super::{
 use super::{head_name, head_write_steps, tail_count, tails_name, versions};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns, spawn_boxed};
+use crate::gateway::{Gateway, spawn_boxed};
 use crate::index::Tails;
 use crate::notifications::{Cause, ChangeEvents};
-use crate::quota::{QuotaUsage, ReservationKind};
+use crate::quota::QuotaUsage;
+use crate::quota_cache::ReservationKind;
+use crate::time::now_ns;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use nacre_client::{IoCtx, WriteOp};
@@ -58,7 +60,7 @@ impl PutOp {
         seal: impl FnOnce(Digests, &mut Head) -> Result<()>,
     ) -> Result<Head> {
         self.head.tag = gateway.new_tag();
-        let pool = gateway.pool_for_write(&self.head.class).await?;
+        let pool = gateway.classes.pool_for_write(&self.head.class).await?;
         let usage = |bytes| QuotaUsage { objects: 1, bytes };
         let held = gateway
             .reserve_quota(&self.bucket, &self.head.tag, usage(length.unwrap_or(0)), ReservationKind::Object)

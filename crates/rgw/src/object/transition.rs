@@ -89,7 +89,7 @@ impl Gateway {
         if from.tag != expected.tag || from.class == class || from.marker {
             return Ok(false);
         }
-        let pool = self.pool_for_write(class).await?;
+        let pool = self.classes.pool_for_write(class).await?;
         let source = self.data_pool(&from).await?;
         let events = self.change_events(bucket, key, types, cause).await?;
         let (gateway, bucket) = (Arc::clone(self), Arc::clone(bucket));

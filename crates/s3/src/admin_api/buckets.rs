@@ -35,8 +35,8 @@ async fn info(asked: &AdminRequest<'_>) -> Answer {
     }
     let names = match params.text("uid") {
         Some(uid) => {
-            gateway.user(uid).await?;
-            gateway.buckets_of(uid, "", u64::MAX).await?.into_iter().map(|(name, _)| name).collect()
+            gateway.users.get(uid).await?;
+            gateway.users.buckets.list(uid, "", u64::MAX).await?.into_iter().map(|(name, _)| name).collect()
         }
         None => gateway.buckets().await?,
     };

@@ -73,7 +73,7 @@ pub(super) async fn answer(asked: &AdminRequest<'_>) -> Answer {
         return quota(asked).await;
     }
     match *asked.method {
-        Method::GET if params.has("list") => super::page(params, asked.gateway.users().await?),
+        Method::GET if params.has("list") => super::page(params, asked.gateway.users.list().await?),
         Method::GET => info(asked, shows_keys).await,
         Method::PUT => create(asked).await,
         Method::POST => modify(asked).await,
@@ -82,7 +82,7 @@ pub(super) async fn answer(asked: &AdminRequest<'_>) -> Answer {
             if params.flag("purge-data")? == Some(true) {
                 asked.gateway.purge_user(uid).await?;
             } else {
-                asked.gateway.remove_user(uid).await?;
+                asked.gateway.users.remove(uid).await?;
             }
             Ok(None)
         }
@@ -93,8 +93,8 @@ pub(super) async fn answer(asked: &AdminRequest<'_>) -> Answer {
 async fn info(asked: &AdminRequest<'_>, shows_keys: bool) -> Answer {
     let params = asked.params;
     let user = match (params.text("uid"), params.text("access-key")) {
-        (Some(uid), _) => asked.gateway.user(uid).await?,
-        (None, Some(key)) => asked.gateway.user_of_key(key).await?,
+        (Some(uid), _) => asked.gateway.users.get(uid).await?,
+        (None, Some(key)) => asked.gateway.users.get_by_key(key).await?,
         (None, None) => return Err(AdminApiError::invalid("uid or access-key is needed")),
     };
     let mut shown = user.describe();
@@ -143,12 +143,12 @@ async fn create(asked: &AdminRequest<'_>) -> Answer {
         caps::add(&mut user.caps, &caps_of(text)?);
     }
     user.keys.extend(key_of(asked, true)?);
-    asked.gateway.create_user(&user).await?;
+    asked.gateway.users.create(&user).await?;
     shown(asked, &user.id).await
 }
 
 async fn shown(asked: &AdminRequest<'_>, uid: &str) -> Answer {
-    let mut shown = asked.gateway.user(uid).await?.describe();
+    let mut shown = asked.gateway.users.get(uid).await?.describe();
     shown["tenant"] = json!("");
     Ok(Some(shown))
 }
@@ -171,9 +171,9 @@ async fn modify(asked: &AdminRequest<'_>) -> Answer {
         caps::add(&mut user.caps, &more);
         Ok(())
     };
-    asked.gateway.modify_user(uid, change).await?;
+    asked.gateway.users.modify(uid, change).await?;
     if let Some(key) = key {
-        asked.gateway.add_key(uid, key).await?;
+        asked.gateway.users.add_key(uid, key).await?;
     }
     shown(asked, uid).await
 }
@@ -184,7 +184,7 @@ async fn keys(asked: &AdminRequest<'_>) -> Answer {
         Method::PUT | Method::POST => {
             let key = key_of(asked, true)?
                 .ok_or_else(|| AdminApiError::invalid("access-key or generate-key is needed"))?;
-            let user = asked.gateway.add_key(params.needed("uid")?, key).await?;
+            let user = asked.gateway.users.add_key(params.needed("uid")?, key).await?;
             Ok(Some(user.describe()["keys"].take()))
         }
         Method::DELETE => {
@@ -194,13 +194,13 @@ async fn keys(asked: &AdminRequest<'_>) -> Answer {
             };
             let uid = match params.text("uid") {
                 Some(uid) => uid.to_owned(),
-                None => asked.gateway.user_of_key(key).await.map_err(|_| unknown())?.id,
+                None => asked.gateway.users.get_by_key(key).await.map_err(|_| unknown())?.id,
             };
-            let user = asked.gateway.user(&uid).await?;
+            let user = asked.gateway.users.get(&uid).await?;
             if !user.keys.iter().any(|known| known.access_key == key) {
                 return Err(unknown());
             }
-            asked.gateway.remove_key(&uid, key).await?;
+            asked.gateway.users.remove_key(&uid, key).await?;
             Ok(None)
         }
         _ => Err(AdminApiError::no_method()),
@@ -215,7 +215,7 @@ async fn change_caps(asked: &AdminRequest<'_>) -> Answer {
         Method::DELETE => false,
         _ => return Err(AdminApiError::no_method()),
     };
-    let user = asked.gateway.modify_user(uid, |user| {
+    let user = asked.gateway.users.modify(uid, |user| {
         if adds {
             caps::add(&mut user.caps, &caps);
         } else {
@@ -234,7 +234,7 @@ async fn quota(asked: &AdminRequest<'_>) -> Answer {
     }
     match *asked.method {
         Method::GET => {
-            let user = asked.gateway.user(uid).await?;
+            let user = asked.gateway.users.get(uid).await?;
             let (own, bucket) = (user.user_quota.describe(), user.bucket_quota.describe());
             Ok(Some(match kind {
                 Some("user") => own,

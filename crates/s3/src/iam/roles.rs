@@ -48,12 +48,12 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
     if action == "CreateRole" {
         let role = new_role(form, name)?;
         call.may(KIND, perm, &iam, &role.arn())?;
-        let role = call.gateway.create_role(role).await?;
+        let role = call.gateway.roles.create(role).await?;
         let mut xml = Xml::default();
         describe(&mut xml, "Role", &role);
         return Ok(Some(xml));
     }
-    let role = call.gateway.role(name).await;
+    let role = call.gateway.roles.get(name).await;
     // The permission is checked before a failed lookup is reported, so that callers without it do not learn which roles
     // exist.
     let arn = role.as_ref().map_or_else(|_| format!("arn:aws:iam:::role/{name}"), Role::arn);
@@ -81,7 +81,7 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
                 let message = "the role has policies: remove them first";
                 return Err(FormError::new(StatusCode::CONFLICT, "DeleteConflict", message));
             }
-            call.gateway.remove_role(name).await?;
+            call.gateway.roles.remove(name).await?;
         }
         _ => change(call, action, name).await?,
     }
@@ -122,7 +122,8 @@ async fn change(call: &Call<'_>, action: &str, name: &str) -> Result<(), FormErr
             let (max_session_s, description) =
                 (max_session(form)?, form.get("Description").map(str::to_owned));
             gateway
-                .modify_role(name, |role| {
+                .roles
+                .modify(name, |role| {
                     role.max_session_s = max_session_s.unwrap_or(role.max_session_s);
                     role.description = description.clone().unwrap_or(std::mem::take(&mut role.description));
                     Ok(())
@@ -135,7 +136,7 @@ async fn change(call: &Call<'_>, action: &str, name: &str) -> Result<(), FormErr
                 role.trust = trust.to_owned();
                 Ok(())
             };
-            gateway.modify_role(name, change).await?;
+            gateway.roles.modify(name, change).await?;
         }
         "PutRolePolicy" => {
             let policy = form.name("PolicyName", 128)?;
@@ -145,7 +146,7 @@ async fn change(call: &Call<'_>, action: &str, name: &str) -> Result<(), FormErr
                 let fits = role.policies.len() <= MAX_POLICIES;
                 if fits { Ok(()) } else { Err(Error::LimitExceeded(format!("{MAX_POLICIES} policies"))) }
             };
-            gateway.modify_role(name, change).await?;
+            gateway.roles.modify(name, change).await?;
         }
         _ => {
             let policy = form.name("PolicyName", 128)?;
@@ -154,7 +155,7 @@ async fn change(call: &Call<'_>, action: &str, name: &str) -> Result<(), FormErr
                 was_there = role.policies.remove(policy).is_some();
                 Ok(())
             };
-            gateway.modify_role(name, change).await?;
+            gateway.roles.modify(name, change).await?;
             if !was_there {
                 return Err(no_policy(policy));
             }
@@ -166,8 +167,8 @@ async fn change(call: &Call<'_>, action: &str, name: &str) -> Result<(), FormErr
 async fn list(call: &Call<'_>) -> Result<Xml, FormError> {
     let prefix = call.form.get("PathPrefix").unwrap_or("/");
     let mut roles = std::collections::BTreeMap::new();
-    for name in call.gateway.roles().await? {
-        match call.gateway.cached_role(&name).await {
+    for name in call.gateway.roles.list().await? {
+        match call.gateway.roles.cached(&name).await {
             // The role was removed after it was listed.
             Err(Error::NoSuchRole(_)) => {}
             role => {

@@ -3,9 +3,9 @@
 use super::{Call, Xml, time};
 use crate::forms::FormError;
 use http::StatusCode;
-use nacre_rgw::gateway::now_ns;
 use nacre_rgw::policy::{Decision, Policy};
 use nacre_rgw::session::{Credentials, Session};
+use nacre_rgw::time::now_ns;
 
 /// The shortest duration of a session and the default, in seconds.
 const MIN_SESSION_S: u32 = 900;
@@ -48,7 +48,7 @@ async fn assume_role(call: &Call<'_>) -> Result<Xml, FormError> {
     let name = named.and_then(|(_, path)| path.rsplit('/').next()).filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| FormError::invalid("RoleArn is arn:aws:iam:::role/NAME"))?;
     // Callers that may not assume a role must not learn whether it exists.
-    let role = match call.gateway.cached_role(name).await {
+    let role = match call.gateway.roles.cached(name).await {
         Err(nacre_rgw::Error::NoSuchRole(_)) => return Err(FormError::denied(ACTION)),
         role => role?,
     };
@@ -80,7 +80,7 @@ async fn assume_role(call: &Call<'_>) -> Result<Xml, FormError> {
         policy,
         expires_ns: expires(seconds.unwrap_or(DEFAULT_SESSION_S.min(role.max_session_s))),
     };
-    let given = call.gateway.issue_credentials(given).await?;
+    let given = call.gateway.authenticator.issue(given).await?;
     let mut xml = Xml::default();
     credentials(&mut xml, &given);
     xml.part("AssumedRoleUser", |xml| {
@@ -105,7 +105,7 @@ async fn session_token(call: &Call<'_>) -> Result<Xml, FormError> {
         expires_ns: expires(seconds.unwrap_or(DEFAULT_SESSION_S)),
         ..Session::default()
     };
-    let given = call.gateway.issue_credentials(session).await?;
+    let given = call.gateway.authenticator.issue(session).await?;
     let mut xml = Xml::default();
     credentials(&mut xml, &given);
     Ok(xml)

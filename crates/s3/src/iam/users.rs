@@ -35,10 +35,10 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
     let mut xml = Xml::default();
     if action == "ListUsers" {
         call.may(kind, perm, &iam, &arn("*"))?;
-        let names = gateway.users().await?;
+        let names = gateway.users.list().await?;
         let mut users = std::collections::BTreeMap::new();
         for name in names {
-            match gateway.user(&name).await {
+            match gateway.users.get(&name).await {
                 // The user was removed after it was listed.
                 Err(Error::NoSuchUser(_)) => {}
                 user => drop(users.insert(name, user?)),
@@ -61,12 +61,12 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
     match action {
         "CreateUser" => {
             let user = User::new(form.needed("UserName")?, id);
-            gateway.create_user(&user).await?;
-            describe(&mut xml, "User", &gateway.user(id).await?);
+            gateway.users.create(&user).await?;
+            describe(&mut xml, "User", &gateway.users.get(id).await?);
         }
-        "GetUser" => describe(&mut xml, "User", &gateway.user(id).await?),
+        "GetUser" => describe(&mut xml, "User", &gateway.users.get(id).await?),
         "DeleteUser" => {
-            let user = gateway.user(form.needed("UserName")?).await?;
+            let user = gateway.users.get(form.needed("UserName")?).await?;
             let conflict = |what: &str| {
                 FormError::new(StatusCode::CONFLICT, "DeleteConflict", format!("the user has {what}"))
             };
@@ -76,10 +76,10 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
             if !user.policies.is_empty() {
                 return Err(conflict("policies"));
             }
-            if !gateway.buckets_of(id, "", 1).await?.is_empty() {
+            if !gateway.users.buckets.list(id, "", 1).await?.is_empty() {
                 return Err(conflict("buckets"));
             }
-            gateway.remove_user(id).await?;
+            gateway.users.remove(id).await?;
         }
         "ListGroupsForUser" => _ = xml.page(form, "Groups", Vec::new(), |_, _| {}),
         "ListUserTags" => _ = xml.page(form, "Tags", Vec::new(), |_, _| {}),
@@ -102,14 +102,14 @@ fn describe(xml: &mut Xml, name: &str, user: &User) {
 
 async fn keys(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<(), FormError> {
     let (gateway, form) = (call.gateway, call.form);
-    let user = gateway.user(id).await?;
+    let user = gateway.users.get(id).await?;
     match action {
         "CreateAccessKey" => {
             if user.keys.len() >= MAX_KEYS {
                 return Err(Error::LimitExceeded(format!("{MAX_KEYS} pairs of keys")).into());
             }
             let key = AccessKey::generate()?;
-            gateway.add_key(id, key.clone()).await?;
+            gateway.users.add_key(id, key.clone()).await?;
             xml.part("AccessKey", |xml| {
                 xml.text("UserName", id)
                     .text("AccessKeyId", &key.access_key)
@@ -131,7 +131,7 @@ async fn keys(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<
             if !user.keys.iter().any(|known| known.access_key == key) {
                 return Err(absent(format!("the user has no key {key}")));
             }
-            gateway.remove_key(id, key).await?;
+            gateway.users.remove_key(id, key).await?;
         }
     }
     Ok(())
@@ -139,7 +139,7 @@ async fn keys(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<
 
 async fn policies(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<(), FormError> {
     let (gateway, form) = (call.gateway, call.form);
-    let user = gateway.user(id).await?;
+    let user = gateway.users.get(id).await?;
     if action == "ListUserPolicies" {
         let names = user.policies.keys().cloned().collect();
         xml.page(form, "PolicyNames", names, |xml, name| _ = xml.text("member", name));
@@ -161,7 +161,7 @@ async fn policies(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Res
                 let fits = user.policies.len() <= MAX_POLICIES;
                 if fits { Ok(()) } else { Err(Error::LimitExceeded(format!("{MAX_POLICIES} policies"))) }
             };
-            gateway.modify_user(id, change).await?;
+            gateway.users.modify(id, change).await?;
         }
         _ => {
             let mut was_there = false;
@@ -169,7 +169,7 @@ async fn policies(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Res
                 was_there = user.policies.remove(name).is_some();
                 Ok(())
             };
-            gateway.modify_user(id, change).await?;
+            gateway.users.modify(id, change).await?;
             if !was_there {
                 return Err(absent());
             }

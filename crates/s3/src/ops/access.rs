@@ -36,7 +36,7 @@ pub(crate) struct SecretKeyProvider(pub(crate) Arc<Gateway>);
 #[async_trait::async_trait]
 impl S3Auth for SecretKeyProvider {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        match self.0.secret_key(access_key).await {
+        match self.0.authenticator.secret_key(access_key).await {
             Err(Error::NoSuchUser(_)) => Err(s3_error!(InvalidAccessKeyId)),
             secret => Ok(SecretKey::from(secret?)),
         }
@@ -436,7 +436,7 @@ fn check_expected_owner(headers: &HeaderMap, bucket: &Bucket) -> S3Result<()> {
 /// Refuses requests to a bucket whose owner is suspended. As in radosgw, what a suspended user has made public is no longer
 /// accessible.
 pub(super) async fn check_owner_not_suspended(gateway: &Gateway, bucket: &Bucket) -> S3Result<()> {
-    match gateway.cached_user_by_id(&bucket.owner).await {
+    match gateway.users.cached(&bucket.owner).await {
         Ok(owner) if owner.suspended => Err(suspended()),
         Ok(_) | Err(Error::NoSuchUser(_)) => Ok(()),
         Err(error) => Err(error.into()),
@@ -521,7 +521,7 @@ impl AccessChecker {
     }
 
     async fn identify(&self, access_key: &str, token: Option<&str>) -> S3Result<CallerIdentity> {
-        match self.0.authenticate(access_key, token).await {
+        match self.0.authenticator.authenticate(access_key, token).await {
             Err(Error::NoSuchUser(_)) => Err(s3_error!(InvalidAccessKeyId)),
             assumed => Ok(assumed?),
         }

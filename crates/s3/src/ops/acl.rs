@@ -39,7 +39,7 @@ fn group_of(uri: &str) -> S3Result<acl::Grantee> {
 }
 
 async fn user_of(gateway: &Gateway, id: &str) -> S3Result<acl::Grantee> {
-    match gateway.user(id).await {
+    match gateway.users.get(id).await {
         Ok(user) => Ok(acl::Grantee::User(user.id)),
         Err(Error::NoSuchUser(_)) => Err(s3_error!(InvalidArgument, "Invalid id")),
         Err(error) => Err(error.into()),
@@ -48,8 +48,8 @@ async fn user_of(gateway: &Gateway, id: &str) -> S3Result<acl::Grantee> {
 
 /// Returns the user with the given email address. Reads all users: grants by email address are rare.
 async fn user_by_email(gateway: &Gateway, email: &str) -> S3Result<acl::Grantee> {
-    for id in gateway.users().await? {
-        match gateway.cached_user_by_id(&id).await {
+    for id in gateway.users.list().await? {
+        match gateway.users.cached(&id).await {
             Ok(user) if !email.is_empty() && user.email.eq_ignore_ascii_case(email) => {
                 return Ok(acl::Grantee::User(id));
             }

@@ -53,12 +53,12 @@ impl S3Api {
         let max = req.input.max_buckets.unwrap_or(DEFAULT_MAX_BUCKETS).clamp(1, DEFAULT_MAX_BUCKETS) as usize;
         let prefix = req.input.prefix.clone().unwrap_or_default();
         let after = req.input.continuation_token.unwrap_or_default();
-        let mut found = self.gateway.buckets_of(&user.id, &after, u64::MAX).await?;
+        let mut found = self.gateway.users.buckets.list(&user.id, &after, u64::MAX).await?;
         found.retain(|(name, _)| name.starts_with(&prefix));
         let more = found.len() > max;
         found.truncate(max);
         let next = found.last().filter(|_| more).map(|(name, _)| name.clone());
-        let bucket = |(name, own): (String, nacre_rgw::bucket::UserBucketEntry)| Bucket {
+        let bucket = |(name, own): (String, nacre_rgw::UserBucketEntry)| Bucket {
             name: Some(name),
             creation_date: Some(timestamp(own.created_ns)),
             ..Bucket::default()

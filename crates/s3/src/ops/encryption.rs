@@ -118,13 +118,13 @@ pub(super) async fn requested_encryption(
             if headers.contains_key(KMS_KEY) {
                 return Err(s3_error!(InvalidArgument, "{AES256} goes without {KMS_KEY}"));
             }
-            gateway.cluster_secret().await?
+            gateway.sse_secret.get().await?
         }
         // A request with a KMS header asks for encryption by a KMS.
         (None, None) if KMS.iter().any(|name| headers.contains_key(*name)) => {
             return Err(s3_error!(NotImplemented, "there is no KMS; AES256 is"));
         }
-        (None, None) if bucket.encrypted => gateway.cluster_secret().await?,
+        (None, None) if bucket.encrypted => gateway.sse_secret.get().await?,
         (None, None) => return Ok(None),
     };
     let encryption = secret.new_encryption()?;
@@ -149,7 +149,7 @@ async fn secret_for(gateway: &Gateway, head: &Head, customer: Option<Secret>) ->
                 "The encryption parameters are not applicable to this object."
             ));
         }
-        (Some(Encryption { holder: SseKeySource::Cluster, .. }), None) => gateway.cluster_secret().await?,
+        (Some(Encryption { holder: SseKeySource::Cluster, .. }), None) => gateway.sse_secret.get().await?,
         (Some(_), Some(secret)) => secret,
         (Some(_), None) => {
             return Err(s3_error!(
@@ -252,7 +252,7 @@ impl S3Api {
         let default = default.ok_or_else(|| s3_error!(MalformedXML, "a rule without default"))?;
         check_managed(default.sse_algorithm.as_str())?;
         // If the cluster's key can't be used, this request fails instead of every later write.
-        self.gateway.cluster_secret().await?;
+        self.gateway.sse_secret.get().await?;
         self.set_document(&bucket.name, ENCRYPTION, Some(format!("\"{AES256}\""))).await?;
         answer(PutBucketEncryptionOutput::default())
     }

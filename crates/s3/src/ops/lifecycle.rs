@@ -55,7 +55,7 @@ impl S3Api {
         let rules =
             LifecycleConfig::read(&configuration).map_err(|text| s3_error!(InvalidArgument, "{text}"))?;
         for class in rules.classes() {
-            self.gateway.check_class(class).await?;
+            self.gateway.classes.check(class).await?;
         }
         // A rule without an id gets a generated one.
         for rule in &mut configuration.rules {

@@ -4,9 +4,9 @@ use super::access::{Requester, bucket_of};
 use super::{S3Api, answer, timestamp};
 use nacre_rgw::bucket::{Bucket, OBJECT_LOCK, Versioning};
 use nacre_rgw::error::Error;
-use nacre_rgw::gateway::now_ns;
 use nacre_rgw::notifications::Cause;
 use nacre_rgw::object::{Head, Retention};
+use nacre_rgw::time::now_ns;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};

@@ -24,7 +24,7 @@ impl OwnerNames {
     pub(super) async fn find(gateway: &Gateway, ids: BTreeSet<String>) -> OwnerNames {
         let mut names = HashMap::new();
         for id in ids {
-            let user = gateway.cached_user_by_id(&id).await;
+            let user = gateway.users.cached(&id).await;
             let name = user.map_or_else(|_| id.clone(), |user| user.display_name.clone());
             names.insert(id, name);
         }

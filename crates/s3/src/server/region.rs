@@ -41,7 +41,7 @@ async fn adapted(gateway: &Gateway, method: &Method, uri: &Uri, headers: &Header
     if payload.starts_with("STREAMING-") || signature.service != "s3" {
         return None;
     }
-    let secret = gateway.secret_key(signature.access_key).await.ok()?;
+    let secret = gateway.authenticator.secret_key(signature.access_key).await.ok()?;
     let (path, query) = (uri.path(), uri.query().unwrap_or_default());
     let request = CanonicalRequest { method: method.as_str(), path, query, headers, payload };
     signature.check(&request, &secret, OffsetDateTime::now_utc()).ok()?;

@@ -96,7 +96,9 @@ impl RatelimitScopeArgs {
 
     async fn get(&self, gateway: &Gateway) -> Result<Value> {
         Ok(match self.named()? {
-            (Scope::User, uid) => json!({ "user_ratelimit": gateway.user(uid).await?.ratelimit.describe() }),
+            (Scope::User, uid) => {
+                json!({ "user_ratelimit": gateway.users.get(uid).await?.ratelimit.describe() })
+            }
             (Scope::Bucket, name) => {
                 json!({ "bucket_ratelimit": gateway.bucket(name).await?.ratelimit().describe() })
             }
@@ -106,7 +108,7 @@ impl RatelimitScopeArgs {
     async fn change(&self, gateway: &Gateway, change: impl Fn(&mut RateLimit)) -> Result<()> {
         match self.named()? {
             (Scope::User, uid) => {
-                let changed = gateway.modify_user(uid, |user| {
+                let changed = gateway.users.modify(uid, |user| {
                     change(&mut user.ratelimit);
                     Ok(())
                 });
