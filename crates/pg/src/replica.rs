@@ -374,12 +374,14 @@ impl Pg {
                 let open = self.replica.open.remove(&object);
                 let Some(assembly) = IncomingObject::assemble(open, &piece) else { return };
                 let last = piece.next.is_none();
-                if piece.is_first() {
-                    // The primary may send an object that it considers missing but that is present, because it was removed and
-                    // created again in the meantime. The first piece replaces that copy, and the others may never arrive.
-                    if !last && self.copy.complete && self.missing.insert(object.clone(), version).is_none() {
-                        pg_info::put_missing(&object, version, &mut txn);
-                    }
+                // The primary may send an object that it considers missing but that is present, because it was removed and created
+                // again in the meantime. The first piece replaces that copy, and the others may never arrive.
+                if piece.is_first()
+                    && !last
+                    && self.copy.complete
+                    && self.missing.insert(object.clone(), version).is_none()
+                {
+                    pg_info::put_missing(&object, version, &mut txn);
                 }
                 let attrs = match assembly {
                     Assembly::Complete(attrs) => attrs,

@@ -211,11 +211,9 @@ impl Pg {
             return;
         };
         let mut txn = Transaction::new(self.id);
-        if piece.is_first() {
-            if !self.temps.contains(&temp) {
-                self.temps.push(temp.clone());
-                pg_info::put_temps(&self.temps, &mut txn);
-            }
+        if piece.is_first() && !self.temps.contains(&temp) {
+            self.temps.push(temp.clone());
+            pg_info::put_temps(&self.temps, &mut txn);
         }
         let attrs = match assembly {
             Assembly::Complete(attrs) => {
