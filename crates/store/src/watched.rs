@@ -13,8 +13,8 @@ use crate::{Result, StoreError};
 /// Interval between two samples of the database's state.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Consecutive samples that find the database stalled after which it counts as failed.
-const STALLED_SAMPLES: u32 = 5;
+/// The number of samples of one stall that find nothing running, after which the database counts as failed.
+const IDLE_SAMPLES: u32 = 5;
 
 /// An open database and the thread that watches it.
 ///
@@ -75,10 +75,15 @@ impl Drop for WatchedDb {
 
 /// Samples `db` until it has failed or `ended` is closed.
 fn watch(db: &DB, failed: &AtomicBool, ended: &Receiver<()>) {
-    let mut stalled = 0;
+    let mut idle = 0;
     while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-        stalled = if is_stalled(db) { stalled + 1 } else { 0 };
-        if stalled == STALLED_SAMPLES {
+        if !is_stopped(db) {
+            idle = 0;
+        } else if is_idle(db) {
+            // RocksDB's own attempts to recover, in between, do not end the stall.
+            idle += 1;
+        }
+        if idle == IDLE_SAMPLES {
             tracing::error!(path = %db.path().display(), "the database can't write its files: its writes fail from now on");
             failed.store(true, Ordering::Release);
             db.cancel_all_background_work(false);
@@ -87,10 +92,16 @@ fn watch(db: &DB, failed: &AtomicBool, ended: &Receiver<()>) {
     }
 }
 
-/// Whether writes are stopped after an error, and no flush or compaction runs that could release them.
-fn is_stalled(db: &DB) -> bool {
-    let property = |name: &str| db.property_int_value(name).ok().flatten().unwrap_or(0);
-    property("rocksdb.is-write-stopped") > 0
-        && property("rocksdb.background-errors") > 0
-        && property("rocksdb.num-running-flushes") + property("rocksdb.num-running-compactions") == 0
+fn property(db: &DB, name: &str) -> u64 {
+    db.property_int_value(name).ok().flatten().unwrap_or(0)
+}
+
+/// Whether writes are stopped, and there were errors of flushes or compactions.
+fn is_stopped(db: &DB) -> bool {
+    property(db, "rocksdb.is-write-stopped") > 0 && property(db, "rocksdb.background-errors") > 0
+}
+
+/// Whether no flush or compaction runs that could release stopped writes.
+fn is_idle(db: &DB) -> bool {
+    property(db, "rocksdb.num-running-flushes") + property(db, "rocksdb.num-running-compactions") == 0
 }

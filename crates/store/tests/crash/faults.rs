@@ -2,6 +2,7 @@
 
 use crate::recorder;
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// What fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +13,8 @@ pub(crate) enum Fault {
     Sync(u64),
     /// After so many writes to the database's files all more of them, with ENOSPC: its file system is full.
     DatabaseFull(u64),
-    /// All writes to the database's table files, with ENOSPC: there is space left for its log only.
+    /// All writes to the database's table files, with ENOSPC: there is space left for its log only. Each takes a second, in
+    /// which the memtables become full and writes wait for the flush.
     TablesFull,
     /// Every so many reads one, with EIO.
     Read(u64),
@@ -46,8 +48,8 @@ pub(crate) fn disarm() -> u64 {
 
 /// The error that a call on a descriptor is to fail with.
 pub(crate) fn strikes(fd: i32, call: Call) -> Option<i32> {
-    let mut armed = ARMED.lock().unwrap();
-    let armed = armed.as_mut()?;
+    let mut guard = ARMED.lock().unwrap();
+    let armed = guard.as_mut()?;
     recorder::node_of(fd)?;
     let errno = match (armed.fault, call) {
         (Fault::Write(after), Call::Write) | (Fault::Sync(after), Call::Sync) => {
@@ -66,5 +68,9 @@ pub(crate) fn strikes(fd: i32, call: Call) -> Option<i32> {
         _ => None,
     };
     armed.struck += u64::from(errno.is_some());
+    if errno.is_some() && armed.fault == Fault::TablesFull {
+        drop(guard);
+        std::thread::sleep(Duration::from_secs(1));
+    }
     errno
 }
