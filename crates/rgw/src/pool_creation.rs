@@ -4,8 +4,10 @@ use crate::error::Result;
 use nacre_client::{Cluster, IoCtx};
 use nacre_types::errno::Errno;
 
+/// The pool of the zone's record.
+pub(crate) const ROOT_POOL: &str = ".rgw.root";
 /// Pools that hold few objects and get few requests.
-const SMALL: [&str; 3] = [".rgw.root", "default.rgw.control", "default.rgw.meta"];
+const SMALL: [&str; 3] = [ROOT_POOL, "default.rgw.control", "default.rgw.meta"];
 /// Their PGs: radosgw's `rgw_rados_pool_pg_num_min`.
 const SMALL_PG_NUM: u32 = 8;
 

@@ -1,8 +1,8 @@
 //! The pools that contain all of the gateway's data, with the names that radosgw gives them.
 
 use crate::error::Result;
-use crate::pool_creation::open_or_create;
-use crate::zone::{ROOT_POOL, Zone};
+use crate::pool_creation::{ROOT_POOL, open_or_create};
+use crate::zone::Zone;
 use nacre_client::{Cluster, IoCtx};
 use nacre_notify::topic_store::TopicStore;
 
@@ -54,7 +54,7 @@ impl Pools {
     /// Opens the pools and creates missing ones. The zone names the pool of objects' data; opening the pools with `serves`
     /// fixes that choice.
     ///
-    /// Bucket indexes, data and the log get the cluster's default number of PGs, the other pools at most 8.
+    /// Bucket indexes, data and the log get the cluster's default number of PGs, the other pools at most radosgw's `rgw_rados_pool_pg_num_min`.
     /// If the cluster's limit on PGs per OSD refuses a pool, it is created with fewer PGs.
     pub(crate) async fn open(cluster: &Cluster, serves: bool) -> Result<Pools> {
         let pool = async |name: &str| open_or_create(cluster, name).await;

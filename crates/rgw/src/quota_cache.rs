@@ -100,6 +100,12 @@ impl CachedUsage {
 }
 
 impl QuotaCache {
+    /// The scopes that the bucket `id` belongs to, as far as its owner is known.
+    fn scopes_of(&self, id: &str) -> [Option<QuotaScope>; 2] {
+        let owner = self.owners.lock().get(id).cloned();
+        [Some(QuotaScope::Bucket(id.to_owned())), owner.map(QuotaScope::User)]
+    }
+
     /// Notes that changes of the index of the bucket `id` are finished, and how they changed its usage.
     pub(crate) fn apply_finished<'a>(
         &self,
@@ -110,8 +116,7 @@ impl QuotaCache {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
-        let owner = self.owners.lock().get(id).cloned();
-        let scopes = [Some(QuotaScope::Bucket(id.to_owned())), owner.map(QuotaScope::User)];
+        let scopes = self.scopes_of(id);
         let mut all = self.known.lock();
         for scope in scopes.iter().flatten() {
             let Some(known) = all.get_mut(scope) else { continue };
@@ -128,8 +133,7 @@ impl QuotaCache {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
-        let owner = self.owners.lock().get(id).cloned();
-        let scopes = [Some(QuotaScope::Bucket(id.to_owned())), owner.map(QuotaScope::User)];
+        let scopes = self.scopes_of(id);
         let mut all = self.known.lock();
         for scope in scopes.iter().flatten() {
             if let Some(known) = all.get_mut(scope) {

@@ -9,6 +9,7 @@
 
 use crate::error::{Error, Result};
 use crate::message::{GatewayMessage, QUERY_TIMEOUT};
+use crate::pool_creation::{ROOT_POOL, open_or_create};
 use crate::record;
 use nacre_client::{Cluster, IoCtx};
 use nacre_index::record::class_of;
@@ -17,8 +18,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The pool of the record.
-pub(crate) const ROOT_POOL: &str = ".rgw.root";
 /// The pool of buckets' records, and the namespace of the records.
 const BUCKETS: (&str, &str) = ("default.rgw.meta", "root");
 /// The object that gateways watch, and its pool.
@@ -131,7 +130,7 @@ impl Zone {
     /// Sets the pool of objects' data; the first gateway creates the pool if it does not exist. Fails with
     /// [`Error::ZoneInUse`] if a gateway has served the zone.
     pub async fn set_data_pool(cluster: &Cluster, pool: &str) -> Result<Zone> {
-        let root = crate::pool_creation::open_or_create(cluster, ROOT_POOL).await?;
+        let root = open_or_create(cluster, ROOT_POOL).await?;
         let zone = Zone::open(&root, false).await?;
         let in_use = |zone: &Zone| Error::ZoneInUse(zone.data_pool.clone());
         if zone.data_pool == pool {
@@ -177,7 +176,7 @@ impl Zone {
         }
         check_class(class)?;
         check_gateways(cluster).await?;
-        let root = crate::pool_creation::open_or_create(cluster, ROOT_POOL).await?;
+        let root = open_or_create(cluster, ROOT_POOL).await?;
         change(&root, |zone| {
             if zone.classes.len() >= MAX_CLASSES && !zone.classes.contains_key(class) {
                 return Err(Error::LimitExceeded(format!("{MAX_CLASSES} storage classes")));
@@ -191,7 +190,7 @@ impl Zone {
     /// Removes a storage class from the zonegroup. Fails while the class has a pool in the zone.
     pub async fn undefine_class(cluster: &Cluster, class: &str) -> Result<Zone> {
         check_class(class)?;
-        let root = crate::pool_creation::open_or_create(cluster, ROOT_POOL).await?;
+        let root = open_or_create(cluster, ROOT_POOL).await?;
         change(&root, |zone| {
             if let Some(pool) = zone.class(class).and_then(|class| class.data_pool.as_ref()) {
                 return Err(Error::Invalid(format!(
@@ -231,7 +230,7 @@ impl Zone {
         }
         check_unused(cluster, class, &old).await?;
         check_gateways(cluster).await?;
-        let root = crate::pool_creation::open_or_create(cluster, ROOT_POOL).await?;
+        let root = open_or_create(cluster, ROOT_POOL).await?;
         change(&root, |zone| {
             let found = zone.class_mut(class).ok_or_else(undefined)?;
             unchanged(&old, found)?;
@@ -254,7 +253,7 @@ impl Zone {
             return Err(Error::Invalid(format!("there is no storage class {class} in the zone")));
         };
         check_unused(cluster, class, &old).await?;
-        let root = crate::pool_creation::open_or_create(cluster, ROOT_POOL).await?;
+        let root = open_or_create(cluster, ROOT_POOL).await?;
         change(&root, |zone| {
             if let Some(found) = zone.class_mut(class) {
                 unchanged(&old, found)?;
