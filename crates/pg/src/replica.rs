@@ -8,7 +8,7 @@ use crate::api::{MemberInfo, ObjectPiece, PeerMsg, PgCommand, PieceCursor};
 use crate::log::{DupSnapshot, EntryKind, LogEntry};
 use crate::pg::{ListPurpose, OnCommit, Pg};
 use crate::pg_info;
-use crate::settings::Mutation;
+use crate::settings::{Mutation, PgSettings};
 use crate::tail::put_piece;
 use bytes::Bytes;
 use nacre_types::ids::{Eversion, Interval, OsdId};
@@ -81,11 +81,16 @@ pub(crate) enum Assembly {
 
 impl IncomingObject {
     /// Adds a piece to what has arrived of its object. `None` if the piece does not continue that.
-    pub(crate) fn assemble(open: Option<IncomingObject>, piece: &ObjectPiece) -> Option<Assembly> {
+    pub(crate) fn assemble(
+        open: Option<IncomingObject>,
+        piece: &ObjectPiece,
+        settings: &PgSettings,
+    ) -> Option<Assembly> {
         let attrs = if piece.is_first() {
             piece.attrs.clone()
         } else {
-            open.filter(|open| open.version == piece.version && open.next == piece.start)?.attrs
+            let continues = |open: &IncomingObject| open.version == piece.version && open.next == piece.start;
+            open.filter(|open| continues(open) || settings.breaks(Mutation::TakeAnyPiece))?.attrs
         };
         Some(match piece.next.clone() {
             Some(next) => Assembly::Open(IncomingObject { version: piece.version, attrs, next }),
@@ -372,7 +377,7 @@ impl Pg {
             }
             Some(piece) => {
                 let open = self.replica.open.remove(&object);
-                let Some(assembly) = IncomingObject::assemble(open, &piece) else { return };
+                let Some(assembly) = IncomingObject::assemble(open, &piece, &self.settings) else { return };
                 let last = piece.next.is_none();
                 // The primary may send an object that it considers missing but that is present, because it was removed and created
                 // again in the meantime. The first piece replaces that copy, and the others may never arrive.
@@ -505,17 +510,19 @@ mod tests {
             omap: Vec::new(),
             next: next.map(|offset| PieceCursor { offset, omap_after: None }),
         };
-        let open = || match IncomingObject::assemble(None, &piece(1, 0, Some(4))) {
+        let settings = PgSettings::default();
+        let assemble = |open, piece| IncomingObject::assemble(open, &piece, &settings);
+        let open = || match assemble(None, piece(1, 0, Some(4))) {
             Some(Assembly::Open(open)) => Some(open),
             _ => None,
         };
         assert!(open().is_some());
-        assert!(IncomingObject::assemble(None, &piece(1, 4, Some(8))).is_none());
-        assert!(IncomingObject::assemble(open(), &piece(1, 8, None)).is_none());
-        assert!(IncomingObject::assemble(open(), &piece(2, 4, None)).is_none());
-        let complete = IncomingObject::assemble(open(), &piece(1, 4, None));
+        assert!(assemble(None, piece(1, 4, Some(8))).is_none());
+        assert!(assemble(open(), piece(1, 8, None)).is_none());
+        assert!(assemble(open(), piece(2, 4, None)).is_none());
+        let complete = assemble(open(), piece(1, 4, None));
         assert!(matches!(complete, Some(Assembly::Complete(attrs)) if attrs.len() == 1));
         // The first piece begins the object again.
-        assert!(matches!(IncomingObject::assemble(open(), &piece(2, 0, Some(4))), Some(Assembly::Open(_))));
+        assert!(matches!(assemble(open(), piece(2, 0, Some(4))), Some(Assembly::Open(_))));
     }
 }

@@ -76,6 +76,8 @@ pub enum Mutation {
     LapseEarly,
     /// R3: a member records an update in its log, and does not apply it.
     LogWithoutChange,
+    /// R3: a member adds any piece to the object that arrives.
+    TakeAnyPiece,
     /// R6: sessions expire although their clients are in contact.
     ExpireEarly,
     /// R6: requests of sessions on the blocklist are executed.

@@ -206,7 +206,7 @@ impl Pg {
         let temp = ObjectId::with_hash(object.pool(), TEMP_NAMESPACE, "", &name, SNAP_HEAD, object.hash());
         let open = staged.open.take().filter(|(opened, _)| *opened == object).map(|(_, open)| open);
         // Pieces in between are lost with a session. The tail is requested again.
-        let Some(assembly) = IncomingObject::assemble(open, &piece) else {
+        let Some(assembly) = IncomingObject::assemble(open, &piece, &self.settings) else {
             self.staged = None;
             return;
         };

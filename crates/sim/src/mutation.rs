@@ -109,6 +109,8 @@ mutations! {
     /// A member records an update in its log, and does not apply it.
     LogWithoutChange = "log-without-change", "R3",
         ["an in-sync disk lacks an acknowledged content", "one version, two contents"];
+    /// A member adds any piece to the object that arrives, whether or not it continues it.
+    TakeAnyPiece = "take-any-piece", "R3", ["one version, two contents", "an in-sync disk lacks an acknowledged content"];
     /// Sessions expire although their clients are active.
     ExpireEarly = "expire-early", "R6", ["a session ends although its client is heard"];
     /// Requests of sessions on the blocklist are executed.
@@ -191,6 +193,7 @@ impl Mutation {
             Mutation::NotifyUnread => Pg::NotifyUnread,
             Mutation::LapseEarly => Pg::LapseEarly,
             Mutation::LogWithoutChange => Pg::LogWithoutChange,
+            Mutation::TakeAnyPiece => Pg::TakeAnyPiece,
             Mutation::ExpireEarly => Pg::ExpireEarly,
             Mutation::IgnoreBlocklist => Pg::IgnoreBlocklist,
             Mutation::ListWithoutMissing => Pg::ListWithoutMissing,

@@ -212,6 +212,8 @@ pub struct Scenario {
     pub busy: bool,
     /// Bytes that may wait for a peer or client of an OSD.
     pub peer_queue_bytes: usize,
+    /// One in so many messages of OSDs finds its queue full, if `peer_queue_bytes` are few.
+    pub full_one_in: u64,
     /// Bytes of decoded messages of peers that an OSD may process at a time.
     pub peer_throttle_bytes: u64,
     /// How long sessions between OSDs wait for a peer that is away.
@@ -311,6 +313,7 @@ impl Scenario {
             session_expiry: random.range(25, 200) * SECOND,
             busy: random.chance(500),
             peer_queue_bytes: if random.chance(300) { 8 << 10 } else { WIDE_QUEUE },
+            full_one_in: 400,
             peer_throttle_bytes: if random.chance(300) { 16 << 10 } else { 1 << 20 },
             peer_timeout: random.range(10, 60) * SECOND,
             dups: DupLimits::default(),
@@ -380,7 +383,7 @@ impl Scenario {
             // As in production, a whole log fits: it is sent in one message, and a primary that can't send it never fills the member.
             queue_bytes: self.peer_queue_bytes.max(pg_log_bytes),
             limits: if self.real_bounds { REAL_LIMITS } else { LIMITS },
-            full_one_in: if self.peer_queue_bytes < WIDE_QUEUE { 400 } else { 0 },
+            full_one_in: if self.peer_queue_bytes < WIDE_QUEUE { self.full_one_in } else { 0 },
             throttle: (self.peer_throttle_bytes, 0),
             client_throttle: (self.wide_throttle(), 0),
             timeout: self.peer_timeout,

@@ -523,6 +523,9 @@ impl Sessions {
     }
 
     /// Accepts a peer's connection for its session.
+    ///
+    /// Production admits a session after the end of its predecessor was handled. Here the new session's messages may be
+    /// handled earlier, so that no machine can rely on that order.
     fn admit(&mut self, now: Nanos, from: OsdId, number: u64, confirm: Confirm) {
         let entity = EntityName::osd(from);
         let id = loop {

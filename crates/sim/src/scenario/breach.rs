@@ -44,6 +44,8 @@ impl Mutation {
             Mutation::ForgetWatchers | Mutation::NotifyUnread => &[Crash, Partition, OneWay],
             Mutation::LapseEarly => &[Reset, Partition, Delay],
             Mutation::LogWithoutChange => &[Crash],
+            // A session ends between two pieces of a tail, and a piece of the next session is handled before the last one of it.
+            Mutation::TakeAnyPiece => &[Blackout, Delay, SlowDisk],
             Mutation::ExpireEarly => &[Ghost, Reset, Partition, Delay],
             Mutation::IgnoreBlocklist => &[Fence, Delay, Partition, OneWay],
             Mutation::ListWithoutMissing => &[Damage, Crash, OutIn],
@@ -73,6 +75,16 @@ impl Mutation {
             _ => (3, 1),
         };
         shaped.pools = vec![PoolSpec { size, min_size, pg_num: 2 }];
+        // Nearly all objects of a tail arrive in pieces, and messages often find their queue full.
+        if self == Mutation::TakeAnyPiece {
+            shaped.fault_rate = 500;
+            shaped.think = 15 * MILLI;
+            shaped.objects = 20;
+            shaped.outstanding = 8;
+            shaped.push_bytes = 2;
+            shaped.peer_queue_bytes = 8 << 10;
+            shaped.full_one_in = 100;
+        }
         if self == Mutation::ServeLost {
             shaped.cache = Some(PoolSpec { size: 1, min_size: 1, pg_num: 2 });
         }
