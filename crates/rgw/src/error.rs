@@ -5,6 +5,7 @@ mod s3_code;
 pub use s3_code::log_fault;
 
 use nacre_types::encoding::DecodeError;
+use nacre_types::errno::Errno;
 
 /// An error of this crate.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -223,6 +224,55 @@ impl From<nacre_index::Error> for Error {
 }
 
 impl Error {
+    /// Returns the Linux errno that is closest to the error: the exit code of programs.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Error::Rados(error) => error.errno(),
+            Error::Corrupt { .. } => Errno::EBADMSG,
+            Error::Internal { .. } => Errno::EIO,
+            Error::NoSuchUser(_)
+            | Error::NoSuchRole(_)
+            | Error::NoSuchTopic(_)
+            | Error::NoSuchStorageClass(_)
+            | Error::NoSuchMetadata(_)
+            | Error::NoSuchBucket(_)
+            | Error::NoSuchKey
+            | Error::NoSuchVersion
+            | Error::DeleteMarker { .. }
+            | Error::NoSuchUpload => Errno::ENOENT,
+            Error::UserExists(_)
+            | Error::KeyExists(_)
+            | Error::RoleExists(_)
+            | Error::BucketAlreadyOwned(_)
+            | Error::BucketExists(_) => Errno::EEXIST,
+            Error::BucketNotEmpty(_) => Errno::ENOTEMPTY,
+            Error::ZoneInUse(_) | Error::ClassInUse { .. } | Error::IndexBusy(_) | Error::Contended(_) => {
+                Errno::EBUSY
+            }
+            Error::LimitExceeded(_)
+            | Error::TooManyBuckets(_)
+            | Error::QuotaExceeded
+            | Error::QueueFull(_) => Errno::EDQUOT,
+            Error::InvalidToken
+            | Error::ExpiredToken
+            | Error::Locked
+            | Error::WrongKey
+            | Error::Denied(_) => Errno::EACCES,
+            Error::Precondition(_) => Errno::ECANCELED,
+            Error::TooLarge => Errno::EFBIG,
+            Error::Body(_)
+            | Error::Topic(_)
+            | Error::AclWithOwnership(_)
+            | Error::BucketState(_)
+            | Error::InvalidVersionId
+            | Error::InvalidPart(_)
+            | Error::InvalidPartOrder
+            | Error::PartTooSmall(_)
+            | Error::BadDigest(_)
+            | Error::Invalid(_) => Errno::EINVAL,
+        }
+    }
+
     /// Returns the error for a request's task that panicked or was cancelled.
     pub fn task(what: &'static str) -> impl FnOnce(tokio::task::JoinError) -> Error {
         move |error| Error::Internal { what, detail: error.to_string() }
@@ -249,12 +299,12 @@ impl Error {
 
     /// Whether a guard of a RADOS operation did not hold.
     pub(crate) fn is_canceled(&self) -> bool {
-        matches!(self, Error::Rados(error) if error.errno() == nacre_types::errno::Errno::ECANCELED)
+        matches!(self, Error::Rados(error) if error.errno() == Errno::ECANCELED)
     }
 
     /// Whether an object that was to be created already exists.
     pub(crate) fn is_already_exists(&self) -> bool {
-        matches!(self, Error::Rados(error) if error.errno() == nacre_types::errno::Errno::EEXIST)
+        matches!(self, Error::Rados(error) if error.errno() == Errno::EEXIST)
     }
 
     /// Whether the operation may have taken effect despite the error. This includes operations of a blocklisted session: an
@@ -262,7 +312,7 @@ impl Error {
     /// means that an OSD can't tell.
     pub(crate) fn is_outcome_unknown(&self) -> bool {
         use nacre_client::Error as Rados;
-        if matches!(self, Error::Rados(error) if error.errno() == nacre_types::errno::Errno::ESTALE) {
+        if matches!(self, Error::Rados(error) if error.errno() == Errno::ESTALE) {
             return true;
         }
         matches!(

@@ -21,6 +21,7 @@ use nacre_rgw::{
     AccessKey, BucketInconsistency, CheckReport, Expired, Gateway, GcResult, LifecycleStatus, QuotaChange,
     UsageFilter, User, caps,
 };
+use nacre_types::errno::Errno;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -37,15 +38,24 @@ struct Args {
     subject: Subject,
 }
 
-/// `radosgw-admin ARGS`.
+/// `radosgw-admin ARGS`. As in Ceph, the exit code is the errno of the failure, and EINVAL for wrong arguments.
 pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(exit_code(&error))
         }
     }
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let errno_of = |cause: &(dyn std::error::Error + 'static)| {
+        let of_gateway = cause.downcast_ref::<nacre_rgw::Error>().map(nacre_rgw::Error::errno);
+        of_gateway.or_else(|| cause.downcast_ref::<nacre_client::Error>().map(nacre_client::Error::errno))
+    };
+    let errno = error.chain().find_map(errno_of).unwrap_or(Errno::EINVAL);
+    u8::try_from(errno.0).unwrap_or(1).max(1)
 }
 
 fn main_of(subject: &str, mut args: Vec<OsString>) -> ExitCode {
@@ -530,4 +540,20 @@ fn checked(name: &str, report: &CheckReport, fixed: bool) -> Value {
         "problems": problems,
         "fixed": fixed && report.found > 0,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_errnos() {
+        let of_gateway =
+            |error: nacre_rgw::Error| exit_code(&anyhow::Error::from(error).context("could not do it"));
+        assert_eq!(of_gateway(nacre_rgw::Error::NoSuchUser("tom".into())), 2);
+        assert_eq!(of_gateway(nacre_rgw::Error::BucketNotEmpty("full".into())), 39);
+        assert_eq!(of_gateway(nacre_rgw::Error::Rados(Errno::EIO.into())), 5);
+        assert_eq!(exit_code(&nacre_client::Error::TimedOut("the mon".into()).into()), 110);
+        assert_eq!(exit_code(&anyhow::anyhow!("--uid or --access-key is required")), 22);
+    }
 }
