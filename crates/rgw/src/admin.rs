@@ -5,9 +5,9 @@ use crate::acl::{Acl, Grant, Grantee, Permission};
 use crate::bucket::{Bucket, QUOTA, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
-use crate::object::DataLocation;
 use crate::quota::{Quota, QuotaChange, QuotaUsage};
 use crate::record;
+use crate::stored::DataLocation;
 use crate::time::format_time;
 use crate::user::User;
 use crate::user_buckets::UserBucketEntry;
@@ -152,7 +152,7 @@ impl Gateway {
 
     /// Changes a bucket's own quota.
     pub async fn set_bucket_quota(&self, name: &str, change: QuotaChange) -> Result<Bucket> {
-        let changed = self.modify_bucket(name, |bucket| {
+        let changed = self.buckets.modify(name, |bucket| {
             let quota: Option<Quota> = bucket.document(QUOTA)?;
             let quota = change.apply(quota.unwrap_or_default());
             let text = serde_json::to_string(&quota).map_err(|error| Error::Internal {
@@ -175,12 +175,13 @@ impl Gateway {
         // list.
         self.users.buckets.add(user, name, &own).await?;
         let mut before = String::new();
-        self.modify_bucket(name, |bucket| {
-            before = std::mem::replace(&mut bucket.owner, user.to_owned());
-            bucket.acl.transfer_grants(&before, user);
-            Ok(())
-        })
-        .await?;
+        self.buckets
+            .modify(name, |bucket| {
+                before = std::mem::replace(&mut bucket.owner, user.to_owned());
+                bucket.acl.transfer_grants(&before, user);
+                Ok(())
+            })
+            .await?;
         if before != user {
             self.users.buckets.remove(&before, name).await?;
         }
@@ -220,7 +221,7 @@ impl Gateway {
     /// Returns the output of `radosgw-admin object stat`.
     pub async fn object_stat(&self, bucket: &str, key: &str) -> Result<Value> {
         let bucket = self.bucket(bucket).await?;
-        let reader = self.open_object(&bucket, key).await?;
+        let reader = self.objects.open_object(&bucket.id, key).await?;
         let head = &reader.head;
         let map = |pairs: &[(String, String)]| -> Value {
             pairs
@@ -264,10 +265,10 @@ impl Gateway {
     pub async fn metadata_keys(&self, section: &str) -> Result<Vec<String>> {
         match section {
             "user" => self.users.list().await,
-            "bucket" => self.buckets().await,
+            "bucket" => self.buckets.list().await,
             "bucket.instance" => {
                 let mut keys = Vec::new();
-                for name in self.buckets().await? {
+                for name in self.buckets.list().await? {
                     match self.bucket(&name).await {
                         Err(Error::NoSuchBucket(_)) => {}
                         bucket => keys.push(format!("{name}:{}", bucket?.id)),

@@ -1,24 +1,18 @@
-//! Buckets: records in `default.rgw.meta`, and the lists of users' buckets (docs/format/rgw.md).
-//!
-//! A bucket exists while its record exists. Its index is created before the record and removed after it. If its owner
-//! creates a bucket of the same name again, this replaces a list entry that an interrupted attempt left.
+//! The records of buckets, in `default.rgw.meta` (docs/format/rgw.md). A bucket exists while its record exists.
 
 use crate::acl::Acl;
+use crate::connection::Connection;
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
-use crate::index::{self, FreezeLease, FreezeReason, IndexFormat};
 use crate::lifecycle::LifecycleConfig;
 use crate::message::GatewayMessage;
-use crate::notifications::Cause;
-use crate::object::{Head, RemovalEvents, WriteCondition};
+use crate::peers::Peers;
 use crate::policy::Policy;
 use crate::public_access::{Ownership, PublicAccessBlock};
 use crate::quota::Quota;
 use crate::ratelimit::RateLimit;
 use crate::record;
 use crate::time::now_ns;
-use crate::user_buckets::UserBucketEntry;
-use nacre_index::key::IndexRecordKind;
+use nacre_client::IoCtx;
 use nacre_topics::config::{Matcher, NotificationConfig};
 use nacre_types::encoding::{self, DecodeError, Versioned};
 use s3s::dto::{CORSConfiguration, ObjectLockConfiguration, WebsiteConfiguration};
@@ -26,14 +20,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Objects or uploads per page.
-const PAGE: usize = 1000;
-/// How long the removal of a bucket, or a first change of its versioning, waits for pending changes and their events, and
-/// how often it checks.
-const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
-const FINISH_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The object lock document of a bucket that is created with object lock enabled.
 pub const EMPTY_OBJECT_LOCK: &str = r#"{"object_lock_enabled":"Enabled","rule":null}"#;
 
@@ -47,6 +35,64 @@ pub enum Versioning {
     Enabled,
     /// Existing versions stay; new writes replace the version `null`.
     Suspended,
+}
+
+/// The format of a bucket's index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum IndexFormat {
+    /// The format of releases without notifications. An index of this format is converted before it is used.
+    V1,
+    /// The format that docs/format/index.md describes.
+    #[default]
+    V2,
+}
+
+/// Why an index is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FreezeReason {
+    /// The bucket is being removed.
+    Removal,
+    /// The bucket's versioning is being enabled.
+    Versioning,
+    /// The index is being moved.
+    Reshard,
+    /// The index is converted to the current format.
+    Conversion,
+}
+
+impl FreezeReason {
+    /// Returns how long an attempt may be silent before it gives way (`renew_freeze` in `index/freeze.rs`). Most attempts are never renewed.
+    fn timeout(self) -> Duration {
+        match self {
+            FreezeReason::Removal | FreezeReason::Versioning | FreezeReason::Conversion => {
+                Duration::from_secs(120)
+            }
+            FreezeReason::Reshard => Duration::from_secs(3600),
+        }
+    }
+}
+
+/// An attempt that closes an index.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FreezeLease {
+    /// Unique and never reused.
+    pub(crate) tag: String,
+    pub(crate) reason: FreezeReason,
+    /// When it began or was last renewed, in nanoseconds since 1970.
+    pub(crate) since_ns: u64,
+}
+
+impl FreezeLease {
+    /// Whether the attempt may have died.
+    pub(crate) fn is_expired(&self) -> bool {
+        u128::from(now_ns().saturating_sub(self.since_ns)) > self.reason.timeout().as_nanos()
+    }
+
+    /// Whether it gives way to a new attempt. A gateway that reshards holds the lock for that, so an earlier one has lost
+    /// it.
+    pub(crate) fn gives_way_to(&self, why: FreezeReason) -> bool {
+        self.is_expired() || (self.reason, why) == (FreezeReason::Reshard, FreezeReason::Reshard)
+    }
 }
 
 /// A bucket.
@@ -141,6 +187,11 @@ const RATELIMIT: &str = "ratelimit";
 pub const NOTIFICATIONS: &str = "notification";
 
 impl Bucket {
+    /// Whether its index is closed by the attempt of that tag.
+    pub(crate) fn is_frozen_by(&self, tag: &str) -> bool {
+        self.closing.as_ref().is_some_and(|closing| closing.tag == tag)
+    }
+
     /// Returns its rate limit, per minute and gateway.
     pub fn ratelimit(&self) -> RateLimit {
         self.ratelimit
@@ -148,7 +199,7 @@ impl Bucket {
 
     /// Parses the documents. A document that can't be parsed fails the bucket's requests, because it may be one that
     /// protects the bucket.
-    fn read_documents(mut self) -> Result<Bucket> {
+    pub(crate) fn read_documents(mut self) -> Result<Bucket> {
         let corrupt = |detail: String| Error::Corrupt {
             name: self.name.clone(),
             source: DecodeError::Corrupt { what: "a bucket's document", detail },
@@ -240,276 +291,39 @@ impl Versioned for Bucket {
     }
 }
 
-impl Gateway {
-    /// Reads the bucket of that name. Converts an index of an older format first.
-    pub async fn bucket(&self, name: &str) -> Result<Bucket> {
-        let bucket = self.bucket_record(name).await?;
-        if bucket.index_format == IndexFormat::V2 {
-            return Ok(bucket);
-        }
-        self.shared()?.with_current_index(bucket).await
+/// The records of buckets.
+pub struct Buckets {
+    records: IoCtx,
+    peers: Arc<Peers>,
+}
+
+impl Buckets {
+    pub(crate) fn new(connection: &Connection, peers: &Arc<Peers>) -> Buckets {
+        Buckets { records: connection.pools.buckets.clone(), peers: Arc::clone(peers) }
     }
 
     /// Reads the bucket of that name, whatever the format of its index.
-    pub(crate) async fn bucket_record(&self, name: &str) -> Result<Bucket> {
-        self.bucket_without_documents(name).await?.read_documents()
+    pub(crate) async fn record(&self, name: &str) -> Result<Bucket> {
+        self.record_without_documents(name).await?.read_documents()
     }
 
-    /// Like [`Gateway::bucket_record`], but does not parse the documents. It is for callers that need only the place of the
+    /// Like [`Buckets::record`], but does not parse the documents. It is for callers that need only the place of the
     /// index. Parsing the documents of a bucket may be expensive: they contain regular expressions.
-    pub(crate) async fn bucket_without_documents(&self, name: &str) -> Result<Bucket> {
-        let found = record::read::<Bucket>(&self.pools.buckets, name).await?;
+    pub(crate) async fn record_without_documents(&self, name: &str) -> Result<Bucket> {
+        let found = record::read::<Bucket>(&self.records, name).await?;
         found.map(|(bucket, _)| bucket).ok_or_else(|| Error::NoSuchBucket(name.to_owned()))
     }
 
-    /// Creates a bucket of `owner` with its initial documents.
-    pub async fn create_bucket(
-        &self,
-        name: &str,
-        owner: &str,
-        acl: Acl,
-        documents: BTreeMap<String, String>,
-    ) -> Result<Bucket> {
-        let there = |bucket: &Bucket| {
-            let name = name.to_owned();
-            if bucket.owner == owner { Error::BucketAlreadyOwned(name) } else { Error::BucketExists(name) }
-        };
-        if let Some((bucket, _)) = record::read::<Bucket>(&self.pools.buckets, name).await? {
-            return Err(there(&bucket));
-        }
-        let user = self.users.get(owner).await?;
-        match u32::try_from(user.max_buckets) {
-            Ok(0) => {}
-            Ok(max) => {
-                let own = self.users.buckets.list(owner, "", u64::from(max)).await?;
-                if own.len() >= max as usize {
-                    return Err(Error::TooManyBuckets(max));
-                }
-            }
-            Err(_) => return Err(Error::TooManyBuckets(0)),
-        }
-        let bucket = Bucket {
-            name: name.to_owned(),
-            id: self.new_tag(),
-            owner: owner.to_owned(),
-            created_ns: now_ns(),
-            generation: 0,
-            shards: self.config.index_shards.max(1),
-            versioning: if documents.contains_key(OBJECT_LOCK) {
-                Versioning::Enabled
-            } else {
-                Versioning::Off
-            },
-            acl,
-            documents,
-            ..Bucket::default()
-        };
-        index::create(&self.pools.index, &bucket).await?;
-        // The list entry is written first: an entry without a bucket can be removed, but a bucket without an entry would be
-        // lost.
-        let own = UserBucketEntry { id: bucket.id.clone(), created_ns: bucket.created_ns };
-        let listed = self.users.buckets.add(owner, name, &own).await?;
-        let creating = record::create(&self.pools.buckets, name, &bucket);
-        if self.peers.with_best_effort_invalidation(GatewayMessage::Bucket(name.to_owned()), creating).await?
-        {
-            return bucket.read_documents();
-        }
-        // Another request has created a bucket of this name first.
-        index::remove(&self.pools.index, &bucket).await?;
-        let winner = self.bucket(name).await?;
-        let wanted = (winner.owner == owner)
-            .then(|| UserBucketEntry { id: winner.id.clone(), created_ns: winner.created_ns });
-        self.users.buckets.replace(owner, name, listed, wanted.as_ref()).await?;
-        Err(there(&winner))
-    }
-
-    /// Removes an empty bucket.
-    pub async fn remove_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
-        let bucket = self.bucket(name).await?;
-        // From here on, no change is prepared in it.
-        let tag = self.new_tag();
-        let bucket = index::begin_freeze(self, &bucket, FreezeReason::Removal, &tag).await?;
-        let empty = async {
-            self.check_empty(&bucket).await?;
-            // While the bucket exists, the entry of that name belongs to it.
-            self.users.buckets.get(&bucket.owner, name).await
-        };
-        let listed = match empty.await {
-            Ok(listed) => listed,
-            Err(error) => {
-                index::abort_freeze(self, &bucket, &tag).await?;
-                return Err(error);
-            }
-        };
-        // Removes this bucket, not another one of its name, and only if this attempt still keeps it closed.
-        let removing = record::remove_if(&self.pools.buckets, name, |bucket: &Bucket| {
-            if bucket.is_frozen_by(&tag) { Ok(()) } else { Err(Error::IndexBusy(name.to_owned())) }
-        });
-        let removed = self
-            .peers
-            .with_best_effort_invalidation(GatewayMessage::Bucket(name.to_owned()), removing)
-            .await?;
-        let bucket = removed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))?;
-        if bucket.documents.contains_key(LIFECYCLE) {
-            self.register_lifecycle(&bucket, false).await?;
-        }
-        if let Some(listed) = listed {
-            self.users.buckets.replace(&bucket.owner, name, listed, None).await?;
-        }
-        index::remove(&self.pools.index, &bucket).await?;
-        for (generation, shards) in bucket.resharding.into_iter().chain(bucket.stale_generation) {
-            index::remove(&self.pools.index, &Bucket { generation, shards, ..bucket.clone() }).await?;
-        }
-        Ok(())
-    }
-
-    /// Enables or suspends versioning. The first change closes the index and waits for pending changes, so that each write
-    /// is made either without versions or with them.
-    pub async fn set_versioning(self: &Arc<Gateway>, name: &str, versioning: Versioning) -> Result<()> {
-        let bucket = self.bucket(name).await?;
-        if bucket.versioning != Versioning::Off {
-            let set = |now: &mut Bucket| {
-                // This may be another bucket of the same name, in which versioning was never enabled.
-                if now.versioning == Versioning::Off {
-                    return Err(Error::IndexBusy(name.to_owned()));
-                }
-                if versioning == Versioning::Suspended && now.documents.contains_key(OBJECT_LOCK) {
-                    return Err(Error::BucketState(
-                        "An Object Lock configuration is present on this bucket, so the versioning state cannot be changed.",
-                    ));
-                }
-                now.versioning = versioning;
-                Ok(())
-            };
-            return self.modify_bucket(name, set).await.map(drop);
-        }
-        let tag = self.new_tag();
-        let bucket = index::begin_freeze(self, &bucket, FreezeReason::Versioning, &tag).await?;
-        if let Err(error) = self.wait_no_pending(&bucket).await {
-            index::abort_freeze(self, &bucket, &tag).await?;
-            return Err(error);
-        }
-        let set = |now: &mut Bucket| {
-            if !now.is_frozen_by(&tag) {
-                return Err(Error::IndexBusy(name.to_owned()));
-            }
-            (now.versioning, now.closing) = (versioning, None);
-            Ok(())
-        };
-        let bucket = self.modify_bucket(name, set).await?;
-        index::thaw(&self.pools.index, &bucket, &tag).await
-    }
-
-    /// Waits until a closed bucket has no pending changes.
-    pub(crate) async fn wait_no_pending(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
-        self.wait_no_records(bucket, IndexRecordKind::Pending, FINISH_TIMEOUT).await
-    }
-
-    /// Waits until a closed bucket's index has no record of that kind.
-    pub(crate) async fn wait_no_records(
-        self: &Arc<Gateway>,
-        bucket: &Bucket,
-        kind: IndexRecordKind,
-        timeout: Duration,
-    ) -> Result<()> {
-        let started = Instant::now();
-        while index::has_records(&self.pools.index, bucket, kind).await? {
-            match kind {
-                // A listing starts the recovery of changes of dead gateways.
-                IndexRecordKind::Pending => drop(self.is_empty(bucket).await?),
-                IndexRecordKind::Tidy => self.tidy_bucket(bucket).await?,
-                _ => {}
-            }
-            if started.elapsed() > timeout {
-                return Err(Error::IndexBusy(bucket.name.clone()));
-            }
-            tokio::time::sleep(FINISH_POLL_INTERVAL).await;
-        }
-        Ok(())
-    }
-
-    /// Waits until the pending changes of a closed bucket are finished, its heads are tidied and its events are in their
-    /// queues. Fails if the bucket has objects then; otherwise aborts its uploads.
-    async fn check_empty(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
-        if !self.is_empty(bucket).await? {
-            return Err(Error::BucketNotEmpty(bucket.name.clone()));
-        }
-        // A pending change may still create an object.
-        self.wait_no_pending(bucket).await?;
-        if !self.is_empty(bucket).await? {
-            return Err(Error::BucketNotEmpty(bucket.name.clone()));
-        }
-        self.wait_no_records(bucket, IndexRecordKind::Tidy, FINISH_TIMEOUT).await?;
-        if index::has_records(&self.pools.index, bucket, IndexRecordKind::Outbox).await? {
-            for shard in 0..bucket.shards.max(1) {
-                self.outbox_written(&bucket.name, &index::shard_name(bucket, shard), &[]);
-            }
-            self.wait_no_records(bucket, IndexRecordKind::Outbox, FINISH_TIMEOUT).await?;
-        }
-        self.abort_uploads(bucket).await
-    }
-
-    /// Aborts all uploads of a bucket.
-    async fn abort_uploads(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
-        loop {
-            let (found, _) = self.uploads(bucket, "", None, PAGE).await?;
-            if found.is_empty() {
-                return Ok(());
-            }
-            for (key, id, _) in &found {
-                match self.abort_upload(bucket, key, id).await {
-                    // The upload is listed but does not exist: an attempt to abort it was interrupted.
-                    Err(Error::NoSuchUpload) => index::remove_upload(self, bucket, key, id).await?,
-                    ended => ended?,
-                }
-            }
-        }
-    }
-
-    /// Removes all objects of a bucket without writers, in all versions, and all its uploads. Fails if object lock protects
-    /// a version, which stays.
-    pub async fn purge_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
-        let bucket = Arc::new(self.bucket(name).await?);
-        let query = index::ListQuery { max: PAGE, markers: true, ..index::ListQuery::default() };
-        loop {
-            let found = self.list_versions(&bucket, &query, None).await?;
-            if found.versions.is_empty() {
-                break;
-            }
-            for listed in &found.versions {
-                let cause = Cause::administration(self);
-                if bucket.versioning == Versioning::Off {
-                    let (key, events) = ((&*listed.key, ""), (&cause, RemovalEvents::REQUEST));
-                    self.remove_object(&bucket, key, WriteCondition::None, events).await?;
-                    continue;
-                }
-                let may = |head: &Head, _| head.check_lock(true);
-                let version = (&*listed.key, listed.head.version_id());
-                let events = (&cause, RemovalEvents::REQUEST.removed);
-                self.remove_version(&bucket, version, events, may).await?;
-            }
-        }
-        self.abort_uploads(&bucket).await
-    }
-
     /// Changes a bucket's record.
-    pub async fn modify_bucket(
-        &self,
-        name: &str,
-        change: impl FnMut(&mut Bucket) -> Result<()>,
-    ) -> Result<Bucket> {
-        let changing = record::update(&self.pools.buckets, name, change);
+    pub async fn modify(&self, name: &str, change: impl FnMut(&mut Bucket) -> Result<()>) -> Result<Bucket> {
+        let changing = record::update(&self.records, name, change);
         let changed = self.peers.with_invalidation(GatewayMessage::Bucket(name.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))
     }
 
     /// Changes the rate limit of a bucket, which applies per minute and gateway.
-    pub async fn set_bucket_ratelimit(
-        &self,
-        name: &str,
-        change: impl Fn(&mut RateLimit),
-    ) -> Result<RateLimit> {
-        let changed = self.modify_bucket(name, |bucket| {
+    pub async fn set_ratelimit(&self, name: &str, change: impl Fn(&mut RateLimit)) -> Result<RateLimit> {
+        let changed = self.modify(name, |bucket| {
             let mut limit: RateLimit = bucket.document(RATELIMIT)?;
             change(&mut limit);
             let text = serde_json::to_string(&limit).expect("invariant: numbers can be encoded");
@@ -520,8 +334,8 @@ impl Gateway {
     }
 
     /// Returns the names of all buckets.
-    pub async fn buckets(&self) -> Result<Vec<String>> {
-        let mut lister = self.pools.buckets.list();
+    pub async fn list(&self) -> Result<Vec<String>> {
+        let mut lister = self.records.list();
         let mut names = Vec::new();
         while let Some(object) = lister.next().await? {
             names.push(object.name().to_owned());

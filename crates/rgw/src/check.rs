@@ -10,10 +10,10 @@
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
+use crate::index::UploadEntry;
 use crate::index::{self, ShardCheck, StaleIntent, Stats, Tails};
-use crate::object::multipart::UploadEntry;
-use crate::object::{DataObjectKind, HeadEntry, classify_data_object};
 use crate::record;
+use crate::stored::{DataObjectKind, HeadEntry, classify_data_object};
 use crate::time::now_ns;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -196,10 +196,10 @@ impl Gateway {
 
     /// Reads a key's current head.
     async fn checked_head(&self, bucket: &Bucket, key: &str) -> Result<ObservedHead> {
-        if let Some(head) = self.head_index_entry(bucket, key).await? {
+        if let Some(head) = self.objects.head_index_entry(&bucket.id, key).await? {
             return Ok(ObservedHead::Object(head));
         }
-        let head = self.protocol_head(&bucket.id, key).await?;
+        let head = self.objects.protocol_head(&bucket.id, key).await?;
         Ok(head
             .filter(|head| head.is_tombstone())
             .map_or(ObservedHead::Absent, |head| ObservedHead::Tombstone(head.seq())))
@@ -323,7 +323,7 @@ impl Gateway {
                             // A record whose name can't be parsed says nothing about any object.
                             let Some(name) = key::parse(name) else { return Ok(None) };
                             let entry = record::decode::<Entry>(shard, value).ok();
-                            let current = match self.current(bucket, &name.key).await {
+                            let current = match self.objects.current(&bucket.id, &name.key).await {
                                 Err(Error::Corrupt { .. }) => return Ok(Some(name.key)),
                                 current => current?,
                             };
@@ -363,7 +363,7 @@ impl Gateway {
         for place in self.classes.pools().await? {
             let mut lister = place.pool.list();
             while let Some(object) = lister.next().await? {
-                match classify_data_object(bucket, object.name()) {
+                match classify_data_object(&bucket.id, object.name()) {
                     Some(DataObjectKind::Tail(run)) if place.has_tails(&run) => drop(runs.insert(run)),
                     Some(role @ (DataObjectKind::Head(_) | DataObjectKind::Upload(..)))
                         if place.has_heads() =>
@@ -481,7 +481,7 @@ impl Gateway {
                                 forget(&mut runs, pending.tails.as_slice());
                                 forget(&mut runs, &pending.replaced);
                                 forget(&mut runs, &pending.parts);
-                                forget(&mut runs, &self.referenced_tails(bucket, &key).await?);
+                                forget(&mut runs, &self.objects.referenced_tails(&bucket.id, &key).await?);
                             }
                             // A record that can't be decoded references nothing here; the scan of the heads below finds the
                             // references of its head.
@@ -510,9 +510,9 @@ impl Gateway {
         for place in self.classes.pools().await? {
             let mut lister = place.pool.list();
             while let Some(object) = lister.next().await? {
-                match classify_data_object(bucket, object.name()) {
+                match classify_data_object(&bucket.id, object.name()) {
                     Some(DataObjectKind::Head(key)) if place.has_heads() => {
-                        match self.referenced_tails(bucket, &key).await {
+                        match self.objects.referenced_tails(&bucket.id, &key).await {
                             Err(Error::Corrupt { .. }) => readable = false,
                             named => forget(&mut runs, &named?),
                         }

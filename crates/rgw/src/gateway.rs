@@ -1,16 +1,16 @@
 //! A gateway of a cluster: its parts, and the work that continues after a request is answered.
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Buckets};
 use crate::classes::StorageClasses;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::garbage::GarbageQueue;
 use crate::index::{Finisher, Preparer};
 use crate::lease::Leases;
-use crate::lifecycle::LifecycleSchedule;
+use crate::lifecycle_worker::LifecycleSchedule;
 use crate::message::{GatewayMessage, NOTIFY_OBJECT};
 use crate::notifications::{self, Delivery, EndpointRules};
-use crate::object::{LastCommits, ReadSizeEstimator};
+use crate::object::LastCommits;
 use crate::peers::{Listener, MetadataCache, Peers};
 use crate::pools::Pools;
 use crate::quota::{Quota, QuotaTtls};
@@ -19,6 +19,7 @@ use crate::ratelimit::RateLimits;
 use crate::role::Roles;
 use crate::session::Authenticator;
 use crate::sse_secret::SseSecret;
+use crate::stored::StoredObjects;
 use crate::usage::Usage;
 use crate::user::{DefaultQuotas, Users};
 use nacre_client::Cluster;
@@ -149,8 +150,12 @@ pub struct Gateway {
     pub roles: Arc<Roles>,
     /// Identifies the senders of requests.
     pub authenticator: Authenticator,
+    /// The records of buckets.
+    pub buckets: Buckets,
     /// The storage classes and their pools.
     pub classes: Arc<StorageClasses>,
+    /// The objects of all buckets, for reading.
+    pub objects: StoredObjects,
     /// Unreferenced data.
     pub garbage: GarbageQueue,
     /// The configuration that the gateway was started with.
@@ -166,8 +171,6 @@ pub struct Gateway {
     pub(crate) leases: Arc<Leases>,
     /// Permits of [`PERMIT_BYTES`] each.
     pub(crate) put_memory: Arc<Semaphore>,
-    /// How many bytes of a head a GET reads first.
-    pub(crate) read_sizes: ReadSizeEstimator,
     pub(crate) quotas: Arc<QuotaCache>,
     /// The usage log.
     pub usage: Arc<Usage>,
@@ -177,7 +180,7 @@ pub struct Gateway {
     pub(crate) rules: EndpointRules,
     /// Processes the queues of topics, if this process does so.
     pub(crate) notifier: OnceLock<Arc<Notifier>>,
-    pub(crate) buckets: MetadataCache<Bucket>,
+    pub(crate) bucket_cache: MetadataCache<Bucket>,
     /// Also caches that a topic does not exist, because configurations outlive their topics.
     pub(crate) topics: MetadataCache<Option<Arc<Topic>>>,
     /// The secret for SSE-S3.
@@ -234,7 +237,7 @@ impl Gateway {
         let roles = Arc::new(Roles::new(&connection, &peers));
         let classes = Arc::new(StorageClasses::new(&connection));
         // At least one piece must fit.
-        let room = config.put_bytes.max(crate::object::PIECE_BYTES as u64);
+        let room = config.put_bytes.max(crate::stored::PIECE_BYTES as u64);
         let permits = (room as usize / PERMIT_BYTES).min(u32::MAX as usize);
         let gateway = Arc::new_cyclic(|own| Gateway {
             own: Weak::clone(own),
@@ -244,10 +247,12 @@ impl Gateway {
             finisher: Finisher::default(),
             lifecycle,
             authenticator: Authenticator::new(&pools.sts, &users, &roles),
+            buckets: Buckets::new(&connection, &peers),
+            objects: StoredObjects::new(pools.data.clone(), &classes),
             garbage: GarbageQueue::new(&pools.garbage, &classes, config.gc_wait),
             usage: Arc::new(Usage::new(&pools.usage, config.usage.map(|usage| usage.threshold))),
             leases: Arc::new(Leases::new(&connection, &peers, config.lease)),
-            buckets: MetadataCache::new(&peers, |buckets, change| {
+            bucket_cache: MetadataCache::new(&peers, |buckets, change| {
                 if let GatewayMessage::Bucket(name) = change {
                     buckets.remove(name);
                 }
@@ -262,7 +267,6 @@ impl Gateway {
             roles,
             classes,
             put_memory: Arc::new(Semaphore::new(permits)),
-            read_sizes: ReadSizeEstimator::default(),
             quotas: Arc::default(),
             ratelimits: RateLimits::default(),
             rules: match &config.delivery {
@@ -300,7 +304,7 @@ impl Gateway {
             tokio::spawn(crate::index::reshard(Arc::downgrade(&gateway), gateway.config.reshard_period));
         }
         if gateway.config.lifecycle {
-            tokio::spawn(crate::lifecycle::run_lifecycle(Arc::downgrade(&gateway), lifecycle));
+            tokio::spawn(crate::lifecycle_worker::run_lifecycle(Arc::downgrade(&gateway), lifecycle));
         }
         Ok(gateway)
     }
@@ -387,7 +391,7 @@ impl Gateway {
 
     /// Returns the bucket of that name, as of the beginning of the call or later.
     pub async fn cached_bucket(&self, name: &str) -> Result<Arc<Bucket>> {
-        self.buckets.get(name, self.bucket(name)).await
+        self.bucket_cache.get(name, self.bucket(name)).await
     }
 
     /// Removes a bucket from this gateway's cache.

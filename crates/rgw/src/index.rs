@@ -8,7 +8,6 @@
 //! this module executes it.
 
 mod convert;
-pub(crate) mod execute;
 mod finish;
 mod freeze;
 mod list;
@@ -20,8 +19,7 @@ mod versions;
 
 pub(crate) use finish::Finisher;
 pub(crate) use freeze::{
-    FreezeLease, FreezeReason, ShardCheck, abort_freeze, begin_freeze, check_shard_state, create, open_state,
-    thaw, thaw_abandoned,
+    ShardCheck, abort_freeze, begin_freeze, check_shard_state, create, open_state, thaw, thaw_abandoned,
 };
 pub use list::{ListQuery, Listing};
 pub(crate) use prepare::{Prepared, Preparer};
@@ -34,8 +32,8 @@ pub use nacre_index::record::{ListingEntry, Stats, Tails};
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
+use crate::execute;
 use crate::gateway::Gateway;
-use crate::object::multipart::UploadEntry;
 use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -43,6 +41,7 @@ use nacre_client::{IoCtx, WriteOp};
 use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::op::{Guard, Step, Write};
 use nacre_index::state;
+use nacre_types::encoding::{self, DecodeError, Versioned};
 use nacre_types::hash::ceph_str_hash_rjenkins;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -56,14 +55,31 @@ const UPLOADS: u64 = 100;
 pub(crate) const RESHARD_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) const RESHARD_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The format of a bucket's index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum IndexFormat {
-    /// The format of releases without notifications. An index of this format is converted before it is used.
-    V1,
-    /// The format that docs/format/index.md describes.
-    #[default]
-    V2,
+/// The index entry of an upload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UploadEntry {
+    /// Nanoseconds since 1970.
+    pub begun_ns: u64,
+    /// The id of the user that owns the upload.
+    pub owner: String,
+    /// The storage class; empty for STANDARD, in which case it is not encoded.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub class: String,
+}
+
+impl Versioned for UploadEntry {
+    const NAME: &'static str = "index entry of an upload";
+    const VERSION: u8 = 2;
+    const COMPAT: u8 = 2;
+
+    fn envelope(&self) -> (u8, u8) {
+        if self.class.is_empty() { (1, 1) } else { (2, 2) }
+    }
+
+    fn decode_old(_version: u8, body: &[u8]) -> Result<UploadEntry, DecodeError> {
+        let (begun_ns, owner) = encoding::decode_body(Self::NAME, body)?;
+        Ok(UploadEntry { begun_ns, owner, class: String::new() })
+    }
 }
 
 /// Returns the name of a shard's RADOS object.
@@ -145,7 +161,7 @@ pub(crate) async fn remove_upload(gateway: &Gateway, bucket: &Bucket, key: &str,
             return Err(Error::IndexBusy(bucket.name.clone()));
         }
         tokio::time::sleep(RESHARD_POLL_INTERVAL).await;
-        match gateway.bucket_without_documents(&bucket.name).await {
+        match gateway.buckets.record_without_documents(&bucket.name).await {
             Ok(now) if now.id == bucket.id => fresh = Some(now),
             // The bucket was removed, and its index with it.
             Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(()),

@@ -1,14 +1,7 @@
-//! Lifecycle: a bucket's rules for expirations, transitions and aborted uploads, and the worker that applies them.
-//!
-//! Rules are pure: they say what is due at a given time. [`run_lifecycle`] lists the buckets with rules and does what is due, through
-//! the same operations that clients use. It does not change what was written after the worker read it.
+//! Lifecycle: a bucket's rules for expirations, transitions and aborted uploads. They say what is due at a given time; the worker
+//! ([`crate::lifecycle_worker`]) does it.
 
-mod worker;
-
-pub use worker::{Expired, LifecycleEntry, LifecycleStatus};
-pub(crate) use worker::{LifecycleSchedule, run_lifecycle};
-
-use crate::object::Head;
+use crate::stored::Head;
 use crate::zone::DEFAULT_STORAGE_CLASS;
 use s3s::dto::{BucketLifecycleConfiguration, ExpirationStatus, LifecycleRule, Timestamp};
 use std::time::Duration;
@@ -260,7 +253,7 @@ impl LifecycleConfig {
     }
 
     /// Whether an object without versions may have expired. Its tags are not known yet.
-    fn may_expire(&self, key: &str, size: u64, mtime_ns: u64, now_ns: u64, day: Duration) -> bool {
+    pub(crate) fn may_expire(&self, key: &str, size: u64, mtime_ns: u64, now_ns: u64, day: Duration) -> bool {
         let due = |rule: &Rule| rule.expires_ns(mtime_ns, day).is_some_and(|due| due <= now_ns);
         self.0.iter().any(|rule| due(rule) && rule.may_match(key, size))
     }
@@ -275,7 +268,7 @@ impl LifecycleConfig {
 
     /// Returns the storage class in which a current version should be now: that of the latest transition that is due.
     /// Returns `None` if none is due, or if the version is already there.
-    fn transition(&self, key: &str, head: &Head, now_ns: u64, day: Duration) -> Option<&str> {
+    pub(crate) fn transition(&self, key: &str, head: &Head, now_ns: u64, day: Duration) -> Option<&str> {
         let matching = self.0.iter().filter(|rule| rule.matches(key, head));
         let due = matching
             .flat_map(|rule| &rule.transitions)
@@ -285,7 +278,7 @@ impl LifecycleConfig {
     }
 
     /// Whether an object without versions may have to move now. Its tags are not known yet.
-    fn may_move(&self, key: &str, entry: &Head, now_ns: u64, day: Duration) -> bool {
+    pub(crate) fn may_move(&self, key: &str, entry: &Head, now_ns: u64, day: Duration) -> bool {
         let due = |rule: &Rule| {
             let mut transitions = rule.transitions.iter();
             transitions.any(|(due, class)| *class != entry.class && due.at_ns(entry.mtime_ns, day) <= now_ns)
@@ -295,7 +288,7 @@ impl LifecycleConfig {
 
     /// Like [`LifecycleConfig::transition`], for a noncurrent version that was replaced at `since_ns` and is followed by `newer`
     /// noncurrent versions.
-    fn noncurrent_transition(
+    pub(crate) fn noncurrent_transition(
         &self,
         (key, head): (&str, &Head),
         (since_ns, newer): (u64, u64),
@@ -312,7 +305,7 @@ impl LifecycleConfig {
     }
 
     /// Whether a delete marker that hides nothing is removed.
-    fn removes_marker(&self, key: &str, head: &Head, now_ns: u64, day: Duration) -> bool {
+    pub(crate) fn removes_marker(&self, key: &str, head: &Head, now_ns: u64, day: Duration) -> bool {
         let due = |rule: &Rule| rule.expires_ns(head.mtime_ns, day).is_some_and(|due| due <= now_ns);
         self.0
             .iter()
@@ -321,7 +314,7 @@ impl LifecycleConfig {
 
     /// Whether a noncurrent version is removed that was replaced at `since_ns` and is followed by `newer` noncurrent
     /// versions.
-    fn removes_noncurrent(
+    pub(crate) fn removes_noncurrent(
         &self,
         (key, head): (&str, &Head),
         (since_ns, newer): (u64, u64),
@@ -335,13 +328,13 @@ impl LifecycleConfig {
     }
 
     /// Whether an upload that was initiated at `begun_ns` is aborted.
-    fn aborts(&self, key: &str, begun_ns: u64, now_ns: u64, day: Duration) -> bool {
+    pub(crate) fn aborts(&self, key: &str, begun_ns: u64, now_ns: u64, day: Duration) -> bool {
         let due = |days| after(begun_ns, days, day) <= now_ns;
         self.0.iter().any(|rule| rule.abort_days.is_some_and(due) && key.starts_with(&rule.prefix))
     }
 
     /// Whether any rule aborts uploads.
-    fn has_aborts(&self) -> bool {
+    pub(crate) fn has_aborts(&self) -> bool {
         self.0.iter().any(|rule| rule.abort_days.is_some())
     }
 }

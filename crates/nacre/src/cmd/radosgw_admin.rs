@@ -443,7 +443,7 @@ async fn buckets(gateway: &Arc<Gateway>, verb: BucketVerb) -> Result<Option<Valu
             gateway.reshard_bucket(&bucket, num_shards).await?;
             None
         }
-        BucketVerb::List { uid: None } => Some(json!(gateway.buckets().await?)),
+        BucketVerb::List { uid: None } => Some(json!(gateway.buckets.list().await?)),
         BucketVerb::List { uid: Some(uid) } => {
             gateway.users.get(&uid).await?;
             let own = gateway.users.buckets.list(&uid, "", u64::MAX).await?;
@@ -452,7 +452,7 @@ async fn buckets(gateway: &Arc<Gateway>, verb: BucketVerb) -> Result<Option<Valu
         BucketVerb::Stats { bucket: Some(name) } => Some(gateway.bucket_stats(&name).await?),
         BucketVerb::Stats { bucket: None } => {
             let mut all = Vec::new();
-            for name in gateway.buckets().await? {
+            for name in gateway.buckets.list().await? {
                 all.push(gateway.bucket_stats(&name).await?);
             }
             Some(all.into())
@@ -461,7 +461,7 @@ async fn buckets(gateway: &Arc<Gateway>, verb: BucketVerb) -> Result<Option<Valu
             let named = bucket.is_some();
             let names = match bucket {
                 Some(bucket) => vec![bucket],
-                None => gateway.buckets().await?,
+                None => gateway.buckets.list().await?,
             };
             let mut all = Vec::new();
             let mut wrong = 0;

@@ -4,10 +4,11 @@
 //! earlier releases. Dead gateways are fenced, and the records of keys with their pending changes are written according to
 //! the heads.
 
-use super::freeze::{self, FreezeReason};
-use super::{IndexFormat, RESHARD_POLL_INTERVAL, RESHARD_WAIT_TIMEOUT, execute, shard_name};
-use crate::bucket::Bucket;
+use super::freeze;
+use super::{RESHARD_POLL_INTERVAL, RESHARD_WAIT_TIMEOUT, shard_name};
+use crate::bucket::{Bucket, FreezeReason, IndexFormat};
 use crate::error::{Error, Result};
+use crate::execute;
 use crate::gateway::Gateway;
 use bytes::Bytes;
 use futures::stream::{self, TryStreamExt};
@@ -48,7 +49,7 @@ impl Gateway {
                 converted => return converted,
             }
             tokio::time::sleep(RESHARD_POLL_INTERVAL).await;
-            bucket = self.bucket_record(&bucket.name).await?;
+            bucket = self.buckets.record(&bucket.name).await?;
         }
     }
 
@@ -58,14 +59,15 @@ impl Gateway {
         let converting = async {
             let orphans = self.old_orphans(&bucket).await?;
             self.convert_shards(&bucket, &tag, &orphans).await?;
-            self.modify_bucket(&bucket.name, |now| {
-                if now.id != bucket.id || now.generation != bucket.generation || !now.is_frozen_by(&tag) {
-                    return Err(Error::IndexBusy(now.name.clone()));
-                }
-                (now.index_format, now.closing) = (IndexFormat::V2, None);
-                Ok(())
-            })
-            .await
+            self.buckets
+                .modify(&bucket.name, |now| {
+                    if now.id != bucket.id || now.generation != bucket.generation || !now.is_frozen_by(&tag) {
+                        return Err(Error::IndexBusy(now.name.clone()));
+                    }
+                    (now.index_format, now.closing) = (IndexFormat::V2, None);
+                    Ok(())
+                })
+                .await
         };
         // Converting a large index takes longer than others wait for an attempt that is not renewed.
         let converted = tokio::select! {
@@ -84,7 +86,7 @@ impl Gateway {
             self.drop_old_records(&shard_name(&now, number)).await?;
         }
         tracing::info!(bucket = now.name, "rgw: a bucket's index is converted to format 2");
-        self.bucket_record(&now.name).await
+        self.buckets.record(&now.name).await
     }
 
     /// Waits until only fenced gateways have pending changes, and returns these changes.
@@ -194,8 +196,8 @@ impl Gateway {
         for id in self.uploads_of(bucket, key).await? {
             named.extend(self.upload_tails(bucket, key, &id).await?.unwrap_or_default());
         }
-        let head = self.head_index_entry(bucket, key).await?;
-        named.extend(self.referenced_tails(bucket, key).await?);
+        let head = self.objects.head_index_entry(&bucket.id, key).await?;
+        named.extend(self.objects.referenced_tails(&bucket.id, key).await?);
         let stored = self.pools.index.omap_get_vals_by_keys(shard, vec![key::tails(key)]).await?;
         let before = match stored.get(&key::tails(key)) {
             Some(value) => record::decode::<record::EntryTails>(shard, value)?.tails,

@@ -5,9 +5,10 @@
 //! needed, heads; settles uploads; records garbage; writes the shard by compare-and-swap; and tidies. Changes of fenced
 //! gateways go through the same queue. If the records of the shard have moved, the changes follow them.
 
-use super::{RESHARD_POLL_INTERVAL, Stats, bucket_id, execute, shard_of};
+use super::{RESHARD_POLL_INTERVAL, Stats, bucket_id, shard_of};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
+use crate::execute;
 use crate::gateway::Gateway;
 use crate::quota::UsageDelta;
 use futures::FutureExt;
@@ -251,7 +252,7 @@ async fn follow(
     (name, shard): (&str, &str),
     changes: &[QueuedFinish],
 ) -> Result<bool> {
-    let now = match gateway.bucket_without_documents(name).await {
+    let now = match gateway.buckets.record_without_documents(name).await {
         Ok(now) if now.id == bucket_id(shard) => now,
         // The bucket was removed, and its index with it.
         Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(true),
@@ -334,7 +335,7 @@ async fn finish(
             FinishStep::ReadHeads(keys) => {
                 let heads: Vec<_> = stream::iter(keys)
                     .map(|key| async move {
-                        let head = gateway.protocol_head(bucket_id(shard), &key).await?;
+                        let head = gateway.objects.protocol_head(bucket_id(shard), &key).await?;
                         Ok::<_, Error>((key, head))
                     })
                     .buffer_unordered(HEADS)
@@ -367,7 +368,7 @@ async fn settle(gateway: &Arc<Gateway>, bucket: &str, shard: &str, plan: &Finish
     if plan.uploads.is_empty() {
         return Ok(());
     }
-    let bucket: Bucket = match gateway.bucket_without_documents(bucket).await {
+    let bucket: Bucket = match gateway.buckets.record_without_documents(bucket).await {
         Ok(now) if now.id == bucket_id(shard) => now,
         Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(()),
         Err(error) => return Err(error),

@@ -7,9 +7,10 @@
 //! asserts that the attempt is valid and removes its name. An attempt that may have died gives way to others; if it is
 //! alive, it fails. A shard that an invalid attempt closed is opened by any gateway that meets it.
 
-use super::{IndexFormat, for_all, shard_name};
-use crate::bucket::{Bucket, Versioning};
+use super::{for_all, shard_name};
+use crate::bucket::{Bucket, FreezeLease, FreezeReason, IndexFormat, Versioning};
 use crate::error::{Error, Result};
+use crate::execute;
 use crate::gateway::Gateway;
 use crate::record;
 use crate::time::now_ns;
@@ -18,7 +19,6 @@ use nacre_client::{IoCtx, WriteOp};
 use nacre_index::reshard;
 use nacre_index::state::{self, STATE, closed};
 use nacre_types::op::CmpOp;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The states of open shards of format 1.
@@ -28,61 +28,6 @@ const V1_VERSIONED: &str = "versioned";
 const ATTEMPTS: usize = 16;
 /// How often an attempt that may take long renews itself.
 const RENEWAL: Duration = Duration::from_secs(30);
-
-/// Why an index is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum FreezeReason {
-    /// The bucket is being removed.
-    Removal,
-    /// The bucket's versioning is being enabled.
-    Versioning,
-    /// The index is being moved.
-    Reshard,
-    /// The index is converted to the current format.
-    Conversion,
-}
-
-impl FreezeReason {
-    /// Returns how long an attempt may be silent before it gives way ([`renew_freeze`]). Most attempts are never renewed.
-    fn timeout(self) -> Duration {
-        match self {
-            FreezeReason::Removal | FreezeReason::Versioning | FreezeReason::Conversion => {
-                Duration::from_secs(120)
-            }
-            FreezeReason::Reshard => Duration::from_secs(3600),
-        }
-    }
-}
-
-/// An attempt that closes an index.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FreezeLease {
-    /// Unique and never reused.
-    pub(crate) tag: String,
-    pub(crate) reason: FreezeReason,
-    /// When it began or was last renewed, in nanoseconds since 1970.
-    pub(crate) since_ns: u64,
-}
-
-impl FreezeLease {
-    /// Whether the attempt may have died.
-    pub(crate) fn is_expired(&self) -> bool {
-        u128::from(now_ns().saturating_sub(self.since_ns)) > self.reason.timeout().as_nanos()
-    }
-
-    /// Whether it gives way to a new attempt. A gateway that reshards holds the lock for that, so an earlier one has lost
-    /// it.
-    fn gives_way_to(&self, why: FreezeReason) -> bool {
-        self.is_expired() || (self.reason, why) == (FreezeReason::Reshard, FreezeReason::Reshard)
-    }
-}
-
-impl Bucket {
-    /// Whether its index is closed by the attempt of that tag.
-    pub(crate) fn is_frozen_by(&self, tag: &str) -> bool {
-        self.closing.as_ref().is_some_and(|closing| closing.tag == tag)
-    }
-}
 
 /// Returns the state of an open index. It depends on versioning, so that a request with an outdated record of the bucket
 /// can't prepare a change without versions in a bucket with versions.
@@ -250,7 +195,7 @@ pub(crate) async fn thaw(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()>
 /// Freezes the shards that the attempt of that tag closed: nothing is finished in them, so their records can be copied.
 pub(super) async fn freeze_shards(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
     let freezing = (0..bucket.shards.max(1)).map(|shard| async move {
-        super::execute::write(pool, &shard_name(bucket, shard), reshard::freeze(tag)).await
+        execute::write(pool, &shard_name(bucket, shard), reshard::freeze(tag)).await
     });
     for frozen in futures::future::join_all(freezing).await {
         match frozen {
@@ -289,7 +234,7 @@ pub(crate) async fn check_shard_state(
         Err(error) if error.is_not_found() => None,
         state => Some(state?),
     };
-    let now = match gateway.bucket_without_documents(&bucket.name).await {
+    let now = match gateway.buckets.record_without_documents(&bucket.name).await {
         Ok(now) if now.id == bucket.id && now.generation == bucket.generation => now,
         // The shard no longer belongs to the bucket.
         Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(ShardCheck::Consistent),
@@ -315,7 +260,7 @@ pub(crate) async fn check_shard_state(
         let mut op = WriteOp::new();
         op.create(true).set_xattr(STATE, closed(&tag));
         gateway.pools.index.operate(shard, op).await?.success()?;
-        let there = match gateway.bucket_without_documents(&bucket.name).await {
+        let there = match gateway.buckets.record_without_documents(&bucket.name).await {
             Err(Error::NoSuchBucket(_)) => false,
             again => {
                 let again = again?;

@@ -224,7 +224,7 @@ impl Gateway {
         }
         let heads: Vec<(String, Option<ListingEntry>)> = futures::stream::iter(asked)
             .map(|key| async move {
-                let listed = self.listed_head(bucket, &key).await;
+                let listed = self.objects.listed_head(&bucket.id, &key).await;
                 listed.map(|listed| (key, listed))
             })
             .buffer_unordered(HEADS)

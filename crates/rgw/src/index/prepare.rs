@@ -4,9 +4,10 @@
 //! has at most one batch in flight for every [`SHARDS_PER_BATCH`] shards, so that changes gather although they are scattered
 //! over many shards; the shards take turns. If a request is dropped before it gets the result, its change is cancelled here.
 
-use super::{execute, freeze, open_state};
+use super::{freeze, open_state};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
+use crate::execute;
 use crate::gateway::{Gateway, spawn_boxed};
 use futures::FutureExt;
 use nacre_index::finish::{ChangeOutcome, ResolvedChange};

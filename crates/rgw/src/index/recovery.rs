@@ -10,9 +10,10 @@
 //! done, and all leases are checked once a minute.
 
 use super::finish::FinishTask;
-use super::{execute, shard_name, shard_of};
+use super::{shard_name, shard_of};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
+use crate::execute;
 use crate::gateway::Gateway;
 use crate::time::now_ns;
 use bytes::Bytes;

@@ -11,9 +11,10 @@
 //! and the work starts again with another generation. The bucket's record names the attempt that it waits for, and the
 //! attempt that keeps the old shards closed. No other attempt can complete the work or open the shards.
 
-use super::{FreezeReason, Stats, execute, shard_name};
-use crate::bucket::Bucket;
+use super::{Stats, shard_name};
+use crate::bucket::{Bucket, FreezeReason};
 use crate::error::{Error, Result};
+use crate::execute;
 use crate::gateway::Gateway;
 use crate::record;
 use crate::time::now_ns;
@@ -196,7 +197,7 @@ impl Gateway {
         }
         let generation = old.generation.max(old.stale_generation.map_or(0, |(generation, _)| generation)) + 1;
         let new = with_generation(&old, (generation, entry.shards));
-        let noted = self.modify_bucket(name, |bucket| {
+        let noted = self.buckets.modify(name, |bucket| {
             let is_same = bucket.id == old.id && bucket.generation == old.generation;
             if !is_same || bucket.resharding.is_some() {
                 return Err(Error::IndexBusy(bucket.name.clone()));
@@ -249,7 +250,7 @@ impl Gateway {
         }
         // From here on, an attempt that still runs in a gateway without the lock can't complete. What it created may be
         // removed only after that, because it could have become the index before.
-        let ended = self.modify_bucket(&seen.name, |bucket| {
+        let ended = self.buckets.modify(&seen.name, |bucket| {
             if bucket.id != seen.id || bucket.generation != seen.generation {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
@@ -266,14 +267,15 @@ impl Gateway {
     /// Notes that nothing is left of the previous generation.
     async fn complete_reshard(&self, bucket: &Bucket, entry: &ReshardEntry) -> Result<()> {
         let generation = bucket.generation;
-        self.modify_bucket(&bucket.name, |bucket| {
-            if bucket.generation == generation && bucket.resharding.is_none() {
-                // The generation of a failed attempt is not used again, because operations of that attempt may arrive late.
-                bucket.stale_generation = bucket.stale_generation.filter(|(left, _)| *left > generation);
-            }
-            Ok(())
-        })
-        .await?;
+        self.buckets
+            .modify(&bucket.name, |bucket| {
+                if bucket.generation == generation && bucket.resharding.is_none() {
+                    // The generation of a failed attempt is not used again, because operations of that attempt may arrive late.
+                    bucket.stale_generation = bucket.stale_generation.filter(|(left, _)| *left > generation);
+                }
+                Ok(())
+            })
+            .await?;
         let name = Bytes::from(bucket.name.clone());
         let guards = vec![Guard::OmapEquals(name.clone(), record::encode(entry))];
         let write = Write { guards, steps: vec![Step::OmapRemove(vec![name])] };
@@ -317,16 +319,18 @@ impl Gateway {
             })
             .await?;
         let (generation, shards) = (new.generation, new.shards);
-        self.modify_bucket(&old.name, |bucket| {
-            let own = bucket.generation == old.generation && bucket.resharding == Some((generation, shards));
-            if bucket.id != old.id || !own || !bucket.is_frozen_by(tag) {
-                return Err(Error::IndexBusy(bucket.name.clone()));
-            }
-            (bucket.stale_generation, bucket.closing) = (Some((bucket.generation, bucket.shards)), None);
-            (bucket.generation, bucket.shards, bucket.resharding) = (generation, shards, None);
-            Ok(())
-        })
-        .await
+        self.buckets
+            .modify(&old.name, |bucket| {
+                let own =
+                    bucket.generation == old.generation && bucket.resharding == Some((generation, shards));
+                if bucket.id != old.id || !own || !bucket.is_frozen_by(tag) {
+                    return Err(Error::IndexBusy(bucket.name.clone()));
+                }
+                (bucket.stale_generation, bucket.closing) = (Some((bucket.generation, bucket.shards)), None);
+                (bucket.generation, bucket.shards, bucket.resharding) = (generation, shards, None);
+                Ok(())
+            })
+            .await
     }
 
     /// Copies records that the new shards lack or have with another value. Returns the sums of the old shards' entries by

@@ -1,10 +1,11 @@
 //! Removes evidence and tombstones that are no longer needed from heads (docs/format/index.md, step 4).
 
-use super::{execute, shard_name};
+use super::shard_name;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
+use crate::execute;
 use crate::gateway::Gateway;
-use crate::object::head_name_in;
+use crate::stored::head_name;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use nacre_client::IoCtx;
@@ -31,7 +32,7 @@ impl Gateway {
         let index: &IoCtx = &self.pools.index;
         let Some(reply) = execute::read(index, shard, &tidy::read(key)).await? else { return Ok(()) };
         let TidyWork::Remove { head, shard: records } = tidy::plan(key, &reply)? else { return Ok(()) };
-        let name = head_name_in(id, key);
+        let name = head_name(id, key);
         let removed = execute::write(&self.pools.data, &name, head).await;
         // The head has another version now.
         self.commits.invalidate(&name);
@@ -109,7 +110,7 @@ impl Gateway {
         if !self.lock_tidying(LOCK_TIME).await? {
             return Ok(());
         }
-        for name in self.buckets().await? {
+        for name in self.buckets.list().await? {
             match self.bucket(&name).await {
                 Ok(bucket) if !self.tidy_shards(&bucket, Some(&mut renewed)).await? => return Ok(()),
                 // The bucket was removed, or its index is being converted: there is nothing to tidy.

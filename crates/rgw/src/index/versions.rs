@@ -4,7 +4,8 @@ use super::{ListQuery, ListingEntry};
 use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::gateway::Gateway;
-use crate::object::Head;
+use crate::stored::Head;
+use crate::stored::versions::VersionPage;
 use futures::stream::{self, StreamExt};
 use std::sync::Arc;
 
@@ -47,9 +48,19 @@ impl Item {
 }
 
 /// Returns what an entry says about an object without versions.
-fn plain(listed: ListingEntry) -> Head {
-    let ListingEntry { tag, size, mtime_ns, etag, owner, class, .. } = listed;
-    Head { tag, size, mtime_ns, etag, owner, class, ..Head::default() }
+fn plain(entry: ListingEntry) -> VersionPage {
+    let ListingEntry { tag, size, mtime_ns, etag, owner, class, .. } = entry;
+    let head = Head { tag, size, mtime_ns, etag, owner, class, ..Head::default() };
+    VersionPage { newest: head.version_id().to_owned(), heads: vec![head], more: false }
+}
+
+/// The versions of a page of the versions of `key`.
+fn listed(key: &str, page: VersionPage) -> impl Iterator<Item = ListedVersion> {
+    let VersionPage { heads, newest, .. } = page;
+    heads.into_iter().map(move |head| {
+        let latest = head.version_id() == newest;
+        ListedVersion { key: key.to_owned(), head, latest }
+    })
 }
 
 impl Gateway {
@@ -67,17 +78,12 @@ impl Gateway {
         }
         if let Some(after) = after {
             let key = &query.after;
-            let (page, is_whole) = match self.versions(bucket, key, Some(after), query.max).await? {
-                Some(page) => (Some(page), false),
-                None => (self.versions(bucket, key, None, query.max).await?, true),
+            let page = match self.objects.versions(&bucket.id, key, Some(after), query.max).await? {
+                Some(page) => page,
+                None => self.objects.versions(&bucket.id, key, None, query.max).await?.unwrap_or_default(),
             };
-            let (heads, more) = page.unwrap_or_default();
-            let versions = heads.into_iter().enumerate();
-            listing.versions.extend(versions.map(|(at, head)| ListedVersion {
-                key: key.clone(),
-                head,
-                latest: is_whole && at == 0,
-            }));
+            let more = page.more;
+            listing.versions.extend(listed(key, page));
             if more {
                 listing.next =
                     listing.versions.last().map(|last| (key.clone(), last.head.version_id().to_owned()));
@@ -96,9 +102,9 @@ impl Gateway {
             .map(|item| async move {
                 Ok::<_, crate::Error>(match item {
                     Item::Prefix(prefix) => (prefix, None),
-                    Item::Key(key, entry) if entry.held.is_none() => (key, Some((vec![plain(entry)], false))),
+                    Item::Key(key, entry) if entry.held.is_none() => (key, Some(plain(entry))),
                     Item::Key(key, _) => {
-                        let versions = self.versions(bucket, &key, None, room + 1).await?;
+                        let versions = self.objects.versions(&bucket.id, &key, None, room + 1).await?;
                         (key, Some(versions.unwrap_or_default()))
                     }
                 })
@@ -108,8 +114,8 @@ impl Gateway {
         let mut last = listing.versions.last().map(of);
         let mut room = room;
         while let Some(item) = items.next().await {
-            let (name, versions) = item?;
-            let Some((heads, more)) = versions else {
+            let (name, page) = item?;
+            let Some(page) = page else {
                 if room == 0 {
                     listing.next = last;
                     return Ok(listing);
@@ -119,14 +125,15 @@ impl Gateway {
                 listing.prefixes.push(name);
                 continue;
             };
-            for (at, head) in heads.into_iter().enumerate() {
+            let more = page.more;
+            for version in listed(&name, page) {
                 if room == 0 {
                     listing.next = last;
                     return Ok(listing);
                 }
                 room -= 1;
-                last = Some((name.clone(), head.version_id().to_owned()));
-                listing.versions.push(ListedVersion { key: name.clone(), head, latest: at == 0 });
+                last = Some(of(&version));
+                listing.versions.push(version);
             }
             if more {
                 listing.next = last;

@@ -38,7 +38,7 @@ impl Gateway {
         bucket: &str,
         change: impl Fn(&Bucket, &mut NotificationConfig) -> Result<()>,
     ) -> Result<()> {
-        let changed = self.modify_bucket(bucket, |bucket| {
+        let changed = self.buckets.modify(bucket, |bucket| {
             let mut config: NotificationConfig = bucket.document(NOTIFICATIONS)?;
             change(bucket, &mut config)?;
             if config.configurations.is_empty() {

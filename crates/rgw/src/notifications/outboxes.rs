@@ -85,7 +85,7 @@ impl Gateway {
 
     async fn listed_bucket(&self, id: &str, value: &Bytes) -> Result<Option<Bucket>> {
         let NotifyingBucket { name } = record::decode(LIST, value)?;
-        match self.bucket_without_documents(&name).await {
+        match self.buckets.record_without_documents(&name).await {
             Ok(bucket) if bucket.id == id => Ok(Some(bucket)),
             Ok(_) | Err(Error::NoSuchBucket(_)) => Ok(None),
             Err(error) => Err(error),

@@ -1,10 +1,10 @@
 //! An object's data as it arrives: pieces, and the digests of all data.
 
-use super::PIECE_BYTES;
 use super::md5::Md5;
 use crate::crypt::{CHUNK_BYTES, Cipher, Encryptor};
 use crate::error::{BodyFault, Error, Result};
 use crate::gateway::PERMIT_BYTES;
+use crate::stored::PIECE_BYTES;
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use s3s::checksum::ChecksumHasher;

@@ -4,13 +4,12 @@
 //! key one at a time, and caches what the last one left: the next one builds on that without reading the head. A commit by
 //! another gateway, or tidying of the head, only costs a refused commit and a read.
 
-use super::head_name;
-use super::head_state::HeadState;
 use super::index_op::IndexOp;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
+use crate::execute;
 use crate::gateway::Gateway;
-use crate::index::execute;
+use crate::stored::{HeadState, head_name};
 use nacre_index::commit::{self, AssumedHead, Commit};
 use nacre_index::prepare::KeyView;
 use nacre_index::record::{CommitRecord, Content};
@@ -89,7 +88,7 @@ impl LastCommits {
     /// Whether a write to the key may assume that the key is new without asking the index: few recent writes to the bucket
     /// replaced an object, and this gateway has not cached the key.
     pub(super) fn expects_new(&self, bucket: &Bucket, key: &str) -> bool {
-        self.replacing.is_small(bucket) && !self.all.lock().contains_key(&head_name(bucket, key))
+        self.replacing.is_small(bucket) && !self.all.lock().contains_key(&head_name(&bucket.id, key))
     }
 
     /// Records whether a write to the bucket was to a new key.
@@ -182,7 +181,7 @@ impl CommitGuard {
 
     /// Reads the head, and looks for evidence of `op` in it.
     pub(super) async fn read_head(&self, op: &IndexOp) -> Result<HeadRead> {
-        let state = self.gateway.head_state(&self.name).await?;
+        let state = self.gateway.objects.head_state(&self.name).await?;
         let made = commit::find_commit(op.tag(), self.removal.as_ref(), state.protocol.as_ref());
         Ok(match made {
             Some(evidence) => HeadRead::Committed(Box::new(evidence)),
@@ -277,7 +276,7 @@ mod tests {
         let commits = LastCommits::default();
         let bucket = Bucket { id: "b".into(), ..Bucket::default() };
         assert!(commits.expects_new(&bucket, "k"));
-        drop(commits.of(&head_name(&bucket, "k")));
+        drop(commits.of(&head_name(&bucket.id, "k")));
         assert!(!commits.expects_new(&bucket, "k"), "it was written here");
         let after = |replaced: usize, of: usize| {
             for at in 0..100 * of {

@@ -3,9 +3,11 @@
 use super::multipart;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
+use crate::execute;
 use crate::gateway::Gateway;
-use crate::index::{self, RESHARD_POLL_INTERVAL, RESHARD_WAIT_TIMEOUT, Tails, execute};
+use crate::index::{self, RESHARD_POLL_INTERVAL, RESHARD_WAIT_TIMEOUT, Tails};
 use crate::notifications::ChangeEvents;
+use crate::stored::Head;
 use crate::time::now_ns;
 use nacre_index::commit::{AssumedHead, PreparedChange};
 use nacre_index::finish::{ChangeOutcome, ResolvedChange};
@@ -125,7 +127,7 @@ impl IndexOp {
     }
 
     /// What the change's events say of a version, with metadata and tags if they may be needed.
-    pub(super) fn subject_of(&self, head: &super::Head, version_id: &str) -> Subject {
+    pub(super) fn subject_of(&self, head: &Head, version_id: &str) -> Subject {
         subject_of(&self.events, head, version_id)
     }
 
@@ -329,7 +331,7 @@ impl IndexOp {
 pub(super) type Committed<T> = (T, CommitRecord, Subject);
 
 /// What events say of a version, with metadata and tags if they may be needed.
-pub(super) fn subject_of(events: &ChangeEvents, head: &super::Head, version_id: &str) -> Subject {
+pub(super) fn subject_of(events: &ChangeEvents, head: &Head, version_id: &str) -> Subject {
     let has_some = !head.metadata.is_empty() || !head.tags.is_empty();
     let attributes = (has_some && events.wants_attributes())
         .then(|| Attributes { metadata: head.metadata.clone(), tags: head.tags.clone() });

@@ -9,18 +9,19 @@
 
 use super::index_op::PrepareIntent as ChangeIntent;
 use super::put::{PutOp, write_tails};
-use super::{
-    DataLocation, Digests, Head, IndexOp, MANIFEST_BYTES, Manifest, ManifestPart, ObjectReader, STRIPE_BYTES,
-    Salt, StoredChecksum, UnclassedHead, UploadBody, WriteCondition, tail_count, tails_name,
-};
+use super::{Digests, IndexOp, Salt, UploadBody, WriteCondition, tail_count, tails_name};
 use crate::bucket::Bucket;
 use crate::error::{BodyFault, Error, Result};
 use crate::gateway::{Gateway, spawn_boxed};
-use crate::index::{self, Tails};
+use crate::index::{self, Tails, UploadEntry};
 use crate::notifications::Cause;
 use crate::quota::QuotaUsage;
 use crate::quota_cache::ReservationKind;
 use crate::record;
+use crate::stored::{
+    DataLocation, Head, MANIFEST_BYTES, Manifest, ManifestPart, ObjectReader, STRIPE_BYTES, StoredChecksum,
+    UnclassedHead,
+};
 use crate::time::now_ns;
 use bytes::Bytes;
 use nacre_client::{IoCtx, ReadOp, WriteOp};
@@ -80,18 +81,6 @@ pub struct Part {
     salt: Option<Salt>,
 }
 
-/// The index entry of an upload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UploadEntry {
-    /// Nanoseconds since 1970.
-    pub begun_ns: u64,
-    /// The id of the user that owns the upload.
-    pub owner: String,
-    /// The storage class; empty for STANDARD, in which case it is not encoded.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub class: String,
-}
-
 /// [`Upload`] without a class.
 #[derive(Deserialize)]
 struct UnclassedUpload {
@@ -136,21 +125,6 @@ impl Versioned for Part {
 
     fn decode_old(_version: u8, body: &[u8]) -> Result<Part, DecodeError> {
         encoding::decode_body(Self::NAME, body)
-    }
-}
-
-impl Versioned for UploadEntry {
-    const NAME: &'static str = "index entry of an upload";
-    const VERSION: u8 = 2;
-    const COMPAT: u8 = 2;
-
-    fn envelope(&self) -> (u8, u8) {
-        if self.class.is_empty() { (1, 1) } else { (2, 2) }
-    }
-
-    fn decode_old(_version: u8, body: &[u8]) -> Result<UploadEntry, DecodeError> {
-        let (begun_ns, owner) = encoding::decode_body(Self::NAME, body)?;
-        Ok(UploadEntry { begun_ns, owner, class: String::new() })
     }
 }
 
@@ -441,7 +415,7 @@ impl Gateway {
         let name = upload_name(bucket, key, id);
         let Some((upload, mark, version)) = self.marked_upload(&name).await? else {
             // The reply to the attempt that completed the upload may have been lost.
-            return match self.head(bucket, key).await? {
+            return match self.objects.head(&bucket.id, key).await? {
                 Some((head, _)) if head.upload == id => Ok(head),
                 _ => Err(Error::NoSuchUpload),
             };
@@ -604,7 +578,9 @@ impl Gateway {
         id: &str,
         tag: &str,
     ) -> Result<Option<Head>> {
-        let Some(ObjectReader { head, manifest, .. }) = self.version_by_tag(bucket, key, tag).await? else {
+        let Some(ObjectReader { head, manifest, .. }) =
+            self.objects.version_by_tag(&bucket.id, key, tag).await?
+        else {
             return Ok(None);
         };
         let kept: Vec<&Tails> = manifest.parts.iter().map(|part| &part.tails).collect();

@@ -2,10 +2,8 @@
 
 use super::commit::{CommitGuard, HeadRead};
 use super::index_op::{Committed, PrepareIntent};
-use super::{
-    BufferList, DataLocation, Digests, Head, INLINE_BYTES, IndexOp, STRIPE_BYTES, UploadBody, WriteCondition,
-};
-use super::{head_name, head_write_steps, tail_count, tails_name, versions};
+use super::{BufferList, Digests, IndexOp, UploadBody, WriteCondition};
+use super::{head_write_steps, tail_count, tails_name, versions};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, spawn_boxed};
@@ -13,6 +11,7 @@ use crate::index::Tails;
 use crate::notifications::{Cause, ChangeEvents};
 use crate::quota::QuotaUsage;
 use crate::quota_cache::ReservationKind;
+use crate::stored::{DataLocation, Head, INLINE_BYTES, STRIPE_BYTES, head_name};
 use crate::time::now_ns;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -130,7 +129,7 @@ async fn commit_plain(
     tails: Option<&Tails>,
 ) -> Result<Committed<()>> {
     let PutOp { bucket, key, head, condition, .. } = put;
-    let name = head_name(bucket, key);
+    let name = head_name(&bucket.id, key);
     let (listed, subject) = (head.listed(None), op.subject_of(head, ""));
     let mut turn = CommitGuard::acquire(gateway, &name).await;
     let guess = turn.last_base(op.view()).or_else(|| op.view().assume_for_write());

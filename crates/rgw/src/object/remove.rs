@@ -1,13 +1,13 @@
 //! Removes objects. In a bucket with versions, hides them behind delete markers instead.
 
 use super::commit::{CommitGuard, HeadRead};
-use super::head_state::{HeadState, VERSIONS};
 use super::index_op::{Committed, PrepareIntent, subject_of};
-use super::{BufferList, ETAG, HEAD, Head, IndexOp, PutOp, WriteCondition, head_name};
+use super::{BufferList, IndexOp, PutOp, WriteCondition};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, spawn_boxed};
 use crate::notifications::{Cause, ChangeEvents};
+use crate::stored::{ETAG, HEAD, Head, HeadState, VERSIONS, head_name};
 use crate::time::now_ns;
 use nacre_index::commit;
 use nacre_index::op::Step;
@@ -98,13 +98,13 @@ impl Gateway {
         condition: WriteCondition,
         events: ChangeEvents,
     ) -> Result<bool> {
-        let name = head_name(bucket, key);
+        let name = head_name(&bucket.id, key);
         let mut state = None;
         let mut subject = Subject::default();
         // Filters are evaluated for the removed version, also after a crash, so the prepare records its metadata and tags. If
         // most objects have none, the head is read only if the index does not show that this object has none.
         if events.wants_attributes() && !self.commits.expects_plain(bucket) {
-            let read = self.head_state(&name).await?;
+            let read = self.objects.head_state(&name).await?;
             condition.check(read.object.as_ref().map(|object| (&object.head, object.mark)))?;
             let Some(object) = &read.object else { return Ok(false) };
             subject = subject_of(&events, &object.head, "");

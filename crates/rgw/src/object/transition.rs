@@ -6,19 +6,17 @@
 //! become garbage. The commit is made only if the version still has the data that was copied.
 
 use super::commit::{CommitGuard, HeadRead};
-use super::head_state::CurrentObject;
 use super::index_op::{Committed, PrepareIntent};
-use super::versions::{VersionLookup, event_version_id};
-use super::{
-    DataLocation, Head, IndexOp, Manifest, STRIPE_BYTES, crypt, head_name, head_write_steps, tail_count,
-    tails_name,
-};
+use super::versions::event_version_id;
+use super::{IndexOp, crypt, head_write_steps, tail_count, tails_name};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, spawn_boxed};
 use crate::index::Tails;
 use crate::notifications::Cause;
 use crate::record;
+use crate::stored::versions::VersionLookup;
+use crate::stored::{CurrentObject, DataLocation, Head, Manifest, STRIPE_BYTES, head_name};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_client::{IoCtx, WriteOp};
@@ -82,7 +80,7 @@ impl Gateway {
         class: &str,
         (cause, types): (&Cause, &'static [EventType]),
     ) -> Result<bool> {
-        let (from, inline) = match self.version(bucket, key, expected.version_id()).await {
+        let (from, inline) = match self.objects.version(&bucket.id, key, expected.version_id()).await {
             Err(Error::NoSuchVersion | Error::NoSuchKey) => return Ok(false),
             found => found?,
         };
@@ -90,7 +88,7 @@ impl Gateway {
             return Ok(false);
         }
         let pool = self.classes.pool_for_write(class).await?;
-        let source = self.data_pool(&from).await?;
+        let source = self.objects.data_pool(&from).await?;
         let events = self.change_events(bucket, key, types, cause).await?;
         let (gateway, bucket) = (Arc::clone(self), Arc::clone(bucket));
         let (key, class) = (key.to_owned(), class.to_owned());
@@ -153,7 +151,7 @@ impl Gateway {
         moving: &TransitionPlan,
         class: &str,
     ) -> Result<Option<Committed<()>>> {
-        let name = head_name(bucket, key);
+        let name = head_name(&bucket.id, key);
         let mut turn = CommitGuard::acquire(self, &name).await;
         let mut tried = Subject::default();
         let old = moving.from.tails(&name, &moving.inline)?;
@@ -177,7 +175,7 @@ impl Gateway {
                     (Some(head.listed(None)), head.clone(), head_write_steps(&head, [data]))
                 }
                 CurrentObject { versions: Some(_), .. } => {
-                    match self.lookup_version(&name, &current, id).await? {
+                    match self.objects.lookup_version(&name, &current, id).await? {
                         VersionLookup::Changed => {
                             turn.retry().await?;
                             continue;

@@ -38,7 +38,7 @@ async fn info(asked: &AdminRequest<'_>) -> Answer {
             gateway.users.get(uid).await?;
             gateway.users.buckets.list(uid, "", u64::MAX).await?.into_iter().map(|(name, _)| name).collect()
         }
-        None => gateway.buckets().await?,
+        None => gateway.buckets.list().await?,
     };
     if params.flag("stats")? != Some(true) {
         return super::page(params, names);
@@ -58,7 +58,7 @@ async fn policy(asked: &AdminRequest<'_>) -> Answer {
     let bucket = asked.gateway.bucket(asked.params.needed("bucket")?).await?;
     match asked.params.text("object") {
         Some(key) => {
-            let found = asked.gateway.head(&bucket, key).await?;
+            let found = asked.gateway.objects.head(&bucket.id, key).await?;
             let (head, _) = found.ok_or(nacre_rgw::Error::NoSuchKey)?;
             Ok(Some(nacre_rgw::admin::describe_acl(&head.acl, &head.owner)))
         }
@@ -102,7 +102,7 @@ async fn change(asked: &AdminRequest<'_>) -> Answer {
         Method::POST => gateway.unlink_bucket(bucket, params.needed("uid")?).await?,
         _ if params.has("object") => {
             let (found, key) = (Arc::new(gateway.bucket(bucket).await?), params.needed("object")?);
-            if gateway.head(&found, key).await?.is_none() {
+            if gateway.objects.head(&found.id, key).await?.is_none() {
                 return Err(nacre_rgw::Error::NoSuchKey.into());
             }
             let events = (&Cause::administration(gateway), RemovalEvents::REQUEST);

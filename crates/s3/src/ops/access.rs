@@ -15,12 +15,12 @@ use nacre_rgw::acl::{Acl, Permission};
 use nacre_rgw::bucket::Bucket;
 use nacre_rgw::error::Error;
 use nacre_rgw::gateway::Gateway;
-use nacre_rgw::object::Head;
 use nacre_rgw::policy::{Decision, Policy, PolicyPrincipal, PolicyRequest};
 use nacre_rgw::public_access::Ownership;
 use nacre_rgw::ratelimit::RateLimitScope;
 use nacre_rgw::role::Role;
 use nacre_rgw::session::CallerIdentity;
+use nacre_rgw::stored::Head;
 use nacre_rgw::user::User;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
@@ -184,7 +184,7 @@ impl Requester {
         if !self.depends_on_tags(bucket) {
             return Ok(self);
         }
-        let tags = match gateway.head_of_version(bucket, key, version).await {
+        let tags = match gateway.objects.head_of_version(&bucket.id, key, version).await {
             Ok(head) => head.tags,
             // Without an object there are no tags. The operation reports the error itself.
             Err(

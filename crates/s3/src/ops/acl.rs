@@ -244,7 +244,8 @@ impl S3Api {
         let bucket = bucket_of(&req)?;
         let acl = self.set(&req.headers, req.input.access_control_policy, &bucket.owner, &bucket).await?;
         self.gateway
-            .modify_bucket(&bucket.name, |bucket| {
+            .buckets
+            .modify(&bucket.name, |bucket| {
                 bucket.acl.clone_from(&acl);
                 Ok(())
             })
@@ -277,7 +278,7 @@ impl S3Api {
         let head = self.head(&requester, &bucket, key, version).await?;
         requester.authorize_acl(&head.acl, &head.owner, acl::Permission::WriteAcl)?;
         let acl = self.set(&req.headers, req.input.access_control_policy, &head.owner, &bucket).await?;
-        let change = |head: &mut nacre_rgw::object::Head| {
+        let change = |head: &mut nacre_rgw::stored::Head| {
             head.acl.clone_from(&acl);
             Ok(())
         };

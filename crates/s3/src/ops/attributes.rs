@@ -6,7 +6,7 @@ use super::encryption::unlock;
 use super::object::{class_name, version_of};
 use super::{S3Api, answer, timestamp};
 use http::{Method, Request, Response, header};
-use nacre_rgw::object::DataLocation;
+use nacre_rgw::stored::DataLocation;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{Body, S3Request, S3Response, S3Result, s3_error};

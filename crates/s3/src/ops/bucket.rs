@@ -173,7 +173,8 @@ impl S3Api {
     ) -> S3Result<S3Response<PutBucketTaggingOutput>> {
         let tags = crate::tags::check_tags(req.input.tagging.tag_set, MAX_BUCKET_TAGS)?;
         self.gateway
-            .modify_bucket(&req.input.bucket, |bucket| {
+            .buckets
+            .modify(&req.input.bucket, |bucket| {
                 bucket.tags.clone_from(&tags);
                 Ok(())
             })
@@ -189,7 +190,7 @@ impl S3Api {
             bucket.tags.clear();
             Ok(())
         };
-        self.gateway.modify_bucket(&req.input.bucket, clear).await?;
+        self.gateway.buckets.modify(&req.input.bucket, clear).await?;
         answer(DeleteBucketTaggingOutput::default())
     }
 
@@ -228,7 +229,8 @@ impl S3Api {
             return Err(malformed(format!("conditions can't ask for {key}")));
         }
         self.gateway
-            .modify_bucket(&input.bucket, |bucket| {
+            .buckets
+            .modify(&input.bucket, |bucket| {
                 let block: PublicAccessBlock = bucket.document(PUBLIC_ACCESS)?;
                 if block.block_public_policy && policy.is_public() {
                     return Err(nacre_rgw::Error::Denied(
@@ -299,7 +301,7 @@ impl S3Api {
             }
             Ok(())
         };
-        self.gateway.modify_bucket(bucket, change).await?;
+        self.gateway.buckets.modify(bucket, change).await?;
         Ok(())
     }
 }

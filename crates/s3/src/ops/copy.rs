@@ -10,7 +10,8 @@ use super::{S3Api, timestamp};
 use crate::tags::tags_of_header;
 use futures::stream::StreamExt;
 use nacre_rgw::object::multipart::MAX_PART_BYTES;
-use nacre_rgw::object::{Digests, Head, ObjectReader, PutOp};
+use nacre_rgw::object::{Digests, PutOp};
+use nacre_rgw::stored::{Head, ObjectReader};
 use nacre_topics::event::EventType;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;

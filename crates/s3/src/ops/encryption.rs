@@ -10,7 +10,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use nacre_rgw::bucket::{Bucket, ENCRYPTION};
 use nacre_rgw::error::Error;
 use nacre_rgw::gateway::Gateway;
-use nacre_rgw::object::{Encryption, Head, ObjectReader, SECRET_BYTES, Secret, SseKeySource};
+use nacre_rgw::object::{Encryption, SECRET_BYTES, Secret, SseKeySource};
+use nacre_rgw::stored::{Head, ObjectReader};
 use s3s::crypto::{Checksum as _, Md5};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;

@@ -4,7 +4,7 @@ use super::access::bucket_of;
 use super::{S3Api, answer, timestamp};
 use nacre_rgw::bucket::{Bucket, LIFECYCLE};
 use nacre_rgw::lifecycle::{DAY, LifecycleConfig, MAX_RULES};
-use nacre_rgw::object::Head;
+use nacre_rgw::stored::Head;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};

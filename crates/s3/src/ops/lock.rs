@@ -5,7 +5,7 @@ use super::{S3Api, answer, timestamp};
 use nacre_rgw::bucket::{Bucket, OBJECT_LOCK, Versioning};
 use nacre_rgw::error::Error;
 use nacre_rgw::notifications::Cause;
-use nacre_rgw::object::{Head, Retention};
+use nacre_rgw::stored::{Head, Retention};
 use nacre_rgw::time::now_ns;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
@@ -155,7 +155,7 @@ impl S3Api {
             bucket.documents.insert(OBJECT_LOCK.to_owned(), text.clone());
             Ok(())
         };
-        self.gateway.modify_bucket(&bucket.name, change).await?;
+        self.gateway.buckets.modify(&bucket.name, change).await?;
         answer(PutObjectLockConfigurationOutput::default())
     }
 

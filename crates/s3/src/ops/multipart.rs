@@ -17,10 +17,12 @@ use futures::StreamExt;
 use http::header;
 use http::uri::Authority;
 use nacre_rgw::error::Error;
+use nacre_rgw::index::UploadEntry;
 use nacre_rgw::object::multipart::{
-    MAX_PART_BYTES, MAX_PARTS, Part as StoredPart, PartId, RequestedPart, Upload, UploadEntry,
+    MAX_PART_BYTES, MAX_PARTS, Part as StoredPart, PartId, RequestedPart, Upload,
 };
-use nacre_rgw::object::{Head, Salt, StoredChecksum, UploadBody, random_salt};
+use nacre_rgw::object::{Salt, UploadBody, random_salt};
+use nacre_rgw::stored::{Head, StoredChecksum};
 use s3s::crypto::{Checksum as _, Crc32, Crc32c, Sha1, Sha256};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;

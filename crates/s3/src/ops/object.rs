@@ -13,7 +13,8 @@ use http::header::{self, HeaderName, HeaderValue};
 use nacre_rgw::bucket::{Bucket, Versioning};
 use nacre_rgw::error::{BodyFault, Error};
 use nacre_rgw::object::multipart::MAX_PART_BYTES;
-use nacre_rgw::object::{BodyStream, Digests, Head, ObjectReader, PutOp, WriteCondition};
+use nacre_rgw::object::{BodyStream, Digests, PutOp, WriteCondition};
+use nacre_rgw::stored::{Head, ObjectReader};
 use nacre_rgw::zone::DEFAULT_STORAGE_CLASS;
 use nacre_topics::event::EventType;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
@@ -244,7 +245,7 @@ fn no_part() -> S3Error {
 
 fn parts_count(head: &Head, part: Option<i32>) -> Option<i32> {
     match head.data {
-        nacre_rgw::object::DataLocation::Parts(count) if part.is_some() => Some(count as i32),
+        nacre_rgw::stored::DataLocation::Parts(count) if part.is_some() => Some(count as i32),
         _ => None,
     }
 }
@@ -349,7 +350,7 @@ impl S3Api {
             return condition(if_match, if_none_match);
         };
         // The current object must have another ETag, and must not change before the write.
-        match self.gateway.head(bucket, key).await? {
+        match self.gateway.objects.head(&bucket.id, key).await? {
             Some((head, version)) if !head.marker => {
                 if head.etag == unwanted.value() {
                     return Err(s3_error!(PreconditionFailed));
@@ -368,7 +369,11 @@ impl S3Api {
         key: &str,
         version: Option<&str>,
     ) -> S3Result<ObjectReader> {
-        readable_by(requester, (bucket, key), self.gateway.open_version(bucket, key, version).await)
+        readable_by(
+            requester,
+            (bucket, key),
+            self.gateway.objects.open_version(&bucket.id, key, version).await,
+        )
     }
 
     pub(super) async fn do_get_object(
@@ -379,7 +384,7 @@ impl S3Api {
         let input = req.input;
         check_read(&req.headers)?;
         let (version, range) = (input.version_id.as_deref(), named_range(input.range.as_ref()));
-        let opened = self.gateway.open_range_of_version(&bucket, &input.key, version, range).await;
+        let opened = self.gateway.objects.open_range_of_version(&bucket.id, &input.key, version, range).await;
         let mut reader = readable_by(&requester, (&bucket, &input.key), opened)?;
         unlock(&self.gateway, &req.headers, &mut reader).await?;
         let conditions = ReadConditions {
@@ -449,7 +454,7 @@ impl S3Api {
         let mut reader = match input.part_number {
             Some(_) => self.open_if_readable(&requester, &bucket, &input.key, version).await?,
             None => {
-                let opened = self.gateway.open_head(&bucket, &input.key, version).await;
+                let opened = self.gateway.objects.open_head(&bucket.id, &input.key, version).await;
                 readable_by(&requester, (&bucket, &input.key), opened)?
             }
         };
@@ -513,7 +518,7 @@ impl S3Api {
         key: &str,
         version: Option<&str>,
     ) -> S3Result<Head> {
-        match self.gateway.head_of_version(bucket, key, version).await {
+        match self.gateway.objects.head_of_version(&bucket.id, key, version).await {
             // A requester that may not list the bucket must not learn which keys exist.
             Err(error @ (Error::NoSuchKey | Error::NoSuchVersion | Error::DeleteMarker { .. })) => {
                 requester.authorize_list(bucket)?;

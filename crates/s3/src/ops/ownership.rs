@@ -96,7 +96,8 @@ impl S3Api {
         let ownership = ownership_of(&rule.object_ownership)?;
         let text = document(&ownership)?;
         self.gateway
-            .modify_bucket(&req.input.bucket, |bucket| {
+            .buckets
+            .modify(&req.input.bucket, |bucket| {
                 // Users with grants in the ACL would lose access without notice.
                 if ownership == Ownership::BucketOwnerEnforced && !bucket.acl.is_private(&bucket.owner) {
                     return Err(Error::AclWithOwnership(bucket.name.clone()));

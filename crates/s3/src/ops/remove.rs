@@ -6,7 +6,8 @@ use super::{S3Api, answer, timestamp};
 use futures::stream::{self, StreamExt};
 use nacre_rgw::bucket::Bucket;
 use nacre_rgw::notifications::Cause;
-use nacre_rgw::object::{Head, RemovalEvents, WriteCondition};
+use nacre_rgw::object::{RemovalEvents, WriteCondition};
+use nacre_rgw::stored::Head;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
@@ -63,7 +64,7 @@ impl S3Api {
             let condition = match wanted {
                 Wanted { size: None, mtime: None, condition } => condition,
                 // The object that was checked must not change before it is removed.
-                wanted => match self.gateway.head(bucket, key).await? {
+                wanted => match self.gateway.objects.head(&bucket.id, key).await? {
                     Some((head, mark)) if !head.marker => {
                         wanted.check(&head)?;
                         WriteCondition::Unchanged(mark)

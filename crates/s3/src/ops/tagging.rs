@@ -4,7 +4,7 @@ use super::access::{Requester, bucket_of};
 use super::object::version_of;
 use super::{S3Api, answer};
 use crate::tags::{MAX_OBJECT_TAGS, check_tags};
-use nacre_rgw::object::Head;
+use nacre_rgw::stored::Head;
 use nacre_topics::event::EventType;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;

@@ -114,7 +114,7 @@ impl RatelimitScopeArgs {
                 });
                 changed.await?;
             }
-            (Scope::Bucket, name) => drop(gateway.set_bucket_ratelimit(name, change).await?),
+            (Scope::Bucket, name) => drop(gateway.buckets.set_ratelimit(name, change).await?),
         }
         Ok(())
     }

@@ -229,6 +229,15 @@ def paging():
     rest = S3.list_object_versions(Bucket="paging", Prefix="a", KeyMarker="a", VersionIdMarker="null")
     older = [v for v in whole["Versions"] if v["Key"] == "a"]
     assert older and rest["Versions"] == older, (rest, older)
+    # The version that becomes the newest between two pages is the latest one.
+    set_versioning("paging", "Enabled")
+    S3.put_object(Bucket="paging", Key="e", Body=b"newer")
+    page = S3.list_object_versions(Bucket="paging", Prefix="e", MaxKeys=1)
+    newest = page["Versions"][0]
+    assert newest["IsLatest"] and page["NextVersionIdMarker"] == newest["VersionId"], page
+    S3.delete_object(Bucket="paging", Key="e", VersionId=newest["VersionId"])
+    rest = S3.list_object_versions(Bucket="paging", Prefix="e", KeyMarker="e", VersionIdMarker=newest["VersionId"])
+    assert [version["IsLatest"] for version in rest["Versions"]] == [True], rest
 
 
 def together():

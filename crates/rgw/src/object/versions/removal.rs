@@ -1,19 +1,19 @@
 //! The permanent removal of a version.
 
+use super::super::IndexOp;
 use super::super::commit::{CommitGuard, HeadRead};
-use super::super::head_state::HeadState;
 use super::super::index_op::{self, Committed, PrepareIntent};
 use super::super::remove::tombstone_steps;
-use super::super::{Head, IndexOp, head_name};
-use super::{
-    ATTEMPTS, NULL_VERSION, StoredVersion, VersionEdit, check_id, data_key, decode_version, event_version_id,
-    head_key, made, unless_changed, wait,
-};
+use super::{VersionEdit, event_version_id, made};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, spawn_boxed};
 use crate::index::{ListingEntry, Tails};
 use crate::notifications::{Cause, ChangeEvents};
+use crate::stored::versions::{
+    ATTEMPTS, NULL_VERSION, StoredVersion, check_id, data_key, decode_version, head_key, unless_changed, wait,
+};
+use crate::stored::{Head, HeadState, head_name};
 use nacre_client::ReadOp;
 use nacre_index::commit::{self, ListingUpdate};
 use nacre_index::op::Step;
@@ -67,11 +67,11 @@ impl Gateway {
         events: ChangeEvents,
         may: &(impl Fn(&Head, bool) -> Result<()> + Sync),
     ) -> Result<Option<Head>> {
-        let name = head_name(bucket, key);
+        let name = head_name(&bucket.id, key);
         // The prepare records what is removed.
         let mut attempt = 0;
         let (state, removal) = loop {
-            let state = self.head_state(&name).await?;
+            let state = self.objects.head_state(&name).await?;
             match self.plan_version_removal(&name, id, &state, may).await? {
                 VersionRemovalPlan::Changed if attempt == ATTEMPTS => {
                     return Err(Error::Contended(key.to_owned()));
@@ -188,7 +188,7 @@ impl Gateway {
         let mut shown = current.head.clone();
         if let (true, Some((next, _))) = (is_newest, newest.get(1)) {
             let next = String::from_utf8_lossy(&next[1..]).into_owned();
-            let Some(next) = self.stored(name, current.version, &next).await? else {
+            let Some(next) = self.objects.stored_version(name, current.version, &next).await? else {
                 return Ok(VersionRemovalPlan::Changed);
             };
             edit.set_current(&next);

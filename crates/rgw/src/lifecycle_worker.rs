@@ -2,14 +2,16 @@
 //! pool (docs/format/rgw.md). A gateway that works on one of these objects holds its lock, so that several gateways share the
 //! work.
 
-use super::{DAY, LifecycleConfig};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
 use crate::index::{ListQuery, ListingEntry};
+use crate::lifecycle::{DAY, LifecycleConfig};
 use crate::notifications::Cause;
-use crate::object::{Head, RemovalEvents, WriteCondition};
+use crate::object::{RemovalEvents, WriteCondition};
 use crate::record;
+use crate::stored::Head;
+use crate::stored::versions::VersionPage;
 use crate::time::now_ns;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
@@ -404,7 +406,7 @@ impl Gateway {
         }
         let (bucket, rules) = self.still_ruled(bucket).await?;
         let bucket = &bucket;
-        let Some(current) = self.current(bucket, key).await? else { return Ok(expired) };
+        let Some(current) = self.objects.current(&bucket.id, key).await? else { return Ok(expired) };
         let newest = &current.head;
         if !newest.marker && rules.expiration(key, newest, day).is_some_and(|(due, _)| due <= now) {
             // An object that was written since must not be removed.
@@ -429,7 +431,9 @@ impl Gateway {
         loop {
             let (bucket, rules) = self.still_ruled(bucket).await?;
             // Without the position, newer versions can't be counted: the next run handles the others.
-            let Some((heads, more)) = self.versions(&bucket, key, after.as_deref(), PAGE).await? else {
+            let Some(VersionPage { heads, more, .. }) =
+                self.objects.versions(&bucket.id, key, after.as_deref(), PAGE).await?
+            else {
                 return Ok(expired);
             };
             let alone = after.is_none() && heads.len() == 1 && !more;

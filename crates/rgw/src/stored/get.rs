@@ -4,17 +4,15 @@
 
 use super::{
     DataLocation, Encryption, HEAD, HEAD_BYTES, Head, INLINE_BYTES, MANIFEST_BYTES, Manifest, ManifestPart,
-    PIECE_BYTES, STRIPE_BYTES,
+    PIECE_BYTES, STRIPE_BYTES, StoredObjects, head_name, head_of,
 };
-use super::{Secret, crypt, head_name, head_of};
-use crate::bucket::Bucket;
+use crate::crypt::{self, Secret};
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
-use crate::index::Tails;
 use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
 use nacre_client::{IoCtx, ReadOp};
+use nacre_index::record::Tails;
 use nacre_types::errno::Errno;
 use std::ops::Range;
 
@@ -44,27 +42,27 @@ pub struct ObjectReader {
     pool: IoCtx,
 }
 
-impl Gateway {
+impl StoredObjects {
     /// Returns the pool that contains the data of an object, as far as it is not in the head.
     pub(crate) async fn data_pool(&self, head: &Head) -> Result<IoCtx> {
         match head.data {
             // There is no such data, so the zone need not be read.
-            DataLocation::Inline => Ok(self.pools.data.clone()),
+            DataLocation::Inline => Ok(self.data.clone()),
             DataLocation::Tails(_) | DataLocation::Parts(_) => self.classes.pool_for_read(&head.class).await,
         }
     }
 
     /// Opens the newest version of an object for reading; it may be a delete marker.
-    pub(crate) async fn open_object(&self, bucket: &Bucket, key: &str) -> Result<ObjectReader> {
-        let mut asked = self.read_sizes.first_read_len(&bucket.id);
+    pub(crate) async fn open_object(&self, bucket_id: &str, key: &str) -> Result<ObjectReader> {
+        let mut asked = self.read_sizes.first_read_len(bucket_id);
         let mut again = false;
         loop {
-            let (name, head, inline) = self.read_head(bucket, key, 0..asked).await?;
+            let (name, head, inline) = self.read_head(bucket_id, key, 0..asked).await?;
             match head.longer_read(inline.len() as u64, asked) {
                 // The second read is too short only if the object was replaced in between.
                 Some(longer) => asked = if again { HEAD_BYTES } else { longer },
                 None => {
-                    self.read_sizes.record_read(&bucket.id, inline.len() as u64);
+                    self.read_sizes.record_read(bucket_id, inline.len() as u64);
                     let pool = self.data_pool(&head).await?;
                     return ObjectReader::new(name, head, inline, pool);
                 }
@@ -73,24 +71,25 @@ impl Gateway {
         }
     }
 
-    /// Like [`Gateway::open_object`], for a caller that reads nothing but `range`. Fetches no more than that, unless the data in
+    /// Like [`StoredObjects::open_object`], for a caller that reads nothing but `range`. Fetches no more than that, unless the data in
     /// the head is encrypted or is a manifest.
     pub(crate) async fn open_range(
         &self,
-        bucket: &Bucket,
+        bucket_id: &str,
         key: &str,
         range: Range<u64>,
     ) -> Result<ObjectReader> {
         let most = INLINE_BYTES as u64;
         let range = range.start.min(most)..range.end.min(most);
         let whole = range.end - range.start;
-        let mut asked = self.read_sizes.first_read_len(&bucket.id).min(whole);
+        let mut asked = self.read_sizes.first_read_len(bucket_id).min(whole);
         let mut again = false;
         loop {
-            let (name, head, inline) = self.read_head(bucket, key, range.start..range.start + asked).await?;
+            let (name, head, inline) =
+                self.read_head(bucket_id, key, range.start..range.start + asked).await?;
             match &head.data {
                 DataLocation::Tails(_) => {
-                    self.read_sizes.record_read(&bucket.id, 0);
+                    self.read_sizes.record_read(bucket_id, 0);
                     let pool = self.data_pool(&head).await?;
                     return ObjectReader::new(name, head, Bytes::new(), pool);
                 }
@@ -98,17 +97,17 @@ impl Gateway {
                     let there = range.end.min(head.size).saturating_sub(range.start);
                     if there <= asked {
                         check_len(&name, &inline, there)?;
-                        self.read_sizes.record_read(&bucket.id, there);
+                        self.read_sizes.record_read(bucket_id, there);
                         let inline_at = range.start;
                         return Ok(ObjectReader {
                             inline,
                             inline_at,
-                            ..ObjectReader::head_only(head, self.pools.data.clone())
+                            ..ObjectReader::head_only(head, self.data.clone())
                         });
                     }
                     asked = if again { whole } else { there };
                 }
-                _ => return self.open_object(bucket, key).await,
+                _ => return self.open_object(bucket_id, key).await,
             }
             again = true;
         }
@@ -117,15 +116,15 @@ impl Gateway {
     /// Reads a head and a range of the data in it, in one operation.
     async fn read_head(
         &self,
-        bucket: &Bucket,
+        bucket_id: &str,
         key: &str,
         range: Range<u64>,
     ) -> Result<(String, Head, Bytes)> {
-        let name = head_name(bucket, key);
+        let name = head_name(bucket_id, key);
         let mut op = ReadOp::new();
         // A read of length 0 would read everything.
         op.get_xattr(HEAD).read(range.start, (range.end - range.start).max(1));
-        let reply = self.pools.data.operate_read(&name, op).await.and_then(|reply| reply.success());
+        let reply = self.data.operate_read(&name, op).await.and_then(|reply| reply.success());
         let mut reply = match reply {
             Err(error) if error.is_not_found() => return Err(Error::NoSuchKey),
             // A tombstone.
@@ -150,7 +149,7 @@ impl Head {
     }
 
     /// The most bytes of data that are in the head's RADOS object.
-    pub(super) fn inline_bytes(&self) -> u64 {
+    pub(crate) fn inline_bytes(&self) -> u64 {
         let size = self.size.min(HEAD_BYTES);
         let bytes = match &self.data {
             DataLocation::Inline if self.encryption.is_some() => crypt::stored_len(size),
@@ -175,7 +174,7 @@ fn check_len(name: &str, data: &Bytes, wanted: u64) -> Result<()> {
 
 impl ObjectReader {
     /// A reader of an object. `inline` is the data in its head's RADOS object, `name`.
-    pub(super) fn new(name: String, head: Head, inline: Bytes, pool: IoCtx) -> Result<ObjectReader> {
+    pub(crate) fn new(name: String, head: Head, inline: Bytes, pool: IoCtx) -> Result<ObjectReader> {
         let manifest = match head.data {
             DataLocation::Parts(_) => record::decode(&name, &inline)?,
             _ => Manifest::default(),
@@ -188,7 +187,7 @@ impl ObjectReader {
     }
 
     /// A reader of an object of which only the head is needed.
-    pub(super) fn head_only(head: Head, pool: IoCtx) -> ObjectReader {
+    pub(crate) fn head_only(head: Head, pool: IoCtx) -> ObjectReader {
         ObjectReader {
             head,
             manifest: Manifest::default(),

@@ -1,6 +1,7 @@
 use super::*;
-use crate::gateway::Config;
-use crate::object::{SECRET_BYTES, SseKeySource};
+use crate::classes::StorageClasses;
+use crate::connection::Connection;
+use crate::crypt::{SECRET_BYTES, SseKeySource};
 use nacre_client::engine::{Engine, ListPage, ObjectRequest, OnReply};
 use nacre_client::{Cluster, OpReply, Pending};
 use nacre_types::op::{Op, OpResult};
@@ -94,23 +95,24 @@ impl Engine for OneHead {
     }
 }
 
-async fn open(engine: &Arc<OneHead>) -> Arc<Gateway> {
-    let config = Config { watch: false, dynamic_resharding: false, lifecycle: false, ..Config::default() };
-    Gateway::open(Cluster::from_engine(Arc::clone(engine) as Arc<dyn Engine>), config).await.unwrap()
-}
+/// The bucket of the objects.
+const BUCKET: &str = "0123456789abcdef0123456789abcdef";
 
-fn bucket() -> Bucket {
-    Bucket { id: "0123456789abcdef0123456789abcdef".into(), ..Bucket::default() }
+async fn open(engine: &Arc<OneHead>) -> Arc<StoredObjects> {
+    let cluster = Cluster::from_engine(Arc::clone(engine) as Arc<dyn Engine>);
+    let connection = Arc::new(Connection::open(cluster, false).await.unwrap());
+    let classes = Arc::new(StorageClasses::new(&connection));
+    Arc::new(StoredObjects::new(connection.pools.data.clone(), &classes))
 }
 
 #[tokio::test]
 async fn hundreds_of_small_gets_are_in_flight_within_the_bound() {
     const GETS: usize = 500;
     let engine = OneHead::new(&[4096], GETS);
-    let gateway = open(&engine).await;
+    let objects = open(&engine).await;
     let gets = (0..GETS).map(|_| {
-        let gateway = Arc::clone(&gateway);
-        tokio::spawn(async move { gateway.open_object(&bucket(), "small").await.unwrap() })
+        let objects = Arc::clone(&objects);
+        tokio::spawn(async move { objects.open_object(BUCKET, "small").await.unwrap() })
     });
     let gets = futures::future::join_all(gets.collect::<Vec<_>>());
     let readers = tokio::time::timeout(PATIENCE, gets).await.expect("the bound lets in too few reads");
@@ -121,15 +123,15 @@ async fn hundreds_of_small_gets_are_in_flight_within_the_bound() {
 #[tokio::test]
 async fn a_large_head_is_read_twice_once_and_reserves_what_it_holds() {
     let engine = OneHead::new(&[3 << 20], 1);
-    let gateway = open(&engine).await;
+    let objects = open(&engine).await;
     for expected in [vec![64 << 10, 3 << 20], vec![4 << 20], vec![4 << 20]] {
-        let reader = gateway.open_object(&bucket(), "large").await.unwrap();
+        let reader = objects.open_object(BUCKET, "large").await.unwrap();
         assert_eq!(reader.inline.len(), 3 << 20);
         assert_eq!(engine.asked(), expected);
     }
     // A read of a range reserves no more bytes than the range has.
     let range = (1 << 20)..(1 << 20) + 100;
-    let reader = gateway.open_range(&bucket(), "large", range.clone()).await.unwrap();
+    let reader = objects.open_range(BUCKET, "large", range.clone()).await.unwrap();
     assert_eq!(engine.asked(), [100]);
     assert_eq!(reader.inline_range(range).unwrap().len(), 100);
 }
@@ -137,8 +139,8 @@ async fn a_large_head_is_read_twice_once_and_reserves_what_it_holds() {
 #[tokio::test]
 async fn a_range_that_is_longer_than_the_first_read_is_whole() {
     let engine = OneHead::new(&[200 << 10], 1);
-    let gateway = open(&engine).await;
-    let reader = gateway.open_range(&bucket(), "k", 1000..u64::MAX).await.unwrap();
+    let objects = open(&engine).await;
+    let reader = objects.open_range(BUCKET, "k", 1000..u64::MAX).await.unwrap();
     assert_eq!(engine.asked(), [64 << 10, (200 << 10) - 1000]);
     assert_eq!(reader.inline_range(1000..200 << 10).unwrap().len(), (200 << 10) - 1000);
 }
@@ -147,14 +149,14 @@ async fn a_range_that_is_longer_than_the_first_read_is_whole() {
 async fn an_object_that_is_replaced_between_the_reads_is_read_whole() {
     for grows in [[100 << 10, 2 << 20, 4 << 20], [100 << 10, 4 << 20, 10]] {
         let engine = OneHead::new(&grows, 1);
-        let gateway = open(&engine).await;
-        let reader = gateway.open_object(&bucket(), "k").await.unwrap();
+        let objects = open(&engine).await;
+        let reader = objects.open_object(BUCKET, "k").await.unwrap();
         assert_eq!(engine.asked(), [64 << 10, 100 << 10, 4 << 20]);
         assert_eq!(reader.inline.len(), grows[2]);
         assert_eq!(reader.head.size, grows[2] as u64);
         let engine = OneHead::new(&grows, 1);
-        let gateway = open(&engine).await;
-        let reader = gateway.open_range(&bucket(), "k", 0..u64::MAX).await.unwrap();
+        let objects = open(&engine).await;
+        let reader = objects.open_range(BUCKET, "k", 0..u64::MAX).await.unwrap();
         assert_eq!(engine.asked(), [64 << 10, 100 << 10, 4 << 20]);
         assert_eq!(reader.inline.len(), grows[2]);
     }

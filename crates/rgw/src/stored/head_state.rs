@@ -1,24 +1,23 @@
 //! The state of an object's head: the current version, which other versions there are, and what the index protocol needs.
 
 use super::versions::VersionsAttr;
-use super::{DataLocation, HEAD, Head, Manifest, head_name, head_name_in};
-use crate::bucket::Bucket;
+use super::{DataLocation, HEAD, Head, Manifest, StoredObjects, head_name};
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
-use crate::index::{ListingEntry, Stats, Tails, execute};
+use crate::execute;
 use crate::record;
 use bytes::Bytes;
 use nacre_client::ReadOp;
 use nacre_index::commit::AssumedHead;
 use nacre_index::head;
 use nacre_index::record::CommitRecord;
+use nacre_index::record::{ListingEntry, Stats, Tails};
 use nacre_index::seq::Seq;
 use std::collections::BTreeMap;
 
 /// Attempts at a read of a head that changes meanwhile.
 const ATTEMPTS: u32 = 40;
 /// The attribute of a head that describes its versions; absent if the object never had any.
-pub(super) const VERSIONS: &str = "rgw.versions";
+pub(crate) const VERSIONS: &str = "rgw.versions";
 
 /// Identifies a state of a head: every change of the head gives it another mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +30,7 @@ pub struct HeadStateId {
 
 impl HeadStateId {
     /// Whether both marks identify the same state.
-    pub(super) fn is_same_state(self, other: HeadStateId) -> bool {
+    pub(crate) fn is_same_state(self, other: HeadStateId) -> bool {
         if self.seq == Seq::LEGACY { self == other } else { self.seq == other.seq }
     }
 
@@ -44,18 +43,18 @@ impl HeadStateId {
 /// An object's current version.
 pub(crate) struct CurrentObject {
     pub(crate) head: Head,
-    pub(super) versions: Option<VersionsAttr>,
+    pub(crate) versions: Option<VersionsAttr>,
     /// The RADOS version of the head.
-    pub(super) version: u64,
+    pub(crate) version: u64,
     pub(crate) mark: HeadStateId,
 }
 
 /// The state of a head that a commit is built on.
-pub(super) struct HeadState {
+pub(crate) struct HeadState {
     /// The state for the index protocol; `None` if there is no RADOS object.
-    pub(super) protocol: Option<head::Head>,
+    pub(crate) protocol: Option<head::Head>,
     /// The object; `None` if there is none, also for a tombstone.
-    pub(super) object: Option<CurrentObject>,
+    pub(crate) object: Option<CurrentObject>,
 }
 
 /// The index entry that a head corresponds to.
@@ -69,7 +68,7 @@ pub(crate) struct HeadEntry {
 
 impl CurrentObject {
     /// Decodes the current version from a head's attributes; `None` for a tombstone.
-    pub(super) fn decode(
+    pub(crate) fn decode(
         name: &str,
         version: u64,
         attributes: &BTreeMap<Bytes, Bytes>,
@@ -92,7 +91,7 @@ impl CurrentObject {
     }
 
     /// The totals of all versions, if the object has versions.
-    pub(super) fn version_totals(&self) -> Option<Stats> {
+    pub(crate) fn version_totals(&self) -> Option<Stats> {
         self.versions.map(|versions| versions.held)
     }
 }
@@ -106,20 +105,20 @@ fn no_head(name: &str) -> Error {
 
 impl HeadState {
     /// The base of a commit on this head.
-    pub(super) fn base(&self) -> AssumedHead {
+    pub(crate) fn base(&self) -> AssumedHead {
         AssumedHead::read(self.protocol.clone())
     }
 
     /// The RADOS version; 0 if there is no RADOS object.
-    pub(super) fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         self.protocol.as_ref().map_or(0, |head| head.version)
     }
 }
 
-impl Gateway {
+impl StoredObjects {
     /// Reads a head for a commit.
-    pub(super) async fn head_state(&self, name: &str) -> Result<HeadState> {
-        let reply = execute::read(&self.pools.data, name, &head::read()).await?;
+    pub(crate) async fn head_state(&self, name: &str) -> Result<HeadState> {
+        let reply = execute::read(&self.data, name, &head::read()).await?;
         let Some(reply) = reply else { return Ok(HeadState { protocol: None, object: None }) };
         let protocol = head::parse(name, Some(&reply))?;
         let attributes = reply.pairs(0).map_err(nacre_index::Error::from)?;
@@ -128,18 +127,18 @@ impl Gateway {
     }
 
     /// Reads a head as the index protocol sees it; `None` if there is no RADOS object.
-    pub(crate) async fn protocol_head(&self, id: &str, key: &str) -> Result<Option<head::Head>> {
-        let name = head_name_in(id, key);
-        let reply = execute::read(&self.pools.data, &name, &head::read()).await?;
+    pub(crate) async fn protocol_head(&self, bucket_id: &str, key: &str) -> Result<Option<head::Head>> {
+        let name = head_name(bucket_id, key);
+        let reply = execute::read(&self.data, &name, &head::read()).await?;
         Ok(head::parse(&name, reply.as_ref())?)
     }
 
     /// Reads an object's current version, which may be a delete marker; `None` if there is no object.
-    pub(crate) async fn current(&self, bucket: &Bucket, key: &str) -> Result<Option<CurrentObject>> {
-        let name = head_name(bucket, key);
+    pub(crate) async fn current(&self, bucket_id: &str, key: &str) -> Result<Option<CurrentObject>> {
+        let name = head_name(bucket_id, key);
         let mut op = ReadOp::new();
         op.get_xattrs();
-        match self.pools.data.operate_read(&name, op).await.and_then(|reply| reply.success()) {
+        match self.data.operate_read(&name, op).await.and_then(|reply| reply.success()) {
             Err(error) if error.is_not_found() => Ok(None),
             reply => {
                 let mut reply = reply?;
@@ -149,21 +148,21 @@ impl Gateway {
     }
 
     /// Reads an object's current version, which may be a delete marker, and the state of its head; `None` if there is no object.
-    pub async fn head(&self, bucket: &Bucket, key: &str) -> Result<Option<(Head, HeadStateId)>> {
-        Ok(self.current(bucket, key).await?.map(|current| (current.head, current.mark)))
+    pub async fn head(&self, bucket_id: &str, key: &str) -> Result<Option<(Head, HeadStateId)>> {
+        Ok(self.current(bucket_id, key).await?.map(|current| (current.head, current.mark)))
     }
 
     /// What a listing shows of a key, according to its head.
-    pub(crate) async fn listed_head(&self, bucket: &Bucket, key: &str) -> Result<Option<ListingEntry>> {
-        Ok(self.current(bucket, key).await?.map(|current| current.listed()))
+    pub(crate) async fn listed_head(&self, bucket_id: &str, key: &str) -> Result<Option<ListingEntry>> {
+        Ok(self.current(bucket_id, key).await?.map(|current| current.listed()))
     }
 
     /// The index entry that a key's head corresponds to, with the tails if the object never had versions; `None` if there is no
     /// object.
-    pub(crate) async fn head_index_entry(&self, bucket: &Bucket, key: &str) -> Result<Option<HeadEntry>> {
-        let name = head_name(bucket, key);
+    pub(crate) async fn head_index_entry(&self, bucket_id: &str, key: &str) -> Result<Option<HeadEntry>> {
+        let name = head_name(bucket_id, key);
         for _ in 0..ATTEMPTS {
-            let Some(current) = self.current(bucket, key).await? else { return Ok(None) };
+            let Some(current) = self.current(bucket_id, key).await? else { return Ok(None) };
             let (seq, listed) = (current.mark.seq, current.listed());
             if listed.held.is_some() {
                 return Ok(Some(HeadEntry { seq, listed, tails: Vec::new() }));
