@@ -348,6 +348,7 @@ impl Buckets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::TestCluster;
 
     #[test]
     fn records_of_format_1_stand_for_indexes_of_format_1() {
@@ -358,5 +359,39 @@ mod tests {
         let old = [&[1, 1][..], &(body.len() as u32).to_le_bytes(), body].concat();
         let read = record::decode::<Bucket>("b", &old).unwrap();
         assert_eq!(read, Bucket { index_format: IndexFormat::V1, ..bucket });
+    }
+
+    #[test]
+    fn records_are_listed_read_and_changed() {
+        let cluster = TestCluster::new();
+        let (connection, peers) = cluster.connect();
+        cluster.run(async move {
+            let buckets = Buckets::new(&connection, &peers);
+            for name in ["b", "a"] {
+                let bucket = Bucket { name: name.into(), owner: "alice".into(), ..Bucket::default() };
+                assert!(record::create(&connection.pools.buckets, name, &bucket).await.unwrap());
+            }
+            assert_eq!(buckets.list().await.unwrap(), ["a", "b"]);
+            let limit = buckets.set_ratelimit("a", |limit| limit.enabled = true).await.unwrap();
+            assert!(limit.enabled && buckets.record("a").await.unwrap().ratelimit.enabled);
+            assert!(!buckets.record("b").await.unwrap().ratelimit.enabled);
+            // A change that is refused changes nothing.
+            let refused = buckets.modify("b", |bucket| {
+                bucket.owner = "bob".into();
+                Err(Error::Denied("no"))
+            });
+            assert!(matches!(refused.await, Err(Error::Denied(_))));
+            assert_eq!(buckets.record("b").await.unwrap().owner, "alice");
+            assert!(matches!(buckets.record("c").await, Err(Error::NoSuchBucket(_))));
+            assert!(matches!(buckets.modify("c", |_| Ok(())).await, Err(Error::NoSuchBucket(_))));
+            // A document that can't be parsed fails what depends on it.
+            let spoil = |bucket: &mut Bucket| {
+                bucket.documents.insert(POLICY.to_owned(), "{".to_owned());
+                Ok(())
+            };
+            buckets.modify("b", spoil).await.unwrap();
+            assert!(matches!(buckets.record("b").await, Err(Error::Corrupt { .. })));
+            assert!(buckets.record_without_documents("b").await.is_ok());
+        });
     }
 }

@@ -128,3 +128,41 @@ impl StorageClasses {
         Ok(pool)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestCluster;
+    use nacre_index::record::Tails;
+
+    #[test]
+    fn a_class_keeps_its_pool_while_it_has_data() {
+        let cluster = TestCluster::new();
+        let (connection, _) = cluster.connect();
+        cluster.run(async move {
+            let classes = StorageClasses::new(&connection);
+            assert!(matches!(classes.pool_for_write("COLD").await, Err(Error::NoSuchStorageClass(_))));
+            Zone::define_class(&connection.cluster, "COLD").await.unwrap();
+            assert!(matches!(classes.check("COLD").await, Err(Error::NoSuchStorageClass(_))));
+            for pool in ["cold1", "cold2"] {
+                Zone::set_class_pool(&connection.cluster, "COLD", Some(pool)).await.unwrap();
+            }
+            classes.check("COLD").await.unwrap();
+            assert!(connection.cluster.open_pool("cold2").await.is_err(), "nothing was written yet");
+            let cold = classes.pool_for_write("COLD").await.unwrap();
+            assert_eq!(cold.pool_name(), "cold2");
+            let tail = format!("{}_0", Tails::name_in("bucket", "COLD", "tag"));
+            cold.write_full(&tail, "data").await.unwrap();
+            let moved = Zone::set_class_pool(&connection.cluster, "COLD", Some("cold3")).await;
+            assert!(matches!(moved, Err(Error::ClassInUse { .. })));
+            // Another gateway finds the same pool.
+            let other = StorageClasses::new(&connection);
+            assert_eq!(other.pool_for_read("COLD").await.unwrap().pool_name(), "cold2");
+            let pools = other.pools().await.unwrap();
+            assert_eq!(pools.len(), 2);
+            assert!(pools[0].has_heads() && !pools[1].has_heads());
+            cold.remove(&tail).await.unwrap();
+            Zone::set_class_pool(&connection.cluster, "COLD", Some("cold3")).await.unwrap();
+        });
+    }
+}

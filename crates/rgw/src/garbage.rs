@@ -210,3 +210,37 @@ impl GarbageQueue {
         Ok(self.pool.omap_rm_keys(&record.shard, vec![record.key.clone()]).await?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestCluster;
+
+    #[test]
+    fn tails_are_removed_when_they_are_due() {
+        let cluster = TestCluster::new();
+        let (connection, _) = cluster.connect();
+        cluster.run(async move {
+            let classes = Arc::new(StorageClasses::new(&connection));
+            let data = &connection.pools.data;
+            let tails = |name: &str| Tails { name: name.into(), count: 2 };
+            for name in ["b__shadow_1_0", "b__shadow_1_1", "b__shadow_2_0", "b__shadow_2_1"] {
+                data.write_full(name, "data").await.unwrap();
+            }
+            let later = GarbageQueue::new(&connection.pools.garbage, &classes, Duration::from_secs(3600));
+            later.queue(&[tails("b__shadow_1")]).await.unwrap();
+            let now = GarbageQueue::new(&connection.pools.garbage, &classes, Duration::ZERO);
+            now.queue(&[tails("b__shadow_2")]).await.unwrap();
+            assert_eq!((now.list(false).await.unwrap().len(), now.list(true).await.unwrap().len()), (1, 2));
+            assert_eq!(now.collect(false).await.unwrap().removed, 1);
+            assert!(data.stat("b__shadow_2_0").await.is_err() && data.stat("b__shadow_2_1").await.is_err());
+            assert!(data.stat("b__shadow_1_0").await.is_ok());
+            // Tails that are gone already are no failure.
+            data.remove("b__shadow_1_0").await.unwrap();
+            let collected = now.collect(true).await.unwrap();
+            assert_eq!((collected.removed, collected.failed, collected.damaged), (1, 0, 0));
+            assert!(data.stat("b__shadow_1_1").await.is_err());
+            assert!(now.list(true).await.unwrap().is_empty());
+        });
+    }
+}

@@ -9,7 +9,7 @@ use crate::index::{Finisher, Preparer};
 use crate::lease::Leases;
 use crate::lifecycle_worker::LifecycleSchedule;
 use crate::message::{GatewayMessage, NOTIFY_OBJECT};
-use crate::notifications::{self, Delivery, EndpointRules};
+use crate::notifications::{self, Delivery};
 use crate::object::LastCommits;
 use crate::peers::{Listener, MetadataCache, Peers};
 use crate::pools::Pools;
@@ -20,13 +20,12 @@ use crate::role::Roles;
 use crate::session::Authenticator;
 use crate::sse_secret::SseSecret;
 use crate::stored::StoredObjects;
+use crate::topics::{EndpointRules, Topics, note_gateways};
 use crate::usage::Usage;
 use crate::user::{DefaultQuotas, Users};
 use nacre_client::Cluster;
-use nacre_notify::Notifier;
-use nacre_topics::topic::Topic;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -176,13 +175,9 @@ pub struct Gateway {
     pub usage: Arc<Usage>,
     /// The remaining rate limits of users and buckets in this gateway.
     pub ratelimits: RateLimits,
-    /// The rules for the endpoints of topics.
-    pub(crate) rules: EndpointRules,
-    /// Processes the queues of topics, if this process does so.
-    pub(crate) notifier: OnceLock<Arc<Notifier>>,
     pub(crate) bucket_cache: MetadataCache<Bucket>,
-    /// Also caches that a topic does not exist, because configurations outlive their topics.
-    pub(crate) topics: MetadataCache<Option<Arc<Topic>>>,
+    /// The topics of the cluster.
+    pub topics: Arc<Topics>,
     /// The secret for SSE-S3.
     pub sse_secret: SseSecret,
     /// The time and the result of the last health check of the cluster.
@@ -204,20 +199,14 @@ where
     tokio::spawn(Box::pin(future))
 }
 
-/// Acts on what other gateways say about topics and storage classes.
-struct GatewayListener(Weak<Gateway>);
+/// Answers questions of other gateways about this release.
+struct ReleaseListener;
 
-impl Listener for GatewayListener {
-    fn changed(&self, change: &GatewayMessage) {
-        let Some(gateway) = self.0.upgrade() else { return };
-        if let (GatewayMessage::Topic(key), Some(notifier)) = (change, gateway.notifier()) {
-            notifier.topic_changed(&notifications::arn_of_key(key, &gateway.config.region));
-        }
-    }
+impl Listener for ReleaseListener {
+    fn changed(&self, _change: &GatewayMessage) {}
 
     fn answer(&self, question: &GatewayMessage) -> Option<&'static str> {
         match question {
-            GatewayMessage::AskBreaker(topic) => Some(self.0.upgrade()?.local_breaker_state(topic)),
             GatewayMessage::AskStorageClasses => Some(crate::zone::STORAGE_CLASSES_ANSWER),
             _ => None,
         }
@@ -236,6 +225,10 @@ impl Gateway {
         let users = Arc::new(Users::new(&connection, &peers, default_quotas));
         let roles = Arc::new(Roles::new(&connection, &peers));
         let classes = Arc::new(StorageClasses::new(&connection));
+        let rules = match &config.delivery {
+            Some(delivery) => delivery.rules.clone(),
+            None => EndpointRules::new(&cluster),
+        };
         // At least one piece must fit.
         let room = config.put_bytes.max(crate::stored::PIECE_BYTES as u64);
         let permits = (room as usize / PERMIT_BYTES).min(u32::MAX as usize);
@@ -257,11 +250,7 @@ impl Gateway {
                     buckets.remove(name);
                 }
             }),
-            topics: MetadataCache::new(&peers, |topics, change| {
-                if let GatewayMessage::Topic(key) = change {
-                    topics.remove(key);
-                }
-            }),
+            topics: Topics::new(&connection, &peers, &config.region, rules),
             sse_secret: SseSecret::new(&connection, config.encryption_key),
             users,
             roles,
@@ -269,11 +258,6 @@ impl Gateway {
             put_memory: Arc::new(Semaphore::new(permits)),
             quotas: Arc::default(),
             ratelimits: RateLimits::default(),
-            rules: match &config.delivery {
-                Some(delivery) => delivery.rules.clone(),
-                None => EndpointRules::new(&cluster),
-            },
-            notifier: OnceLock::new(),
             answered: tokio::sync::Mutex::new(None),
             peers,
             connection,
@@ -281,15 +265,14 @@ impl Gateway {
             pools,
             config,
         });
-        gateway.peers.add_listener(Arc::new(GatewayListener(Arc::downgrade(&gateway))));
+        gateway.peers.add_listener(Arc::new(ReleaseListener));
         if gateway.config.watch {
             tokio::spawn(crate::peers::keep_watching(Arc::downgrade(&gateway.peers)));
         }
         if let Some(delivery) = &gateway.config.delivery {
-            gateway
-                .notifier
-                .get_or_init(|| notifications::start(&gateway, delivery, gateway.connection.number));
-            tokio::spawn(notifications::note_gateways(Arc::downgrade(&gateway)));
+            let notifier = notifications::start(&gateway, delivery, gateway.connection.number);
+            gateway.topics.set_notifier(notifier);
+            tokio::spawn(note_gateways(Arc::downgrade(&gateway.topics)));
         }
         tokio::spawn(crate::lease::renew_periodically(Arc::downgrade(&gateway.leases), gateway.config.lease));
         if gateway.config.watch {
@@ -314,7 +297,7 @@ impl Gateway {
     ///
     /// If the cluster does not answer, it gives up after a while: other gateways recover the pending changes.
     pub async fn shut_down(&self) {
-        if let Some(notifier) = self.notifier() {
+        if let Some(notifier) = self.topics.notifier() {
             notifier.stop().await;
         }
         if !self.finish_changes().await {
@@ -374,7 +357,7 @@ impl Gateway {
     pub(crate) fn outbox_written(&self, bucket: &str, shard: &str, keys: &[String]) {
         self.outbox_writes.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(bucket, shard, "rgw: events are in an outbox");
-        if let Some(notifier) = self.notifier() {
+        if let Some(notifier) = self.topics.notifier() {
             notifier.outbox_written(crate::index::bucket_id(shard), shard, keys);
         }
     }

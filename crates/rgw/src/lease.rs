@@ -169,3 +169,41 @@ pub(crate) async fn renew_periodically(leases: Weak<Leases>, term: Duration) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::NOTIFY_OBJECT;
+    use crate::testing::TestCluster;
+
+    #[test]
+    fn a_lease_is_claimed_only_after_it_expired() {
+        const TERM: Duration = Duration::from_secs(30);
+        let cluster = TestCluster::new();
+        let [first, second] = [0, 1].map(|_| {
+            let (connection, peers) = cluster.connect();
+            let control = connection.pools.control.clone();
+            cluster.run(async move { control.write_full(NOTIFY_OBJECT, "").await.unwrap() });
+            (connection.session().to_owned(), Arc::new(Leases::new(&connection, &peers, TERM)))
+        });
+        let (session, leases) = first;
+        let claim = || {
+            let (session, second) = (session.clone(), Arc::clone(&second.1));
+            cluster.run(async move { second.claim(&session).await.unwrap() })
+        };
+        let own = Arc::clone(&leases);
+        cluster.run(async move { own.ensure().await.unwrap() });
+        assert!(!claim(), "the lease is held");
+        cluster.pass(TERM + Duration::from_secs(1));
+        assert!(claim());
+        // The gateway that was silent can't take it again while it is being fenced.
+        let (own, other) = (Arc::clone(&leases), Arc::clone(&second.1));
+        cluster.run(async move {
+            assert!(matches!(own.take().await, Err(Error::Contended(_))));
+            assert_eq!(other.sessions().await.unwrap(), std::slice::from_ref(&session));
+            assert!(other.exists(&session).await.unwrap());
+            other.remove(&session).await.unwrap();
+            assert!(!other.exists(&session).await.unwrap());
+        });
+    }
+}

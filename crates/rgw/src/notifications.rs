@@ -7,18 +7,11 @@
 //! record.
 
 mod bucket;
-mod commands;
 mod delivery;
 mod outboxes;
-mod rules;
-mod topics;
 
-pub use commands::{DeadLetterAction, DeadLetters};
 pub use delivery::Delivery;
 pub(crate) use delivery::start;
-pub use rules::EndpointRules;
-pub(crate) use rules::note_gateways;
-pub(crate) use topics::arn_of_key;
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -202,7 +195,7 @@ impl Gateway {
         let mut events = ChangeEvents::none();
         for candidate in matcher.candidates(types, key) {
             // A configuration outlives its topic.
-            let Some(topic) = self.cached_topic(&candidate.configuration.topic).await? else { continue };
+            let Some(topic) = self.topics.cached(&candidate.configuration.topic).await? else { continue };
             if topic.attributes.push_endpoint.is_none() {
                 continue;
             }
@@ -226,7 +219,7 @@ impl Gateway {
         if topic.attributes.full_queue_policy() != FullQueuePolicy::Refuse {
             return Ok(None);
         }
-        let Some(notifier) = self.notifier() else { return Ok(None) };
+        let Some(notifier) = self.topics.notifier() else { return Ok(None) };
         let full = || Error::QueueFull(topic.arn.to_string());
         notifier.admit(&topic.arn, topic.id, bytes).await?.ok_or_else(full).map(Some)
     }
@@ -248,7 +241,7 @@ impl Gateway {
         let queued = events.queued.as_ref().map_or(0, |queued| queued.candidates.len());
         let queued = u16::try_from(queued).unwrap_or(u16::MAX);
         found.iter_mut().for_each(|found| found.event.ordinal = found.event.ordinal.saturating_add(queued));
-        match self.notifier() {
+        match self.topics.notifier() {
             _ if found.is_empty() => {}
             Some(notifier) => drop(notifier.push_now(found).await),
             None => tracing::warn!(key, "rgw: events are lost, this process pushes none"),

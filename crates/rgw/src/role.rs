@@ -134,3 +134,34 @@ impl Roles {
         Ok(names)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestCluster;
+
+    #[test]
+    fn roles_are_created_changed_and_removed() {
+        let cluster = TestCluster::new();
+        let (connection, peers) = cluster.connect();
+        cluster.run(async move {
+            let roles = Roles::new(&connection, &peers);
+            let trust = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"AWS":"*"},"Action":"sts:AssumeRole"}]}"#;
+            let role = Role { name: "reader".into(), path: "/team/".into(), trust: trust.into(), ..Role::default() };
+            let first = roles.create(role.clone()).await.unwrap();
+            assert!(matches!(roles.create(role.clone()).await, Err(Error::RoleExists(_))));
+            assert_eq!(first.arn(), "arn:aws:iam:::role/team/reader");
+            let change = |role: &mut Role| {
+                role.max_session_s = 900;
+                Ok(())
+            };
+            roles.modify("reader", change).await.unwrap();
+            assert_eq!(roles.get("reader").await.unwrap().max_session_s, 900);
+            roles.remove("reader").await.unwrap();
+            assert!(matches!(roles.remove("reader").await, Err(Error::NoSuchRole(_))));
+            // Sessions of the role that was removed do not belong to the new one.
+            assert_ne!(roles.create(role).await.unwrap().id, first.id);
+            assert_eq!(roles.list().await.unwrap(), ["reader"]);
+        });
+    }
+}

@@ -243,6 +243,7 @@ impl Authenticator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::TestCluster;
 
     fn session() -> Session {
         Session {
@@ -299,5 +300,39 @@ mod tests {
                 && !is_temporary("ASIA")
                 && !is_temporary("AKIAAAAAAAAAAAAAAAAA")
         );
+    }
+
+    #[test]
+    fn temporary_credentials_end_with_their_user() {
+        let cluster = TestCluster::new();
+        let (connection, peers) = cluster.connect();
+        cluster.run(async move {
+            let users = Arc::new(Users::new(&connection, &peers, crate::user::DefaultQuotas::default()));
+            let roles = Arc::new(Roles::new(&connection, &peers));
+            let [issuer, other] = [0, 1].map(|_| Authenticator::new(&connection.pools.sts, &users, &roles));
+            users.create(&User::new("alice", "Alice")).await.unwrap();
+            let user_created_ns = users.get("alice").await.unwrap().created_ns;
+            let session = Session {
+                user_created_ns,
+                role: None,
+                policy: String::new(),
+                expires_ns: u64::MAX,
+                ..session()
+            };
+            let issued = issuer.issue(session).await.unwrap();
+            // Any gateway knows the secret, and opens the token.
+            assert_eq!(other.secret_key(&issued.access_key).await.unwrap(), issued.secret_key);
+            let caller = other.authenticate(&issued.access_key, Some(&issued.token)).await.unwrap();
+            assert_eq!(caller.user.id, "alice");
+            for token in [None, Some("AAAA")] {
+                let refused = other.authenticate(&issued.access_key, token).await;
+                assert!(matches!(refused, Err(Error::InvalidToken)));
+            }
+            // A later user of the same name is another one.
+            users.remove("alice").await.unwrap();
+            users.create(&User::new("alice", "Another")).await.unwrap();
+            let refused = other.authenticate(&issued.access_key, Some(&issued.token)).await;
+            assert!(matches!(refused, Err(Error::InvalidToken)));
+        });
     }
 }

@@ -109,3 +109,23 @@ impl SseSecret {
         bytes.map(Some).ok_or_else(wrong)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestCluster;
+
+    #[test]
+    fn gateways_agree_on_the_secret() {
+        let cluster = TestCluster::new();
+        let [first, second] = [0, 1].map(|_| SseSecret::new(&cluster.connect().0, None));
+        cluster.run(async move {
+            let (one, two) = futures::join!(first.get(), second.get());
+            // Each decrypts what the other encrypts.
+            let encryption = one.unwrap().new_encryption().unwrap();
+            two.unwrap().check(&encryption).unwrap();
+            let strange = Secret::new(SseKeySource::Cluster, [7; SECRET_BYTES]);
+            assert!(matches!(strange.check(&encryption), Err(Error::WrongKey)));
+        });
+    }
+}

@@ -385,6 +385,7 @@ pub(crate) async fn flush_periodically(usage: Weak<Usage>, log: Arc<UsageLog>, e
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::TestCluster;
 
     #[test]
     fn categories_have_radosgws_names() {
@@ -426,5 +427,37 @@ mod tests {
         );
         assert_eq!(shown["summary"][0]["total"]["bytes_received"], 40);
         assert_eq!(describe(&log.waiting.lock(), false, false), json!({}));
+    }
+
+    #[test]
+    fn counts_of_gateways_are_added_and_trimmed() {
+        let cluster = TestCluster::new();
+        let (connection, _) = cluster.connect();
+        cluster.run(async move {
+            let [first, second] = [0, 1].map(|_| Usage::new(&connection.pools.usage, Some(100)));
+            let counts = |ops| UsageCounts { bytes_sent: 10, bytes_received: 1, ops, successful_ops: ops };
+            first.log.as_ref().unwrap().count("alice", "b", "GetObject", counts(1));
+            first.log.as_ref().unwrap().count("bob", "c", "GetObject", counts(5));
+            second.log.as_ref().unwrap().count("alice", "b", "GetObject", counts(2));
+            let alice = UsageFilter { user: Some("alice".into()), ..UsageFilter::default() };
+            let total = async |usage: &Usage, filter: &UsageFilter| {
+                let report = usage.report(filter, false, true).await.unwrap();
+                report["summary"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|user| user["total"]["ops"].as_u64().unwrap())
+                    .sum::<u64>()
+            };
+            assert_eq!(total(&first, &UsageFilter::default()).await, 0, "nothing is written yet");
+            first.flush().await.unwrap();
+            second.flush().await.unwrap();
+            // What was written is not written again.
+            first.flush().await.unwrap();
+            assert_eq!(total(&first, &alice).await, 3);
+            assert_eq!(total(&second, &UsageFilter::default()).await, 8);
+            assert_eq!(first.trim(&alice).await.unwrap(), 1);
+            assert_eq!(total(&second, &UsageFilter::default()).await, 5);
+        });
     }
 }

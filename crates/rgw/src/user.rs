@@ -217,7 +217,7 @@ fn check_id(id: &str) -> Result<()> {
 }
 
 /// The quotas of users that are created without any.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DefaultQuotas {
     pub(crate) user: Quota,
     pub(crate) bucket: Quota,
@@ -454,6 +454,7 @@ impl Users {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::TestCluster;
 
     #[test]
     fn users_of_the_first_format_are_read() {
@@ -475,5 +476,41 @@ mod tests {
         assert_eq!(user, wanted);
         assert_eq!(encoding::decode::<User>(&encoding::encode(&wanted)).unwrap(), wanted);
         assert_eq!(user.describe()["user_quota"]["max_size"], -1);
+    }
+
+    #[test]
+    fn an_access_key_belongs_to_one_user() {
+        let cluster = TestCluster::new();
+        let (connection, peers) = cluster.connect();
+        cluster.run(async move {
+            let quotas = DefaultQuotas {
+                user: Quota { max_objects: 7, ..Quota::default() },
+                bucket: Quota::default(),
+            };
+            let users = Users::new(&connection, &peers, quotas);
+            let key = |name: &str| AccessKey { access_key: name.into(), secret_key: "secret".into() };
+            let with_key = |id: &str, name: &str| User { keys: vec![key(name)], ..User::new(id, id) };
+            users.create(&with_key("alice", "K1")).await.unwrap();
+            assert!(matches!(users.create(&with_key("alice", "K2")).await, Err(Error::UserExists(_))));
+            assert!(matches!(users.create(&with_key("bob", "K1")).await, Err(Error::KeyExists(_))));
+            users.create(&with_key("bob", "K2")).await.unwrap();
+            assert_eq!(users.get("bob").await.unwrap().user_quota.max_objects, 7);
+            assert!(matches!(users.add_key("alice", key("K2")).await, Err(Error::KeyExists(_))));
+            users.add_key("alice", key("K3")).await.unwrap();
+            for (name, owner) in [("K1", "alice"), ("K2", "bob"), ("K3", "alice")] {
+                assert_eq!(users.get_by_key(name).await.unwrap().id, owner);
+            }
+            users.remove_key("alice", "K1").await.unwrap();
+            assert!(matches!(users.get_by_key("K1").await, Err(Error::NoSuchUser(_))));
+            users.add_key("bob", key("K1")).await.unwrap();
+            // A user with buckets stays.
+            let entry = crate::user_buckets::UserBucketEntry { id: "i".into(), created_ns: 1 };
+            users.buckets.add("alice", "b", &entry).await.unwrap();
+            assert!(matches!(users.remove("alice").await, Err(Error::Invalid(_))));
+            users.buckets.remove("alice", "b").await.unwrap();
+            users.remove("alice").await.unwrap();
+            assert_eq!(users.list().await.unwrap(), ["bob"]);
+            assert!(matches!(users.get_by_key("K3").await, Err(Error::NoSuchUser(_))));
+        });
     }
 }

@@ -111,3 +111,35 @@ impl UserBuckets {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestCluster;
+
+    #[test]
+    fn an_entry_is_replaced_only_if_it_is_the_known_one() {
+        let cluster = TestCluster::new();
+        let (connection, _) = cluster.connect();
+        cluster.run(async move {
+            let buckets = UserBuckets::new(&connection.pools.users);
+            let entry = |id: &str| UserBucketEntry { id: id.into(), created_ns: 5 };
+            let known = buckets.add("alice", "b", &entry("1")).await.unwrap();
+            buckets.add("alice", "a", &entry("2")).await.unwrap();
+            buckets.add("bob", "c", &entry("3")).await.unwrap();
+            let names = async |after: &str, max| {
+                let listed = buckets.list("alice", after, max).await.unwrap();
+                listed.into_iter().map(|(name, entry)| (name, entry.id)).collect::<Vec<_>>()
+            };
+            assert_eq!(names("", 9).await, [("a".into(), "2".into()), ("b".into(), "1".into())]);
+            assert_eq!(names("", 1).await, [("a".to_owned(), "2".to_owned())]);
+            assert_eq!(names("a", 9).await, [("b".to_owned(), "1".to_owned())]);
+            buckets.replace("alice", "b", known.clone(), Some(&entry("4"))).await.unwrap();
+            buckets.replace("alice", "b", known, None).await.unwrap();
+            assert_eq!(names("a", 9).await, [("b".to_owned(), "4".to_owned())], "it was replaced meanwhile");
+            assert_eq!(buckets.get("alice", "absent").await.unwrap(), None);
+            buckets.remove("alice", "b").await.unwrap();
+            assert!(names("a", 9).await.is_empty());
+        });
+    }
+}

@@ -99,7 +99,7 @@ impl Metrics {
         Metrics {
             damaged_garbage: Arc::clone(&gateway.garbage.damaged),
             outbox_writes: Arc::clone(&gateway.outbox_writes),
-            delivery: Delivery(gateway.notifier().cloned()),
+            delivery: Delivery(gateway.topics.notifier().cloned()),
             ..Metrics::default()
         }
     }

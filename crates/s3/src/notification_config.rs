@@ -109,7 +109,7 @@ impl NotificationRoute {
         let caller = requester.caller().ok_or_else(|| s3_error!(AccessDenied))?;
         for configuration in &mut config.configurations {
             let arn = &configuration.topic;
-            let topic = self.gateway.cached_topic(arn).await?;
+            let topic = self.gateway.topics.cached(arn).await?;
             let topic = topic.ok_or_else(|| Error::NoSuchTopic(arn.to_string()))?;
             if !may_publish(&caller, &topic, bucket)? {
                 return Err(s3_error!(AccessDenied, "not authorized to perform sns:Publish on {arn}"));

@@ -102,7 +102,7 @@ impl Server {
             addrs.push((listener.local_addr().map_err(failed)?, certificate.is_some()));
             listeners.push((listener, certificate.clone()));
         }
-        gateway.note_listening(addrs.iter().map(|(addr, _)| addr.ip()));
+        gateway.topics.note_listening(addrs.iter().map(|(addr, _)| addr.ip()));
         let mut builder = S3ServiceBuilder::new(S3Api { gateway: Arc::clone(&gateway) });
         builder.set_auth(SecretKeyProvider(Arc::clone(&gateway)));
         builder.set_access(AccessChecker(Arc::clone(&gateway)));

@@ -33,7 +33,7 @@ pub(crate) async fn answer(gateway: &Arc<Gateway>, form: &SignedForm) -> Result<
     let came_safely = form.secure || !request.contains_secret();
     let permission = request.permission();
     let shown = async |arn: &TopicArn| {
-        let topic = gateway.cached_topic(arn).await?;
+        let topic = gateway.topics.cached(arn).await?;
         let topic = topic.ok_or_else(|| Error::NoSuchTopic(arn.to_string()))?;
         check_permission(caller, &topic, permission)?;
         Ok::<Arc<Topic>, FormError>(topic)
@@ -152,7 +152,7 @@ impl TopicApi<'_> {
     ) -> Result<(Vec<Topic>, bool), FormError> {
         let (mut found, mut after) = (Vec::new(), after.map(str::to_owned));
         loop {
-            let (topics, more) = self.gateway.topics(after.as_deref(), max as u64 + 1).await?;
+            let (topics, more) = self.gateway.topics.list(after.as_deref(), max as u64 + 1).await?;
             after = topics.last().map(|topic| topic.arn.name.clone());
             for topic in topics {
                 // Evaluating expensive policies takes milliseconds, in which other requests may run.
@@ -181,10 +181,10 @@ impl TopicApi<'_> {
     ) -> Result<Topic, FormError> {
         const ACTION: &str = "sns:CreateTopic";
         check_policy(attributes)?;
-        self.gateway.check_endpoint(name, attributes, came_safely)?;
-        let (arn, notifier) = (self.gateway.topic_arn(name), self.gateway.serving_notifier()?);
+        self.gateway.topics.check_endpoint(name, attributes, came_safely)?;
+        let (arn, notifier) = (self.gateway.topics.arn(name), self.gateway.topics.serving_notifier()?);
         for _ in 0..ATTEMPTS {
-            if self.gateway.stored_topic(&arn).await?.is_some() {
+            if self.gateway.topics.stored(&arn).await?.is_some() {
                 let replacing = notifier.update_topic(&arn, |topic| -> Result<(), FormError> {
                     check_permission(caller, topic, ACTION)?;
                     Ok(topic.replace(attributes.clone()).map_err(Error::from)?)
@@ -210,7 +210,7 @@ impl TopicApi<'_> {
             let mut id = [0; 16];
             getrandom::fill(&mut id).map_err(Error::no_random_numbers)?;
             let (id, owner) = (TopicId::from_random(id), &caller.assumed.user.id);
-            let shards = self.gateway.new_shards().await?;
+            let shards = self.gateway.topics.new_shards().await?;
             let topic = Topic::new(id, arn.clone(), owner, now_ns(), shards, attributes.clone());
             let created = notifier.create_topic(topic.map_err(Error::from)?).await;
             match created.map_err(|error| FormError::from(Error::from(error))) {
@@ -233,25 +233,27 @@ impl TopicApi<'_> {
         (name, value): (&str, &str),
         came_safely: bool,
     ) -> Result<(), FormError> {
-        let changing = self.gateway.serving_notifier()?.update_topic(arn, |topic| -> Result<(), FormError> {
-            check_permission(caller, topic, "sns:SetTopicAttributes")?;
-            check_destination(caller, topic, name)?;
-            topic.set(name, value).map_err(Error::from)?;
-            check_policy(&topic.attributes)?;
-            Ok(self.gateway.check_endpoint(&arn.name, &topic.attributes, came_safely)?)
-        });
+        let changing =
+            self.gateway.topics.serving_notifier()?.update_topic(arn, |topic| -> Result<(), FormError> {
+                check_permission(caller, topic, "sns:SetTopicAttributes")?;
+                check_destination(caller, topic, name)?;
+                topic.set(name, value).map_err(Error::from)?;
+                check_policy(&topic.attributes)?;
+                Ok(self.gateway.topics.check_endpoint(&arn.name, &topic.attributes, came_safely)?)
+            });
         let changed = changing.await.map(drop);
         self.notify_topic_change(arn, changed).await
     }
 
     /// Removes a topic if the caller is permitted to. It is not an error if there is no such topic.
     async fn remove_topic_for(&self, caller: &Caller, arn: &TopicArn) -> Result<(), FormError> {
-        let Some(stored) = self.gateway.stored_topic(arn).await? else { return Ok(()) };
+        let Some(stored) = self.gateway.topics.stored(arn).await? else { return Ok(()) };
         let topic = &stored.record.topic;
         check_permission(caller, topic, "sns:DeleteTopic")?;
         // A topic created with its name meanwhile may belong to another user.
-        let removed = self.gateway.serving_notifier()?.delete_topic_with_id(&topic.arn, topic.id).await;
-        let told = self.gateway.notify_topic_change(&topic.arn).await;
+        let removed =
+            self.gateway.topics.serving_notifier()?.delete_topic_with_id(&topic.arn, topic.id).await;
+        let told = self.gateway.topics.notify_change(&topic.arn).await;
         removed?;
         Ok(told?)
     }
@@ -263,7 +265,7 @@ impl TopicApi<'_> {
         outcome: Result<T, FormError>,
     ) -> Result<T, FormError> {
         if outcome.as_ref().map_or_else(|failure| failure.status.is_server_error(), |_| true) {
-            let told = self.gateway.notify_topic_change(arn).await;
+            let told = self.gateway.topics.notify_change(arn).await;
             if outcome.is_ok() {
                 told?;
             }

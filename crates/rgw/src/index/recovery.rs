@@ -144,7 +144,7 @@ impl Gateway {
         self.cluster.command(command.to_string(), "").await?;
         // Reads from here on are executed by OSDs that know the blocklist.
         self.cluster.refresh_map().await?;
-        self.gateway_ended(session);
+        self.topics.gateway_ended(session);
         Ok(())
     }
 

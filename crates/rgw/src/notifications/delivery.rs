@@ -1,10 +1,10 @@
 //! Delivery of topics' queues by this process: the notifier of `nacre-notify`, and what it needs from the gateway.
 
-use super::EndpointRules;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
 use crate::index;
+use crate::topics::EndpointRules;
 use futures::future::BoxFuture;
 use nacre_client::tokio_environment;
 use nacre_notify::push::Pusher;
@@ -109,20 +109,5 @@ impl Outboxes for Buckets {
             let sessions = gateway.peers.live_gateways().await?;
             Ok(sessions.iter().filter_map(|name| name.strip_prefix("client.")?.parse().ok()).collect())
         })
-    }
-}
-
-impl Gateway {
-    /// The notifier, which serves topics' queues; `None` in a process that does not.
-    pub fn notifier(&self) -> Option<&Arc<Notifier>> {
-        self.notifier.get()
-    }
-
-    /// Notes that a gateway is known to have ended: what it delivered is taken over at once.
-    pub(crate) fn gateway_ended(&self, session: &str) {
-        let number = session.strip_prefix("client.").and_then(|number| number.parse().ok());
-        if let (Some(notifier), Some(number)) = (self.notifier(), number) {
-            notifier.gateway_ended(number);
-        }
     }
 }

@@ -140,14 +140,16 @@ pub(super) async fn run(gateway: &Gateway, verb: TopicVerb) -> Result<Option<Val
         TopicVerb::List { uid, marker, max_entries } => {
             Some(list(gateway, uid.as_deref(), marker, max_entries.unwrap_or(u64::MAX)).await?)
         }
-        TopicVerb::Get(which) => Some(gateway.topic(which.name()?).await?.describe()),
-        TopicVerb::Stats(which) => Some(gateway.topic_stats(which.name()?).await?),
-        TopicVerb::Dump { which, max_entries } => Some(gateway.dump_topic(which.name()?, max_entries).await?),
+        TopicVerb::Get(which) => Some(gateway.topics.get(which.name()?).await?.describe()),
+        TopicVerb::Stats(which) => Some(gateway.topics.stats(which.name()?).await?),
+        TopicVerb::Dump { which, max_entries } => {
+            Some(gateway.topics.dump(which.name()?, max_entries).await?)
+        }
         TopicVerb::Reshard { which, shards } => {
-            Some(gateway.reshard_topic(which.name()?, shards).await?.describe())
+            Some(gateway.topics.reshard(which.name()?, shards).await?.describe())
         }
         TopicVerb::Dlq(DlqVerb::List { which, marker, max_entries }) => {
-            Some(gateway.dead_letters(which.name()?, marker, max_entries).await?)
+            Some(gateway.topics.dead_letters(which.name()?, marker, max_entries).await?)
         }
         TopicVerb::Dlq(DlqVerb::Replay(letters)) => {
             Some(dispose(gateway, &letters, DeadLetterAction::Replay).await?)
@@ -157,7 +159,7 @@ pub(super) async fn run(gateway: &Gateway, verb: TopicVerb) -> Result<Option<Val
         }
         TopicVerb::Rm(which) => {
             let name = which.name()?;
-            ensure!(gateway.remove_topic(name).await?, "no such topic: {name}");
+            ensure!(gateway.topics.remove(name).await?, "no such topic: {name}");
             None
         }
     })
@@ -165,7 +167,7 @@ pub(super) async fn run(gateway: &Gateway, verb: TopicVerb) -> Result<Option<Val
 
 async fn dispose(gateway: &Gateway, letters: &DeadLetterArgs, action: DeadLetterAction) -> Result<Value> {
     let which = letters.number.map_or(DeadLetters::All, DeadLetters::One);
-    let count = gateway.dispose_dead_letters(letters.which.name()?, which, action).await?;
+    let count = gateway.topics.dispose_dead_letters(letters.which.name()?, which, action).await?;
     let done = match action {
         DeadLetterAction::Replay => "replayed",
         DeadLetterAction::Purge => "purged",
@@ -176,7 +178,7 @@ async fn dispose(gateway: &Gateway, letters: &DeadLetterArgs, action: DeadLetter
 async fn list(gateway: &Gateway, uid: Option<&str>, marker: Option<String>, max: u64) -> Result<Value> {
     let (mut found, mut after) = (Vec::new(), marker);
     loop {
-        let (topics, more) = gateway.topics(after.as_deref(), max.min(DEFAULT_ENTRIES)).await?;
+        let (topics, more) = gateway.topics.list(after.as_deref(), max.min(DEFAULT_ENTRIES)).await?;
         after = topics.last().map(|topic| topic.arn.name.clone());
         let wanted = topics.iter().filter(|topic| uid.is_none_or(|uid| topic.owner == uid));
         found.extend(wanted.map(|topic| topic.describe()));

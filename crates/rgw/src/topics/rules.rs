@@ -1,6 +1,6 @@
 //! The policy for endpoints of topics, from this gateway's options and the addresses in its cluster.
 
-use crate::gateway::Gateway;
+use super::Topics;
 use nacre_client::Cluster;
 use nacre_common::options::AddrList;
 use nacre_topics::endpoint::{CA_FOLDER_OPTION, CLEARTEXT_OPTION, EndpointPolicy, LOCAL_OPTION};
@@ -99,7 +99,7 @@ impl EndpointRules {
     }
 
     /// Records that the gateway listens on these addresses.
-    fn note_listening(&self, addresses: impl Iterator<Item = IpAddr>) {
+    pub(super) fn note_listening(&self, addresses: impl Iterator<Item = IpAddr>) {
         self.0.listening.lock().extend(addresses);
         self.changed();
     }
@@ -111,25 +111,18 @@ impl EndpointRules {
     }
 }
 
-impl Gateway {
-    /// Records that the gateway listens on these addresses.
-    pub fn note_listening(&self, addresses: impl Iterator<Item = IpAddr>) {
-        self.rules.note_listening(addresses);
-    }
-}
-
-/// Keeps the addresses of gateways and the options up to date, as long as the gateway exists.
-pub(crate) async fn note_gateways(gateway: Weak<Gateway>) {
-    let Some(rules) = gateway.upgrade().map(|gateway| gateway.rules.clone()) else { return };
-    while let Some(gateway) = gateway.upgrade() {
-        match gateway.peers.gateway_addresses().await {
+/// Keeps the addresses of gateways and the options up to date, as long as the topics exist.
+pub(crate) async fn note_gateways(topics: Weak<Topics>) {
+    let Some(rules) = topics.upgrade().map(|topics| topics.rules.clone()) else { return };
+    while let Some(topics) = topics.upgrade() {
+        match topics.peers.gateway_addresses().await {
             Ok(addresses) => rules.track_gateway_addresses(addresses),
             Err(error) => {
                 tracing::debug!(%error, "rgw: it is not known where other gateways are");
                 rules.changed();
             }
         }
-        drop(gateway);
+        drop(topics);
         // Both are read again, whether the time has passed or an option was changed.
         _ = tokio::time::timeout(POLL_INTERVAL, rules.0.option_changed.notified()).await;
     }

@@ -1,7 +1,7 @@
 //! Commands that show and change topics' queues, in radosgw-admin's terms.
 
+use super::Topics;
 use crate::error::Result;
-use crate::gateway::Gateway;
 use crate::message::GatewayMessage;
 use crate::time::now_ns;
 use bytes::Bytes;
@@ -116,10 +116,10 @@ fn queued(event: &QueuedEvent) -> Value {
     })
 }
 
-impl Gateway {
+impl Topics {
     /// The figures of a topic's queue, as `topic stats` prints them.
-    pub async fn topic_stats(&self, name: &str) -> Result<Value> {
-        let mut report = self.serving_notifier()?.report(&self.topic_arn(name)).await?;
+    pub async fn stats(&self, name: &str) -> Result<Value> {
+        let mut report = self.serving_notifier()?.report(&self.arn(name)).await?;
         let breakers = self.breakers(report.stored.record.topic.id).await?;
         report.set_breakers(&breakers);
         Ok(stats(&report, now_ns()))
@@ -141,14 +141,14 @@ impl Gateway {
     }
 
     /// At most `max` events of a topic's queue, as `topic dump` prints them: those of each shard in order.
-    pub async fn dump_topic(&self, name: &str, max: usize) -> Result<Value> {
-        let found = self.serving_notifier()?.dump(&self.topic_arn(name), max).await?;
+    pub async fn dump(&self, name: &str, max: usize) -> Result<Value> {
+        let found = self.serving_notifier()?.dump(&self.arn(name), max).await?;
         Ok(found.iter().map(queued).collect())
     }
 
     /// At most `max` dead letters of a topic with numbers above `after`, oldest first.
     pub async fn dead_letters(&self, name: &str, after: Option<u64>, max: u64) -> Result<Value> {
-        let (arn, notifier) = (self.topic_arn(name), self.serving_notifier()?);
+        let (arn, notifier) = (self.arn(name), self.serving_notifier()?);
         let (mut found, mut after) = (Vec::new(), after);
         while (found.len() as u64) < max {
             let page = notifier.letters(&arn, after, PAGE.min(max - found.len() as u64)).await?;
@@ -166,12 +166,12 @@ impl Gateway {
         which: DeadLetters,
         action: DeadLetterAction,
     ) -> Result<u64> {
-        let (arn, notifier) = (self.topic_arn(name), self.serving_notifier()?);
+        let (arn, notifier) = (self.arn(name), self.serving_notifier()?);
         Ok(match action {
             DeadLetterAction::Replay => {
                 let replayed = notifier.replay_letters(&arn, which.into()).await;
                 // Gateways deliver them, and check the topic when they are notified of it.
-                self.notify_topic_events(&arn).await;
+                self.notify_events(&arn).await;
                 replayed?
             }
             DeadLetterAction::Purge => notifier.purge_letters(&arn, which.into()).await?,
