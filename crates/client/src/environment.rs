@@ -3,7 +3,7 @@
 use crate::native::now_ns;
 use nacre_engine::IoCtx;
 use nacre_striper::{Clock, Striper};
-use nacre_task::{BoxedTask, Env, Environment, Instant};
+use nacre_task::{BoxedFuture, Env, Environment, Instant};
 use nacre_types::errno::Errno;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -33,7 +33,7 @@ impl Environment for TokioEnvironment {
         SystemTime::now()
     }
 
-    fn sleep_until(&self, at: Instant) -> BoxedTask {
+    fn sleep_until(&self, at: Instant) -> BoxedFuture {
         let deadline = self.origin.checked_add(at.since_origin());
         let deadline = deadline.unwrap_or_else(|| self.origin + FAR);
         // The timer belongs to this runtime, on whichever thread it is polled.
@@ -41,7 +41,7 @@ impl Environment for TokioEnvironment {
         Box::pin(tokio::time::sleep_until(deadline))
     }
 
-    fn spawn(&self, task: BoxedTask) {
+    fn spawn(&self, task: BoxedFuture) {
         self.handle.spawn(task);
     }
 

@@ -18,14 +18,14 @@ pub use network::NetworkThread;
 use crate::throttle::{Throttle, ThrottleShare};
 use bytes::Bytes;
 use nacre_common::Config;
-use nacre_common::auth::{ConfiguredKey, Credentials};
+use nacre_common::auth::{ConfiguredKey, CredentialProvider};
 use nacre_engine::engine::{
     CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, LogSubscription, ObjectRequest,
     OnReply,
 };
 use nacre_engine::{
-    Cluster, Completer, Error, OnDone, OpReply, Pending, Result, WatchHandler, block_on, is_engine_thread,
-    pg_end,
+    Cluster, Completer, Error, OnDone, OpReply, Pending, Result, WatchHandler, block_on,
+    is_completion_thread, pg_end,
 };
 use nacre_objecter::{Answer, Objecter, Sink, Submission};
 use nacre_runtime::msgr::Messenger;
@@ -98,7 +98,7 @@ pub(crate) struct Shared {
     /// When the current ticket is to be renewed.
     renew_at: Mutex<Option<tokio::time::Instant>>,
     /// The notices already given about clocks that differ.
-    clock_notices: Mutex<ticket::ClockNotices>,
+    clock_notices: Mutex<ticket::ClockSkewNotices>,
     stop: watch::Sender<bool>,
 }
 
@@ -112,7 +112,7 @@ struct Native {
 fn start(config: &Config, network: Arc<NetworkThread>) -> Result<Native> {
     let key = ConfiguredKey::find(config)
         .map_err(|error| Error::Configuration { errno: error.errno(), detail: error.to_string() })?;
-    let key: Arc<dyn Credentials> = Arc::new(key);
+    let key: Arc<dyn CredentialProvider> = Arc::new(key);
     let options = config.snapshot();
     if options.global.mon_host.0.is_empty() {
         let searched = match config.conf_path() {
@@ -161,7 +161,7 @@ fn start(config: &Config, network: Arc<NetworkThread>) -> Result<Native> {
 }
 
 /// Runs a session's background work until it is shut down.
-async fn run(shared: &Arc<Shared>, messenger: &Messenger, key: Arc<dyn Credentials>) {
+async fn run(shared: &Arc<Shared>, messenger: &Messenger, key: Arc<dyn CredentialProvider>) {
     let handle = Handle::current();
     let mon = handle.spawn(mon::run(shared.clone(), messenger.clone(), key));
     let timer = handle.spawn(tick(shared.clone()));
@@ -348,7 +348,7 @@ impl Engine for Native {
             Some(share) => share,
             // A callback that starts the next request has just released its own share. The excess over the bound is limited by the number
             // of running callbacks.
-            None if is_engine_thread() => ThrottleShare::default(),
+            None if is_completion_thread() => ThrottleShare::default(),
             None => block_on(self.shared.throttle.acquire(bytes)),
         };
         self.shared.start(request, RequestToken { share, done: ReplyTarget::Callback(done) });
@@ -488,7 +488,7 @@ impl Engine for Native {
     }
 
     fn option(&self, name: &str) -> Option<String> {
-        self.shared.config.text(name).ok()
+        self.shared.config.display_value(name).ok()
     }
 
     fn stats(&self) -> EngineStats {
@@ -507,7 +507,7 @@ impl Engine for Native {
 
     fn shut_down(&self) {
         self.shared.shut_down();
-        if !is_engine_thread()
+        if !is_completion_thread()
             && let Some(ended) = self.ended.lock().take()
         {
             // An error has the same meaning: the task dropped its end.

@@ -5,7 +5,7 @@
 //!
 //! - a *key*: the entity's name is sent in clear, and the secret comes from its keyring entry. Used towards the monitors, which
 //!   look the key up ([`KeyServer`]).
-//! - a *ticket*: a blob that a monitor sealed with a service key that all daemons of a kind have ([`ServiceKeys`]). It contains
+//! - a *ticket*: a blob that a monitor sealed with a service key that all daemons of a kind have ([`RotatingKeyring`](ticket::RotatingKeyring)). It contains
 //!   the entity, its caps, an expiry and the session key that is the secret. Used towards OSDs.
 //!
 //! Secrets are wiped from memory when dropped, and print as `Key(…)`. The crate implements no cryptography itself: `snow` for
@@ -21,7 +21,7 @@ pub use key::random_bytes;
 pub use key::{Key, SessionKey};
 pub use keyring::{ConfiguredKey, Keyring, KeyringEntry, find_key};
 pub use messages::{AuthTicketReply, AuthTicketRequest, RotatingKeys, TicketGrant};
-pub use ticket::{ClockDifference, ServiceKey, ServiceKeyring, ServiceKeys, Ticket, TicketBody};
+pub use ticket::{ClockSkew, RotatingKeyring, RotatingSecrets, ServiceKey, Ticket, TicketBody};
 
 use crate::error::{Error, Result};
 use nacre_types::ids::{ClientId, EntityName};
@@ -46,18 +46,18 @@ pub enum Credential {
 }
 
 /// Provides a connection's credential each time it connects.
-pub trait Credentials: Send + Sync + 'static {
+pub trait CredentialProvider: Send + Sync + 'static {
     /// Returns the current credential. Must not block.
     fn credential(&self) -> Result<Credential>;
 }
 
-impl Credentials for Credential {
+impl CredentialProvider for Credential {
     fn credential(&self) -> Result<Credential> {
         Ok(self.clone())
     }
 }
 
-impl<F: Fn() -> Result<Credential> + Send + Sync + 'static> Credentials for F {
+impl<F: Fn() -> Result<Credential> + Send + Sync + 'static> CredentialProvider for F {
     fn credential(&self) -> Result<Credential> {
         self()
     }
@@ -105,7 +105,7 @@ pub struct Peer {
 #[derive(Clone, Default)]
 pub struct Verifier {
     keys: Option<Arc<dyn KeyServer>>,
-    tickets: Option<Arc<ServiceKeys>>,
+    tickets: Option<Arc<RotatingKeyring>>,
 }
 
 impl Verifier {
@@ -121,7 +121,7 @@ impl Verifier {
     }
 
     /// Accepts tickets sealed under `keys` (OSDs).
-    pub fn with_tickets(mut self, keys: Arc<ServiceKeys>) -> Verifier {
+    pub fn with_tickets(mut self, keys: Arc<RotatingKeyring>) -> Verifier {
         self.tickets = Some(keys);
         self
     }
@@ -136,7 +136,7 @@ impl Verifier {
                     .ok_or_else(|| Error::Denied("keys are not taken here: this is not a monitor".into()))?;
                 // The same answer for an unknown entity and a wrong key, so that it does not reveal which entities exist.
                 let record =
-                    server.lookup(entity).ok_or_else(|| Error::Denied(handshake::wrong_key(entity)))?;
+                    server.lookup(entity).ok_or_else(|| Error::Denied(handshake::wrong_key_text(entity)))?;
                 let peer = Peer {
                     entity: entity.clone(),
                     client: None,
@@ -145,7 +145,7 @@ impl Verifier {
                     key_fingerprint: record.key.fingerprint(),
                     expires_unix: None,
                 };
-                Ok((peer, record.key.session_key()))
+                Ok((peer, record.key.handshake_psk()))
             }
             handshake::ClaimedIdentity::Ticket(blob) => {
                 let keys = self

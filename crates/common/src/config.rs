@@ -5,7 +5,7 @@
 //! pointer: a read costs a few nanoseconds; a change builds a new snapshot and calls observers.
 //!
 //! Invariant: the current snapshot has parsed completely. A change with a bad value changes nothing. After
-//! [`Config::mark_started`], options that can't change at run time keep their values.
+//! [`Config::freeze_startup_options`], options that can't change at run time keep their values.
 
 mod argv;
 mod conf_file;
@@ -189,7 +189,7 @@ impl ConfigBuilder {
     }
 
     /// Searches for a file where Ceph does, see [`search_conf`]. Continues if there is none.
-    pub fn search(mut self) -> Self {
+    pub fn search_conf_file(mut self) -> Self {
         self.file = File::Search;
         self
     }
@@ -246,7 +246,7 @@ fn file_layer(file: &ConfFile, entity: &EntityName) -> Result<Layer> {
         for entry in file.section(&section) {
             match options::find(&entry.name) {
                 Some(spec) => {
-                    spec.canonical(&entry.value).map_err(|e| file.syntax(entry.line, e.to_string()))?;
+                    spec.canonical(&entry.value).map_err(|e| file.syntax_error(entry.line, e.to_string()))?;
                     layer.insert(spec.name, entry.value.clone());
                 }
                 None => tracing::warn!(
@@ -359,7 +359,7 @@ impl Config {
     }
 
     /// Makes options that can't change at run time keep their values from now on.
-    pub fn mark_started(&self) {
+    pub fn freeze_startup_options(&self) {
         self.0.state.lock().started = true;
     }
 
@@ -452,7 +452,7 @@ impl Config {
     }
 
     /// Returns one option's effective value in canonical spelling; dots for a secret.
-    pub fn text(&self, name: &str) -> Result<String> {
+    pub fn display_value(&self, name: &str) -> Result<String> {
         let spec = options::get(name)?;
         let value = spec.canonical(&self.0.state.lock().effective[spec.name].1)?;
         Ok(options::redacted(spec.name, &value).to_owned())

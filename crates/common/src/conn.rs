@@ -3,7 +3,7 @@
 //! The messenger's connections implement [`Connection`]; a simulation has its own.
 
 use crate::error::Result;
-use nacre_types::msg::{Encoded, Message};
+use nacre_types::msg::{EncodedMessage, Message};
 use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub trait Connection: Send + Sync {
     /// Queues a message without waiting. Errors: `Full` if the queue has reached its bound, `Closed`, `TooBig`. On a lossy
     /// connection the delivery is unknown; on a lossless one the message is delivered unless a reset is reported.
-    fn send_encoded(&self, message: Encoded) -> Result<()>;
+    fn send_encoded(&self, message: EncodedMessage) -> Result<()>;
 
     /// An id that no other connection of the process has.
     fn id(&self) -> u64;
@@ -43,7 +43,7 @@ impl ConnRef {
 
     /// Encodes and sends a message: see [`Connection::send_encoded`].
     pub fn send<M: Message>(&self, message: &M) -> Result<()> {
-        self.0.send_encoded(Encoded::new(message))
+        self.0.send_encoded(EncodedMessage::new(message))
     }
 
     /// See [`Connection::id`].
@@ -57,7 +57,7 @@ impl ConnRef {
     }
 
     /// See [`Connection::is_over`].
-    pub fn is_over(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.0.is_over()
     }
 

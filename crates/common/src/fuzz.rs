@@ -2,8 +2,8 @@
 
 use crate::auth::handshake::{self, AuthRefusal, Initiator, ServerIdentity, banner, check_banner, respond};
 use crate::auth::{
-    AuthTicketReply, AuthTicketRequest, Caps, Credential, Key, Keyring, RotatingKeys, ServiceKeyring,
-    ServiceKeys, SessionKey, TicketBody, TicketGrant, Verifier,
+    AuthTicketReply, AuthTicketRequest, Caps, Credential, Key, Keyring, RotatingKeyring, RotatingKeys,
+    RotatingSecrets, SessionKey, TicketBody, TicketGrant, Verifier,
 };
 use crate::config::ConfFile;
 use crate::options::kinds::ConnMode;
@@ -67,8 +67,8 @@ fn fuzz_first_records_of_strangers() {
     let key = Key::generate().unwrap();
     let mut keyring = Keyring::new();
     keyring.insert(entity.clone(), key.clone(), Caps::new());
-    let keys = ServiceKeyring::generate(NOW, 3600).unwrap();
-    let known = ServiceKeys::new(10);
+    let keys = RotatingSecrets::generate(NOW, 3600).unwrap();
+    let known = RotatingKeyring::new(10);
     known.update(keys.keys().to_vec());
     let verifier = Verifier::new().with_keys(Arc::new(keyring)).with_tickets(Arc::new(known));
     let me = ServerIdentity { entity: EntityName::osd(OsdId(3)), nonce: 42 };
@@ -91,8 +91,8 @@ fn fuzz_first_records_of_strangers() {
 
 #[test]
 fn fuzz_tickets() {
-    let keys = ServiceKeyring::generate(NOW, 3600).unwrap();
-    let known = ServiceKeys::new(10);
+    let keys = RotatingSecrets::generate(NOW, 3600).unwrap();
+    let known = RotatingKeyring::new(10);
     known.update(keys.keys().to_vec());
     let sealed = keys.seal(body()).unwrap().blob;
     Target::new("ticket", Path::new("none"), vec![sealed.to_vec()]).run(|input| {

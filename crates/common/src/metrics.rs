@@ -1,6 +1,6 @@
 //! A daemon's counters: one list for `perf dump`, `perf schema`, `perf reset` and the Prometheus endpoint.
 //!
-//! Parts of a daemon count in the way that is cheapest for them and return their values on request ([`PerfCounters::add`]); nothing
+//! Parts of a daemon count in the way that is cheapest for them and return their values on request ([`PerfCounters::add_source`]); nothing
 //! here is on a hot path. Each crate has its names, with unit and help, in one file. A name is Ceph's if Ceph has the counter:
 //! `perf dump` shows it in its section, Prometheus as `ceph_SECTION_NAME`, as Ceph's exporter does.
 
@@ -183,12 +183,12 @@ impl PerfCounters {
     }
 
     /// Adds a part's values.
-    pub fn add(&self, source: impl Fn(&mut Vec<Metric>) + Send + Sync + 'static) {
+    pub fn add_source(&self, source: impl Fn(&mut Vec<Metric>) + Send + Sync + 'static) {
         self.0.sources.lock().push(Box::new(source));
     }
 
     /// Removes all parts, which may have references to the owner of this.
-    pub fn clear(&self) {
+    pub fn remove_sources(&self) {
         self.0.sources.lock().clear();
     }
 
@@ -313,7 +313,7 @@ mod tests {
     fn perf(daemon: &str, count: &Arc<AtomicU64>) -> PerfCounters {
         let perf = PerfCounters::new(daemon);
         let count = count.clone();
-        perf.add(move |out| {
+        perf.add_source(move |out| {
             let n = count.load(Ordering::Relaxed);
             out.push(Metric::counter("osd", "op_w", "Client write operations", n));
             out.push(Metric::average("osd", "op_w_latency", "Latency of writes", n, n * 500_000_000));

@@ -22,7 +22,7 @@ mod rgw;
 mod spec;
 
 pub use bluestore::BluestoreOptions;
-pub use ceph::{CephOption, ceph_only_options, ceph_option};
+pub use ceph::{CephOnlyOption, ceph_only_option, ceph_only_options};
 pub use client::ClientOptions;
 pub use debug::DebugOptions;
 pub use filestore::FilestoreOptions;

@@ -5,11 +5,11 @@
 //! those ids and placement hashes them.
 
 use crate::edit::{CrushError, is_valid_name};
-use crate::model::{ChooseArg, CrushMap, StepOp, id_of};
+use crate::model::{ChooseArg, CrushMap, StepOp, bucket_id_of};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bucket id to (class id to shadow id).
-pub(super) type Shadows = BTreeMap<i32, BTreeMap<i32, i32>>;
+pub(super) type ClassBuckets = BTreeMap<i32, BTreeMap<i32, i32>>;
 
 impl CrushMap {
     /// Returns the class `name`, and creates it if it does not exist.
@@ -85,7 +85,7 @@ impl CrushMap {
     }
 
     /// Returns the bucket and class in a shadow's name: `default~ssd` is (`default`, `ssd`).
-    pub fn split_shadow(&self, id: i32) -> Option<(i32, i32)> {
+    pub fn split_id_class(&self, id: i32) -> Option<(i32, i32)> {
         let (bucket, class) = self.item_name(id)?.split_once('~')?;
         Some((self.item_id(bucket)?, self.class_id(class)?))
     }
@@ -119,7 +119,7 @@ impl CrushMap {
             if self.is_shadow(shadow) {
                 shadows
                     .extend(self.bucket(shadow).into_iter().flat_map(|b| b.items.iter().filter(|i| **i < 0)));
-                self.forget(shadow);
+                self.erase_item(shadow);
             }
         }
         self.populate_classes(&old)
@@ -127,7 +127,7 @@ impl CrushMap {
 
     /// Creates the shadow trees of all roots and classes. `old` contains the ids to reuse for shadows. Others get the highest
     /// ids that neither a bucket nor `old` has.
-    pub(crate) fn populate_classes(&mut self, old: &Shadows) -> Result<(), CrushError> {
+    pub(crate) fn populate_classes(&mut self, old: &ClassBuckets) -> Result<(), CrushError> {
         let reserved: BTreeSet<i32> = old.values().flat_map(|of| of.values().copied()).collect();
         let classes: Vec<i32> = self.class_names.keys().copied().collect();
         let mut made = BTreeSet::new();
@@ -143,7 +143,7 @@ impl CrushMap {
         &mut self,
         id: i32,
         class: i32,
-        old: &Shadows,
+        old: &ClassBuckets,
         reserved: &BTreeSet<i32>,
         made: &mut BTreeSet<i32>,
     ) -> Result<i32, CrushError> {
@@ -175,11 +175,11 @@ impl CrushMap {
         // The shadow children of a uniform bucket may have different weights; Ceph's own builder refuses such a map too.
         let shadow_id = old.get(&id).and_then(|of| of.get(&class)).copied().unwrap_or_else(|| {
             (0..)
-                .map(id_of)
+                .map(bucket_id_of)
                 .find(|id| self.bucket(*id).is_none() && !reserved.contains(id))
                 .unwrap_or(i32::MIN)
         });
-        self.insert_bucket(Some(shadow_id), original.alg(), original.hash, original.type_id, &items)?;
+        self.insert_unnamed_bucket(Some(shadow_id), original.alg(), original.hash, original.type_id, &items)?;
         made.insert(shadow_id);
         self.item_names.insert(shadow_id, shadow_name);
         self.device_classes.insert(shadow_id, class);

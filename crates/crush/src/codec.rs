@@ -5,7 +5,7 @@
 
 use crate::model::{
     Bucket, BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushMap, MAX_BUCKETS, MAX_DEVICES, Rule, RuleType,
-    Step, StepOp, TunablesProfile, id_of,
+    Step, StepOp, TunablesProfile, bucket_id_of,
 };
 use std::collections::BTreeMap;
 
@@ -411,8 +411,8 @@ impl Reader<'_> {
             return Ok(None);
         }
         let id = self.i32()?;
-        if id != id_of(slot) {
-            return corrupt(format!("bucket {id} in the slot of bucket {}", id_of(slot)));
+        if id != bucket_id_of(slot) {
+            return corrupt(format!("bucket {id} in the slot of bucket {}", bucket_id_of(slot)));
         }
         let type_id = self.u16()?;
         let alg_again = self.u8()?;

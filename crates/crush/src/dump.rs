@@ -2,7 +2,7 @@
 //! tree`.
 
 use crate::model::{
-    Bucket, ChooseArgs, CrushMap, Rule, Step, StepOp, Tunables, TunablesProfile, WEIGHT_ONE, id_of,
+    Bucket, ChooseArgs, CrushMap, Rule, Step, StepOp, Tunables, TunablesProfile, WEIGHT_ONE, bucket_id_of,
 };
 use serde_json::{Map, Value, json};
 
@@ -190,7 +190,7 @@ impl CrushMap {
             "argonaut"
         };
         let mut out = Map::new();
-        for name in crate::text::TUNABLES {
+        for name in crate::text::TUNABLE_NAMES {
             out.insert(name.into(), t.by_name(name).unwrap_or_default().into());
         }
         out.insert("profile".into(), profile.map_or("unknown", TunablesProfile::name).into());
@@ -227,7 +227,7 @@ fn dump_choose_args(args: &ChooseArgs) -> Value {
     let mut out = Vec::new();
     for (slot, arg) in args.iter() {
         let mut one = Map::new();
-        one.insert("bucket_id".into(), id_of(slot).into());
+        one.insert("bucket_id".into(), bucket_id_of(slot).into());
         if !arg.weight_set.is_empty() {
             let sets: Vec<Value> =
                 arg.weight_set.iter().map(|set| set.iter().map(|w| weight_number(*w)).collect()).collect();

@@ -6,11 +6,11 @@
 
 mod links;
 
+use crate::bucket_body::{BodyError, build_body};
 use crate::model::{
     Bucket, BucketAlg, ChooseArg, ChooseArgs, CrushMap, MAX_BUCKETS, MAX_DEVICES, TunablesProfile,
-    WEIGHT_ONE, id_of, slot_of,
+    WEIGHT_ONE, bucket_id_of, bucket_slot,
 };
-use crate::straw::{BodyError, build_body};
 use std::collections::BTreeMap;
 
 /// The location of an item: type name to bucket name, as in `root=default host=a`.
@@ -172,14 +172,14 @@ impl CrushMap {
         if self.item_id(name).is_some() {
             return Err(CrushError::Exists(format!("item '{name}' already exists")));
         }
-        let id = self.insert_bucket(id, alg, hash, type_id, items)?;
+        let id = self.insert_unnamed_bucket(id, alg, hash, type_id, items)?;
         self.item_names.insert(id, name.to_owned());
         self.recompute_max_devices();
         Ok(id)
     }
 
     /// Adds a bucket without a name.
-    pub(crate) fn insert_bucket(
+    pub(crate) fn insert_unnamed_bucket(
         &mut self,
         id: Option<i32>,
         alg: BucketAlg,
@@ -191,14 +191,16 @@ impl CrushMap {
             return Err(CrushError::Invalid("a bucket can't have the devices' type 0".into()));
         }
         let slot = match id {
-            Some(id) => slot_of(id).ok_or_else(|| CrushError::Invalid(format!("{id} is not a bucket id")))?,
+            Some(id) => {
+                bucket_slot(id).ok_or_else(|| CrushError::Invalid(format!("{id} is not a bucket id")))?
+            }
             None => self.buckets.iter().position(Option::is_none).unwrap_or(self.buckets.len()),
         };
         if slot >= MAX_BUCKETS {
-            return Err(CrushError::OutOfRange(format!("bucket {} is out of range", id_of(slot))));
+            return Err(CrushError::OutOfRange(format!("bucket {} is out of range", bucket_id_of(slot))));
         }
-        if self.bucket(id_of(slot)).is_some() {
-            return Err(CrushError::Exists(format!("bucket {} exists", id_of(slot))));
+        if self.bucket(bucket_id_of(slot)).is_some() {
+            return Err(CrushError::Exists(format!("bucket {} exists", bucket_id_of(slot))));
         }
         let (ids, weights): (Vec<i32>, Vec<u32>) = items.iter().copied().unzip();
         for &item in &ids {
@@ -213,9 +215,9 @@ impl CrushMap {
             let grown = (self.buckets.len() * 2).max(8);
             self.buckets.resize(grown, None);
         }
-        self.buckets[slot] = Some(Bucket { id: id_of(slot), type_id, hash, weight, items: ids, body });
+        self.buckets[slot] = Some(Bucket { id: bucket_id_of(slot), type_id, hash, weight, items: ids, body });
         self.recompute_max_devices();
-        Ok(id_of(slot))
+        Ok(bucket_id_of(slot))
     }
 
     /// Applies `edit` to a copy, rebuilds what depends on the hierarchy, and keeps the copy if everything succeeded.
@@ -262,7 +264,7 @@ impl CrushMap {
             let Some(id) = self.item_id(bucket_name) else {
                 let new =
                     self.add_bucket(None, self.default_bucket_alg(), 0, type_id as u16, &[], bucket_name)?;
-                self.start_weight_sets(new);
+                self.init_weight_sets(new);
                 self.link(new, lowest, self.weight_below(lowest, item, weight))?;
                 lowest = new;
                 continue;
@@ -379,7 +381,7 @@ impl CrushMap {
     }
 
     /// `osd crush add-bucket`: adds an empty bucket, at `loc` if that is not empty.
-    pub fn add_named_bucket(
+    pub fn add_empty_bucket(
         &mut self,
         name: &str,
         type_name: &str,
@@ -391,7 +393,7 @@ impl CrushMap {
         self.transact(|map| {
             let id = map.add_bucket(None, map.default_bucket_alg(), 0, type_id as u16, &[], name)?;
             if !loc.is_empty() {
-                map.start_weight_sets(id);
+                map.init_weight_sets(id);
                 map.insert(id, 0, name, loc)?;
             }
             Ok(id)
@@ -403,7 +405,9 @@ impl CrushMap {
     pub fn set_choose_args(&mut self, id: i64, args: ChooseArgs) -> Result<(), CrushError> {
         let mut kept = ChooseArgs::default();
         for (slot, arg) in args.iter() {
-            let Some(bucket) = self.bucket(id_of(slot)) else { return Err(no_bucket(id_of(slot))) };
+            let Some(bucket) = self.bucket(bucket_id_of(slot)) else {
+                return Err(no_bucket(bucket_id_of(slot)));
+            };
             let size = bucket.items.len();
             if arg.weight_set.iter().any(|weights| weights.len() != size)
                 || !(arg.ids.is_empty() || arg.ids.len() == size)
@@ -442,7 +446,7 @@ impl CrushMap {
         }
         self.transact(|map| {
             map.detach(item)?;
-            map.forget(item);
+            map.erase_item(item);
             Ok(())
         })
     }
@@ -459,17 +463,17 @@ impl CrushMap {
             }
             parents.into_iter().try_for_each(|parent| map.unlink(parent, item))?;
             if item >= 0 && !map.is_linked(item) {
-                map.forget(item);
+                map.erase_item(item);
             }
             Ok(())
         })
     }
 
     /// Removes an unlinked item's name, class and bucket.
-    pub(crate) fn forget(&mut self, item: i32) {
+    pub(crate) fn erase_item(&mut self, item: i32) {
         self.item_names.remove(&item);
         self.device_classes.remove(&item);
-        if let Some(slot) = slot_of(item) {
+        if let Some(slot) = bucket_slot(item) {
             self.class_buckets.remove(&item);
             if let Some(bucket) = self.buckets.get_mut(slot) {
                 *bucket = None;
@@ -543,7 +547,7 @@ impl CrushMap {
             return Err(CrushError::NotFound(format!("{name} is not in the hierarchy")));
         }
         parents.into_iter().try_for_each(|parent| self.set_weight_in(parent, item, weight, true))?;
-        self.settle_weight_sets();
+        self.recompute_weight_sets();
         Ok(())
     }
 
@@ -610,7 +614,7 @@ fn body_error(error: BodyError) -> CrushError {
         BodyError::WeightOverflow => CrushError::OutOfRange("bucket weight overflows".into()),
         BodyError::TreeTooBig => CrushError::OutOfRange(format!(
             "a tree bucket holds at most {} items",
-            crate::straw::MAX_TREE_ITEMS
+            crate::bucket_body::MAX_TREE_BUCKET_ITEMS
         )),
         BodyError::NotUniform => {
             CrushError::Invalid("items of a uniform bucket must have identical weights".into())

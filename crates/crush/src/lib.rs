@@ -10,6 +10,7 @@
 //! The crate is pure: no I/O, no clock, no threads, no randomness. It does not know OSDs' states, pools and PGs: weights, seeds
 //! and ids are arguments.
 
+pub mod bucket_body;
 pub mod classes;
 pub mod codec;
 pub mod dump;
@@ -21,7 +22,6 @@ mod reclassify;
 pub mod remap;
 pub mod rjenkins;
 pub mod rules;
-pub mod straw;
 pub mod text;
 
 pub use codec::CrushDecodeError;

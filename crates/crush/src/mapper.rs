@@ -8,7 +8,7 @@
 
 use crate::ln_table::{LOG_HIGH, LOG_LOW, RECIPROCAL};
 use crate::model::{
-    Bucket, BucketBody, ChooseArg, ChooseArgs, CrushMap, ITEM_NONE, StepOp, WEIGHT_ONE, slot_of,
+    Bucket, BucketBody, ChooseArg, ChooseArgs, CrushMap, ITEM_NONE, StepOp, WEIGHT_ONE, bucket_slot,
 };
 use crate::rjenkins::{hash32_2, hash32_3, hash32_4};
 
@@ -533,7 +533,7 @@ impl<'a> Draws<'a> {
             BucketBody::Straw2 { item_weights } => {
                 let arg = match self.args {
                     None => None,
-                    Some(args) => slot_of(bucket.id).and_then(|slot| args.get(slot)),
+                    Some(args) => bucket_slot(bucket.id).and_then(|slot| args.get(slot)),
                 };
                 draw_straw2(bucket, item_weights, arg, self.x, r, position)
             }

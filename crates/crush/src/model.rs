@@ -481,13 +481,13 @@ impl ChooseArgs {
 
 /// Returns the slot of a bucket id, or `None` for a device.
 #[inline]
-pub(crate) fn slot_of(id: i32) -> Option<usize> {
+pub(crate) fn bucket_slot(id: i32) -> Option<usize> {
     (id < 0).then_some(!id as usize)
 }
 
 /// Returns the bucket id of a slot.
 #[inline]
-pub(crate) fn id_of(slot: usize) -> i32 {
+pub(crate) fn bucket_id_of(slot: usize) -> i32 {
     !(slot as i32)
 }
 
@@ -495,11 +495,11 @@ impl CrushMap {
     /// Returns the bucket with this (negative) id.
     #[inline]
     pub fn bucket(&self, id: i32) -> Option<&Bucket> {
-        self.buckets.get(slot_of(id)?)?.as_ref()
+        self.buckets.get(bucket_slot(id)?)?.as_ref()
     }
 
     pub(crate) fn bucket_mut(&mut self, id: i32) -> Option<&mut Bucket> {
-        self.buckets.get_mut(slot_of(id)?)?.as_mut()
+        self.buckets.get_mut(bucket_slot(id)?)?.as_mut()
     }
 
     /// All buckets, from id -1 downwards.

@@ -4,10 +4,10 @@
 //! A reclassified root keeps its old ids for the shadow tree of its class and gets new ids for itself. A reclassified bucket
 //! becomes the shadow of the bucket to which its items move. Placement hashes ids and rules refer to them, so PGs do not move.
 
-use crate::classes::Shadows;
+use crate::bucket_body::build_body;
+use crate::classes::ClassBuckets;
 use crate::edit::{CrushError, Location};
-use crate::model::{Bucket, ChooseArg, CrushMap, StepOp, id_of, slot_of};
-use crate::straw::build_body;
+use crate::model::{Bucket, ChooseArg, CrushMap, StepOp, bucket_id_of, bucket_slot};
 use std::collections::BTreeMap;
 
 /// Buckets with the devices of one class, and the place to which they belong.
@@ -82,7 +82,7 @@ impl CrushMap {
         log.push(format!("classify_root {root} ({root_id}) as {class}"));
         let takes_class = self.rules().find_map(|(id, rule)| {
             let taken = rule.steps.iter().filter(|step| step.op == StepOp::Take);
-            let mut shadows = taken.filter_map(|step| self.split_shadow(step.arg1));
+            let mut shadows = taken.filter_map(|step| self.split_id_class(step.arg1));
             shadows.find(|(bucket, _)| *bucket == root_id).map(|(_, class)| (id, class))
         });
         if let Some((rule, class)) = takes_class {
@@ -171,7 +171,7 @@ impl CrushMap {
         let class_id = self.get_or_create_class(class)?;
 
         for slot in 0..self.max_buckets() {
-            let id = id_of(slot);
+            let id = bucket_id_of(slot);
             let Some(bucket) = self.bucket(id).filter(|_| !self.is_shadow(id)).cloned() else { continue };
             let name = self.item_name(id).unwrap_or_default().to_owned();
             let Some(target) = one.target(&name).map(str::to_owned) else { continue };
@@ -188,7 +188,7 @@ impl CrushMap {
                 None => {
                     let new_id = self.new_bucket_id();
                     self.put_empty_bucket(new_id, &bucket)?;
-                    self.start_weight_sets(new_id);
+                    self.init_weight_sets(new_id);
                     self.item_names.insert(new_id, target.clone());
                     log.push(format!("  created base {new_id}"));
                     moves.created.insert(new_id, Location::from([(parent_type.clone(), parent.clone())]));
@@ -243,11 +243,11 @@ impl CrushMap {
             self.buckets.push(None);
             self.buckets.len() - 1
         });
-        id_of(slot)
+        bucket_id_of(slot)
     }
 
     fn put_bucket(&mut self, bucket: Bucket) {
-        if let Some(slot) = slot_of(bucket.id).and_then(|slot| self.buckets.get_mut(slot)) {
+        if let Some(slot) = bucket_slot(bucket.id).and_then(|slot| self.buckets.get_mut(slot)) {
             *slot = Some(bucket);
         }
     }
@@ -276,7 +276,7 @@ struct Moves {
     /// New buckets, and where they are placed if nothing else places them.
     created: BTreeMap<i32, Location>,
     /// Shadows by the bucket whose shadow they become.
-    shadows: Shadows,
+    shadows: ClassBuckets,
     /// The new names of shadows.
     shadow_names: BTreeMap<i32, String>,
 }

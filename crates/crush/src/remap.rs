@@ -34,7 +34,7 @@ pub enum UpmapError {
 
 impl CrushMap {
     /// Returns each device's share of the weight below a rule's roots. The shares of each root add up to 1.
-    pub fn rule_weights(&self, rule: u32) -> BTreeMap<i32, f32> {
+    pub fn rule_weight_shares(&self, rule: u32) -> BTreeMap<i32, f32> {
         let mut shares = BTreeMap::new();
         for root in self.rule_roots(rule) {
             let mut weights: BTreeMap<i32, f32> = BTreeMap::new();
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn shares_of_weight_add_up_to_one() {
-        let shares = three_hosts().rule_weights(0);
+        let shares = three_hosts().rule_weight_shares(0);
         assert_eq!(shares.len(), 6);
         assert!((shares.values().sum::<f32>() - 1.0).abs() < 1e-5);
     }

@@ -111,7 +111,7 @@ fn refused_edits_say_why_and_change_nothing() {
     assert!(matches!(map.remove_item("host0"), Err(CrushError::NotEmpty(_))));
     assert!(matches!(map.remove_item("nothing"), Err(CrushError::NotFound(_))));
     assert!(matches!(map.move_item("rack0", &host0), Err(CrushError::Loop(_))));
-    map.add_named_bucket("chassis0", "chassis", &loc(&[])).unwrap();
+    map.add_empty_bucket("chassis0", "chassis", &loc(&[])).unwrap();
     let with_chassis = map.clone();
     map.link_bucket("chassis0", &loc(&[("rack", "rack0")])).unwrap();
     assert!(matches!(map.link_bucket("chassis0", &loc(&[("rack", "rack0")])), Err(CrushError::Exists(_))));
@@ -133,8 +133,8 @@ fn refused_edits_say_why_and_change_nothing() {
 #[test]
 fn a_bucket_never_lands_below_itself() {
     let mut map = CrushMap::new_cluster("osd").unwrap();
-    map.add_named_bucket("a", "rack", &loc(&[])).unwrap();
-    map.add_named_bucket("b", "room", &loc(&[])).unwrap();
+    map.add_empty_bucket("a", "rack", &loc(&[])).unwrap();
+    map.add_empty_bucket("b", "room", &loc(&[])).unwrap();
     map.link_bucket("a", &loc(&[("room", "b")])).unwrap();
     assert!(matches!(map.move_item("b", &loc(&[("rack", "a")])), Err(CrushError::Loop(_))));
     assert!(matches!(map.move_item("b", &loc(&[("room", "b")])), Err(CrushError::Loop(_))));

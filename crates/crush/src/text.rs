@@ -8,7 +8,7 @@ mod compile;
 pub use compile::CompileError;
 
 use crate::model::{
-    Bucket, BucketAlg, ChooseArg, CrushMap, RuleType, Step, StepOp, Tunables, TunablesProfile, id_of,
+    Bucket, BucketAlg, ChooseArg, CrushMap, RuleType, Step, StepOp, Tunables, TunablesProfile, bucket_id_of,
 };
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -19,7 +19,7 @@ fn fixed_point(weight: u32) -> String {
 }
 
 /// The names of tunables in text maps, in the order in which they are printed.
-pub(super) const TUNABLES: [&str; 8] = [
+pub(super) const TUNABLE_NAMES: [&str; 8] = [
     "choose_local_tries",
     "choose_local_fallback_tries",
     "choose_total_tries",
@@ -102,7 +102,7 @@ impl Printer<'_> {
         let map = self.map;
         self.out.push_str("# begin crush map\n");
         let legacy = TunablesProfile::Argonaut.tunables();
-        for name in TUNABLES {
+        for name in TUNABLE_NAMES {
             if let Some(value) = map.tunables.by_name(name).filter(|v| Some(*v) != legacy.by_name(name)) {
                 writeln!(self.out, "tunable {name} {value}")?;
             }
@@ -127,7 +127,7 @@ impl Printer<'_> {
 
         self.out.push_str("\n# buckets\n");
         for slot in 0..map.max_buckets() {
-            self.bucket_after_children(id_of(slot))?;
+            self.bucket_after_children(bucket_id_of(slot))?;
         }
 
         self.out.push_str("\n# rules\n");
@@ -141,7 +141,7 @@ impl Printer<'_> {
                 // Printed as unsigned, so the default's -1 becomes 18446744073709551615; the compiler accepts this.
                 writeln!(self.out, "choose_args {} {{", id as u64)?;
                 for (slot, arg) in args.iter() {
-                    self.choose_arg(id_of(slot), arg)?;
+                    self.choose_arg(bucket_id_of(slot), arg)?;
                 }
                 self.out.push_str("}\n");
             }
@@ -254,7 +254,7 @@ fn step_text(map: &CrushMap, step: &Step) -> String {
     match step.op {
         StepOp::Noop => "noop".to_owned(),
         StepOp::Emit => "emit".to_owned(),
-        StepOp::Take => match map.split_shadow(step.arg1) {
+        StepOp::Take => match map.split_id_class(step.arg1) {
             Some((bucket, class)) => {
                 format!("take {} class {}", map.item_label(bucket), map.class_name(class).unwrap_or_default())
             }

@@ -102,18 +102,18 @@ thread_local! {
 }
 
 /// Marks the calling thread as the one that completes operations.
-pub fn mark_engine_thread() {
+pub fn mark_completion_thread() {
     ON_ENGINE_THREAD.set(true);
 }
 
 /// Whether the calling thread completes operations, and so must never block on one.
-pub fn is_engine_thread() -> bool {
+pub fn is_completion_thread() -> bool {
     ON_ENGINE_THREAD.get()
 }
 
 /// Runs a future on the calling thread, which is parked while the future is pending.
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    assert!(!is_engine_thread(), "a completion callback must not block on another operation");
+    assert!(!is_completion_thread(), "a completion callback must not block on another operation");
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut cx = Context::from_waker(&waker);

@@ -20,7 +20,7 @@ impl IoCtx {
             Err(error) if error.is_not_found() => Ok(None),
             reply => {
                 let reply = reply?;
-                Ok(Some(read.reply(reply.version, &reply.ops)?))
+                Ok(Some(read.decode_reply(reply.version, &reply.ops)?))
             }
         }
     }

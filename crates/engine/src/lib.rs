@@ -8,7 +8,7 @@
 //! sockets, no timers, no clock and no threads, so that code above the seam can run on a virtual clock.
 //!
 //! An engine completes operations with [`Pending::channel`] and [`Completer`], marks the thread that does so with
-//! [`mark_engine_thread`], and converts its cluster's answers with [`command_result`] and [`pg_end`].
+//! [`mark_completion_thread`], and converts its cluster's answers with [`command_result`] and [`pg_end`].
 
 mod cluster;
 mod completion;
@@ -23,7 +23,7 @@ mod ops;
 mod watch;
 
 pub use cluster::{Cluster, ClusterStats, PoolStats, command_result};
-pub use completion::{Completer, Pending, block_on, is_engine_thread, mark_engine_thread};
+pub use completion::{Completer, Pending, block_on, is_completion_thread, mark_completion_thread};
 pub use engine::{CommandReply, Cursor, Engine, EngineStats, Notification, OnDone, WatchHandler};
 pub use error::{Error, Result};
 pub use ioctx::IoCtx;

@@ -48,7 +48,7 @@ macro_rules! guards {
         }
 
         /// Fails the operation unless the object has `data` at `offset`, with zeros beyond its end. The result is then
-        /// [`nacre_types::op::cmpext_mismatch`].
+        /// [`nacre_types::op::cmpext_mismatch_result`].
         pub fn cmpext(&mut self, offset: u64, data: impl Into<Bytes>) -> &mut Self {
             self.push(Op::CmpExt { offset, data: data.into() })
         }

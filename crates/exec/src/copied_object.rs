@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use nacre_types::errno::Errno;
-use nacre_types::msg::ENTRY_OVERHEAD_BYTES;
+use nacre_types::msg::KV_ENTRY_OVERHEAD_BYTES;
 use nacre_types::op::CopyGetReply;
 
 /// A whole object for copy-from.
@@ -18,9 +18,9 @@ pub struct CopiedObject {
 
 impl CopiedObject {
     /// The bytes that the copy writes, as [`OsdRequest::payload_bytes`](nacre_types::msg::OsdRequest::payload_bytes) counts them.
-    pub fn bytes(&self) -> u64 {
+    pub fn payload_bytes(&self) -> u64 {
         let entries = self.omap.iter().chain(&self.head.attrs);
-        let entries = entries.map(|(key, value)| (ENTRY_OVERHEAD_BYTES + key.len() + value.len()) as u64);
+        let entries = entries.map(|(key, value)| (KV_ENTRY_OVERHEAD_BYTES + key.len() + value.len()) as u64);
         self.head.size + self.head.omap_header.len() as u64 + entries.sum::<u64>()
     }
 

@@ -8,7 +8,7 @@ use nacre_types::errno::Errno;
 use nacre_types::op::{CopyCursor, CopyGetReply, OpResult, copy_from_flag, object_flag};
 
 /// Maximum number of requests that a copy includes, as in Ceph.
-pub const MAX_COPIED_REQUESTS: usize = 10;
+pub const MAX_COPIED_REQIDS: usize = 10;
 
 /// Reads one piece: attributes and omap header first, then data, then omap entries. `for_tier` is set if the request comes from another
 /// pool of the pool's tier.
@@ -23,7 +23,7 @@ pub(super) fn get(
             return Err(Errno::ENOENT);
         }
         let cursor = CopyCursor { complete: true, ..CopyCursor::default() };
-        let user_version = object.absent_version();
+        let user_version = object.absent_user_version();
         let piece = CopyGetReply { is_absent: true, user_version, cursor, ..CopyGetReply::default() };
         return Ok(OpResult::output(encode(&piece)));
     }
@@ -72,7 +72,7 @@ pub(super) fn get(
     if piece.cursor.complete {
         piece.reqids = object.recent_requests();
         piece.reqids.extend(info.copied_requests.iter().copied());
-        piece.reqids.truncate(MAX_COPIED_REQUESTS);
+        piece.reqids.truncate(MAX_COPIED_REQIDS);
         if for_tier {
             piece.watchers = info.watchers.clone();
         }
@@ -91,7 +91,7 @@ pub(super) fn from(object: &mut OpContext<'_>, flags: u32, truncate: (u32, u64))
             // A delayed flush must not restore older contents.
             newer if newer > copied.head.user_version => return Err(Errno::ERANGE),
             same if same == copied.head.user_version => {
-                if object.takes_watches() && object.info().watchers != copied.head.watchers {
+                if object.flush_copies_watches() && object.info().watchers != copied.head.watchers {
                     object.watchers_mut().clone_from(&copied.head.watchers);
                 }
                 return Ok(OpResult::default());
@@ -102,7 +102,7 @@ pub(super) fn from(object: &mut OpContext<'_>, flags: u32, truncate: (u32, u64))
     let attrs = attrs_of(object, copied)?;
     let given = flags & copy_from_flag::TRUNCATE_SEQ != 0;
     object.replace(copied, attrs, if given { truncate } else { copied.head.truncate });
-    if flags & copy_from_flag::FLUSH != 0 && object.takes_watches() {
+    if flags & copy_from_flag::FLUSH != 0 && object.flush_copies_watches() {
         *object.watchers_mut() = copied.head.watchers.clone();
     }
     Ok(OpResult::default())

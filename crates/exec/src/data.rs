@@ -4,7 +4,7 @@ use crate::op_context::OpContext;
 use bytes::{Bytes, BytesMut};
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
-use nacre_types::op::{ChecksumKind, ExtentsReply, OpResult, SparseReadReply, cmpext_mismatch};
+use nacre_types::op::{ChecksumKind, ExtentsReply, OpResult, SparseReadReply, cmpext_mismatch_result};
 use xxhash_rust::xxh32::xxh32;
 use xxhash_rust::xxh64::xxh64;
 
@@ -40,7 +40,7 @@ pub(super) fn compare(object: &OpContext<'_>, offset: u64, expected: &Bytes) -> 
         if expected.is_empty() { Bytes::new() } else { object.read(offset, expected.len() as u64)? };
     let differs =
         expected.iter().enumerate().find(|(at, byte)| **byte != stored.get(*at).copied().unwrap_or(0));
-    let code = differs.map_or(0, |(at, _)| cmpext_mismatch(at));
+    let code = differs.map_or(0, |(at, _)| cmpext_mismatch_result(at));
     Ok(OpResult { code, output: Bytes::new() })
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 /// A further action for a request that has succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OpEffect {
+pub enum WatchNotifyEffect {
     /// Connects the watch to the request's connection.
     Connect {
         /// The watch.

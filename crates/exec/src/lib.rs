@@ -31,8 +31,8 @@ mod xattr;
 
 pub use context::{ContextCache, ObjectContext, load_context};
 pub use copied_object::CopiedObject;
-pub use copy::MAX_COPIED_REQUESTS;
-pub use effect::OpEffect;
+pub use copy::MAX_COPIED_REQIDS;
+pub use effect::WatchNotifyEffect;
 pub use limits::{ClassList, Limits};
 pub use nacre_types::tier::INTERNAL_NAMESPACE;
 pub(crate) use op_context::OpContext;
@@ -113,7 +113,7 @@ pub struct ExecResult {
     /// The change; `None` for reads, failures and writes that change nothing.
     pub change: Option<ObjectChange>,
     /// Further actions for the host once the request has succeeded.
-    pub effects: Vec<OpEffect>,
+    pub effects: Vec<WatchNotifyEffect>,
     /// Whether a part of the object could not be read. The outcome then counts only if no other member has that part.
     pub damaged: bool,
 }
@@ -198,9 +198,9 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
     {
         return Err(Errno::ENAMETOOLONG);
     }
-    let listing = request.ops.iter().any(|op| op.op.is_listing());
+    let listing = request.ops.iter().any(|op| op.op.is_pg_listing());
     if listing {
-        let all = request.ops.iter().all(|op| op.op.is_listing());
+        let all = request.ops.iter().all(|op| op.op.is_pg_listing());
         return if all { Ok(()) } else { Err(Errno::EINVAL) };
     }
     if object.name().is_empty() || nacre_pg::is_temp(object) {
@@ -252,19 +252,19 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
 
 /// Executes `request` on the object whose state is `context`.
 pub fn execute(env: &ExecEnv<'_>, request: &OsdRequest, context: &ObjectContext) -> ExecResult {
-    if request.ops.first().is_some_and(|op| op.op.is_listing()) {
+    if request.ops.first().is_some_and(|op| op.op.is_pg_listing()) {
         return list::execute(env, request);
     }
     let writes = may_write(request);
-    if !writes && !context.exists_for_users() && !tier::reads_absent(request) {
+    if !writes && !context.exists_for_users() && !tier::is_tier_read(request) {
         return ExecResult::failed(Errno::ENOENT, env.last_user_version);
     }
     if writes && let Some(executed) = copied_before(request, context) {
         return executed;
     }
     let mut pending = OpContext::new(env, &request.object, context, request.ops.len());
-    if tier::reads_absent(request) {
-        pending.set_for_tier();
+    if tier::is_tier_read(request) {
+        pending.set_from_tier_pool();
     }
     let mut results = Vec::with_capacity(request.ops.len());
     let mut result = 0;
@@ -378,7 +378,7 @@ fn finish(
     let written_bytes = pending.written_bytes();
     let invisible = pending.changes_only_watches();
     let copied_version = pending.copied_version();
-    let promoted_at = pending.promoted_at();
+    let promoted_at = pending.promoted_epoch();
     let has_watches_to_flush = pending.has_watches_to_flush();
     let (mut steps, mut after) = pending.into_parts();
     let prior_version = if before.exists { before.info.version } else { Eversion::default() };

@@ -4,7 +4,7 @@
 //! that only writes has no overhead.
 
 use crate::context::ObjectContext;
-use crate::{CopiedObject, ExecEnv, Limits, OpEffect, Origin};
+use crate::{CopiedObject, ExecEnv, Limits, Origin, WatchNotifyEffect};
 use bytes::{Bytes, BytesMut};
 use nacre_objectstore::{ReadStore, StoreError};
 use nacre_types::errno::Errno;
@@ -32,7 +32,7 @@ pub(crate) struct OpContext<'a> {
     steps: Vec<TxnOp>,
     /// The object's info changed without a step.
     info_changed: bool,
-    effects: Vec<OpEffect>,
+    effects: Vec<WatchNotifyEffect>,
     /// Whether a part of the object could not be read.
     damaged: Cell<bool>,
     /// The user version of the copy that replaced the object.
@@ -69,7 +69,7 @@ impl<'a> OpContext<'a> {
     }
 
     /// The request comes from the other pool of a tier.
-    pub(crate) fn set_for_tier(&mut self) {
+    pub(crate) fn set_from_tier_pool(&mut self) {
         self.for_tier = true;
     }
 
@@ -138,12 +138,12 @@ impl<'a> OpContext<'a> {
     }
 
     /// See [`crate::tier::TierChange::Promote`].
-    pub(crate) fn promoted_at(&self) -> Option<Epoch> {
+    pub(crate) fn promoted_epoch(&self) -> Option<Epoch> {
         self.promoted_at
     }
 
     /// The highest user version that an absent object may have had.
-    pub(crate) fn absent_version(&self) -> u64 {
+    pub(crate) fn absent_user_version(&self) -> u64 {
         self.env.last_user_version.max(self.now.info.user_version)
     }
 
@@ -158,11 +158,11 @@ impl<'a> OpContext<'a> {
     }
 
     /// Takes the further actions for a successful request.
-    pub(crate) fn take_effects(&mut self) -> Vec<OpEffect> {
+    pub(crate) fn take_effects(&mut self) -> Vec<WatchNotifyEffect> {
         std::mem::take(&mut self.effects)
     }
 
-    pub(crate) fn push_effect(&mut self, effect: OpEffect) {
+    pub(crate) fn push_effect(&mut self, effect: WatchNotifyEffect) {
         self.effects.push(effect);
     }
 
@@ -180,17 +180,17 @@ impl<'a> OpContext<'a> {
     }
 
     /// Whether the request comes from the other pool of a tier.
-    pub(crate) fn is_for_tier(&self) -> bool {
+    pub(crate) fn is_from_tier_pool(&self) -> bool {
         self.for_tier
     }
 
     /// See [`ExecEnv::takes_watches`].
-    pub(crate) fn takes_watches(&self) -> bool {
+    pub(crate) fn flush_copies_watches(&self) -> bool {
         self.env.takes_watches
     }
 
     /// Whether the pool is a cache tier.
-    pub(crate) fn is_cached(&self) -> bool {
+    pub(crate) fn is_cache_pool(&self) -> bool {
         self.env.whiteouts
     }
 
@@ -275,7 +275,7 @@ impl OpContext<'_> {
         self.info_changed = false;
         self.copied_version = None;
         if !self.now.info.watchers.is_empty() {
-            self.effects.push(OpEffect::DisconnectAll);
+            self.effects.push(WatchNotifyEffect::DisconnectAll);
         }
         // The user version continues from that of the removed object.
         let mut info = ObjectInfo { user_version: self.now.info.user_version, ..ObjectInfo::default() };

@@ -129,7 +129,9 @@ pub(super) fn run(object: &mut OpContext<'_>, op: &OsdOp) -> Result<OpResult, Er
         | Op::Notify { .. }
         | Op::NotifyAck { .. }
         | Op::ListWatchers => watch::run(object, &op.op),
-        Op::CopyGet { cursor, max_bytes } => copy::get(object, cursor, *max_bytes, object.is_for_tier()),
+        Op::CopyGet { cursor, max_bytes } => {
+            copy::get(object, cursor, *max_bytes, object.is_from_tier_pool())
+        }
         Op::CopyFrom { flags, truncate, .. } => copy::from(object, *flags, *truncate),
         Op::OmapGetKeys { .. }
         | Op::OmapGetVals { .. }

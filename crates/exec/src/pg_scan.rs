@@ -36,7 +36,7 @@ pub fn removal_step(store: &dyn ReadStore, pg: PgId) -> Result<Option<Transactio
 }
 
 /// Sums up to [`COUNT_STEP`] objects from `from` on. Returns the sums and the next position. `note` is called for each readable object.
-pub fn count(
+pub fn sum_objects(
     store: &dyn ReadStore,
     pg: PgId,
     from: Option<&ObjectId>,
@@ -66,7 +66,7 @@ pub fn count(
 }
 
 /// The error that a PG's machine gets for an object that could not be read for recovery. Only damage is a property of the object.
-pub fn read_errno(error: &StoreError) -> Errno {
+pub fn recovery_errno(error: &StoreError) -> Errno {
     if error.is_damage() { Errno::EIO } else { Errno::EAGAIN }
 }
 
@@ -235,7 +235,7 @@ mod tests {
         for i in 0..3 * REMOVE_STEP {
             put(&store, &format!("o{i}"), b"x", 0);
         }
-        let (sum, position) = count(&store, PG, None, &mut |_, _| {}).unwrap();
+        let (sum, position) = sum_objects(&store, PG, None, &mut |_, _| {}).unwrap();
         assert_eq!((sum.objects, sum.bytes, position.is_some()), (128, 128, true));
         let mut steps = 0;
         while let Some(txn) = removal_step(&store, PG).unwrap() {

@@ -76,12 +76,12 @@ pub fn is_whiteout(context: &ObjectContext) -> bool {
 }
 
 /// Whether the object may be evicted, apart from being dirty.
-pub fn is_evictable(context: &ObjectContext) -> bool {
+pub fn is_unpinned_unwatched(context: &ObjectContext) -> bool {
     context.info.watchers.is_empty() && context.info.flags & object_flag::CACHE_PIN == 0
 }
 
 /// Whether a read returns information about absent objects too: a read from the tier's other pool.
-pub(crate) fn reads_absent(request: &OsdRequest) -> bool {
+pub(crate) fn is_tier_read(request: &OsdRequest) -> bool {
     let gets = |op: &Op| matches!(op, Op::CopyGet { .. } | Op::AssertVersion { .. });
     request.flags & request_flag::IGNORE_CACHE != 0 && request.ops.iter().all(|op| gets(&op.op))
 }
@@ -133,7 +133,7 @@ fn apply(pending: &mut OpContext<'_>, context: &ObjectContext, change: TierChang
         }
         TierChange::Evict { version, is_flushed, is_unused } => {
             let is_kept = is_dirty(context) && !(is_flushed && is_whiteout(context));
-            if !is_at(version) || is_kept || !(is_evictable(context) || is_unused) {
+            if !is_at(version) || is_kept || !(is_unpinned_unwatched(context) || is_unused) {
                 return Err(Errno::EBUSY);
             }
             pending.evict();
@@ -175,7 +175,7 @@ pub(crate) fn run(object: &mut OpContext<'_>, op: &Op) -> Result<OpResult, Errno
             }
         }
         Op::CachePin | Op::CacheUnpin => {
-            if !object.is_cached() {
+            if !object.is_cache_pool() {
                 return Err(Errno::EINVAL);
             }
             if !object.exists() {

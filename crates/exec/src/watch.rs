@@ -1,6 +1,6 @@
-//! The ops of watches: their part in the object's info (rule R9). The host manages the connections, by [`OpEffect`]s.
+//! The ops of watches: their part in the object's info (rule R9). The host manages the connections, by [`WatchNotifyEffect`]s.
 
-use crate::effect::OpEffect;
+use crate::effect::WatchNotifyEffect;
 use crate::op_context::OpContext;
 use nacre_types::ceph::SessionAddr;
 use nacre_types::encoding::encode;
@@ -28,31 +28,31 @@ pub(super) fn run(object: &mut OpContext<'_>, op: &Op) -> Result<OpResult, Errno
                 watchers.push(WatchInfo { client, cookie: *cookie, timeout_s, addr });
                 watchers.sort_unstable_by_key(|watch| (watch.client, watch.cookie));
             }
-            object.push_effect(OpEffect::Connect { cookie: *cookie, timeout_s });
+            object.push_effect(WatchNotifyEffect::Connect { cookie: *cookie, timeout_s });
         }
         Op::WatchReconnect { cookie } => {
             let at = position(object, *cookie).ok_or(Errno::ENOTCONN)?;
             let timeout_s = object.info().watchers[at].timeout_s;
-            object.push_effect(OpEffect::Connect { cookie: *cookie, timeout_s });
+            object.push_effect(WatchNotifyEffect::Connect { cookie: *cookie, timeout_s });
         }
         Op::WatchPing { cookie } => {
             position(object, *cookie).ok_or(Errno::ENOTCONN)?;
-            object.push_effect(OpEffect::Ping { cookie: *cookie });
+            object.push_effect(WatchNotifyEffect::Ping { cookie: *cookie });
         }
         Op::Unwatch { cookie } => {
             if let Some(at) = position(object, *cookie) {
                 object.watchers_mut().remove(at);
             }
             // Sent even if there is no such watch: the host must not know of a watch that is not in the object's info.
-            object.push_effect(OpEffect::Disconnect { cookie: *cookie });
+            object.push_effect(WatchNotifyEffect::Disconnect { cookie: *cookie });
         }
         Op::Notify { timeout_s, payload } => {
             let timeout_s = if *timeout_s == 0 { object.limits().notify_timeout_s } else { *timeout_s };
-            object.push_effect(OpEffect::Notify { timeout_s, payload: payload.clone() });
+            object.push_effect(WatchNotifyEffect::Notify { timeout_s, payload: payload.clone() });
         }
         Op::NotifyAck { notify_id, cookie, payload } => {
             let (notify_id, cookie, payload) = (*notify_id, *cookie, payload.clone());
-            object.push_effect(OpEffect::Ack { notify_id, cookie, payload });
+            object.push_effect(WatchNotifyEffect::Ack { notify_id, cookie, payload });
         }
         Op::ListWatchers => {
             let watchers = object.info().watchers.clone();

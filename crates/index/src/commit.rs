@@ -8,11 +8,11 @@
 //! tombstone.
 
 use crate::error::{Error, Result};
-use crate::head::{self, Head, MAX_EARLIER};
+use crate::head::{self, MAX_EARLIER_COMMITS, ObjectHead};
 use crate::key;
 use crate::op::{Guard, Step, Write};
 use crate::prepare::KeyView;
-use crate::record::{self, CommitRecord, Content, ListingEntry, Subject, Tails};
+use crate::record::{self, ChangeEffect, CommitRecord, EventSubject, ListingEntry, Tails};
 use crate::seq::{HeadIncarnation, Seq};
 use bytes::Bytes;
 
@@ -24,7 +24,7 @@ pub enum AssumedHead {
     /// The sequence of the head's last change, which is finished according to the index.
     Entry(Seq),
     /// The head as it was read.
-    Head(Box<Head>),
+    Head(Box<ObjectHead>),
 }
 
 /// A change that was prepared and is to be committed.
@@ -41,7 +41,7 @@ pub struct PreparedChange<'a> {
     /// What a read of the shard found for the key when the change was prepared, or later.
     pub view: &'a KeyView,
     /// The version that its event is about; `None` if it has no event, or if the pending record contains everything.
-    pub subject: Option<&'a Subject>,
+    pub subject: Option<&'a EventSubject>,
 }
 
 /// The effect of a change on the object.
@@ -79,12 +79,12 @@ pub enum RemovalStep {
 impl Commit {
     /// Returns the base on which the next commit of the key may be built without a read, if this commit succeeded with that
     /// RADOS version.
-    pub fn after(self, version: u64) -> AssumedHead {
+    pub fn resulting_head(self, version: u64) -> AssumedHead {
         match self.evidence.content {
-            Content::Removed => AssumedHead::Absent,
-            Content::Object(_) | Content::Unchanged | Content::Tombstone => {
+            ChangeEffect::Removed => AssumedHead::Absent,
+            ChangeEffect::Object(_) | ChangeEffect::Unchanged | ChangeEffect::Tombstone => {
                 let (last, earlier) = (Some(self.evidence), self.earlier);
-                AssumedHead::Head(Box::new(Head { version, last, earlier }))
+                AssumedHead::Head(Box::new(ObjectHead { version, last, earlier }))
             }
         }
     }
@@ -92,7 +92,7 @@ impl Commit {
 
 impl AssumedHead {
     /// A head that was read.
-    pub fn read(head: Option<Head>) -> AssumedHead {
+    pub fn from_head(head: Option<ObjectHead>) -> AssumedHead {
         head.map_or(AssumedHead::Absent, |head| AssumedHead::Head(Box::new(head)))
     }
 
@@ -109,7 +109,7 @@ impl AssumedHead {
         match self {
             AssumedHead::Absent => None,
             AssumedHead::Entry(seq) => Some(*seq),
-            AssumedHead::Head(head) => Some(head.seq()),
+            AssumedHead::Head(head) => Some(head.last_seq()),
         }
     }
 }
@@ -148,10 +148,10 @@ pub fn write(
     body: Vec<Step>,
 ) -> Result<Commit> {
     let (content, tails) = match new {
-        ListingUpdate::Object(listed, tails) => (Content::Object(listed.clone()), tails.cloned()),
+        ListingUpdate::Object(listed, tails) => (ChangeEffect::Object(listed.clone()), tails.cloned()),
         ListingUpdate::Unchanged => {
             debug_assert!(!matches!(base, AssumedHead::Absent), "there is an object to change");
-            (Content::Unchanged, None)
+            (ChangeEffect::Unchanged, None)
         }
     };
     build(change, base, (content, tails), guards, body)
@@ -186,7 +186,7 @@ pub fn remove(
     }
     match base {
         AssumedHead::Head(_) => {
-            let commit = build(change, base, (Content::Tombstone, None), guards, bury)?;
+            let commit = build(change, base, (ChangeEffect::Tombstone, None), guards, bury)?;
             Ok(RemovalStep::Commit(Box::new(commit)))
         }
         AssumedHead::Absent | AssumedHead::Entry(_) => Ok(RemovalStep::ReadHead),
@@ -197,7 +197,7 @@ pub fn remove(
 /// pending record describe the change's event.
 pub(crate) fn removal_record(tag: &str, last: Seq) -> CommitRecord {
     let (seq, tag) = (last.successor(), tag.to_owned());
-    CommitRecord { seq, tag, content: Content::Removed, subject: None, tails: None, untidy: false }
+    CommitRecord { seq, tag, content: ChangeEffect::Removed, subject: None, tails: None, untidy: false }
 }
 
 /// Returns the evidence that a change took effect although an attempt to commit it was refused or not answered. An OSD may
@@ -206,17 +206,23 @@ pub(crate) fn removal_record(tag: &str, last: Seq) -> CommitRecord {
 /// only change that can have removed the head.
 ///
 /// `None` if the head proves nothing. An attempt that was not answered may still take effect then.
-pub fn find_commit(tag: &str, removal: Option<&CommitRecord>, head: Option<&Head>) -> Option<CommitRecord> {
+pub fn find_commit(
+    tag: &str,
+    removal: Option<&CommitRecord>,
+    head: Option<&ObjectHead>,
+) -> Option<CommitRecord> {
     match head {
         Some(head) => head.find(tag).cloned(),
-        None => removal.filter(|removal| removal.tag == tag && removal.content == Content::Removed).cloned(),
+        None => {
+            removal.filter(|removal| removal.tag == tag && removal.content == ChangeEffect::Removed).cloned()
+        }
     }
 }
 
 fn build(
     change: PreparedChange<'_>,
     base: &AssumedHead,
-    (content, tails): (Content, Option<Tails>),
+    (content, tails): (ChangeEffect, Option<Tails>),
     conditions: Vec<Guard>,
     body: Vec<Step>,
 ) -> Result<Commit> {
@@ -224,19 +230,19 @@ fn build(
         return Err(Error::corrupt(change.key, "reply to a prepare", "it has no version"));
     }
     let seq = base.seq().map_or_else(|| Seq::first(change.prepared), Seq::successor);
-    let finished = change.view.finished();
+    let finished = change.view.last_finished();
     let is_finished = |evidence: &&CommitRecord| finished.is_some_and(|finished| evidence.seq <= finished);
     let (mut gone, mut earlier, mut moved) = (Vec::new(), Vec::new(), None);
     if let AssumedHead::Head(head) = base {
-        gone.extend(head.earlier.iter().filter(is_finished).map(|old| key::evidence(old.seq)));
+        gone.extend(head.earlier.iter().filter(is_finished).map(|old| key::commit_record(old.seq)));
         moved = head.last.as_ref().filter(|last| !is_finished(last));
         let kept = head.earlier.iter().filter(|old| !is_finished(old));
         earlier.extend(kept.chain(moved).cloned());
-        if earlier.len() > MAX_EARLIER {
+        if earlier.len() > MAX_EARLIER_COMMITS {
             return Err(Error::TooManyPending(change.key.to_owned()));
         }
     }
-    let untidy = !earlier.is_empty() || content == Content::Tombstone;
+    let untidy = !earlier.is_empty() || content == ChangeEffect::Tombstone;
     let subject = change.subject.cloned();
     let evidence = CommitRecord { seq, tag: change.tag.to_owned(), content, subject, tails, untidy };
     let mut guards = base.guards();
@@ -246,7 +252,7 @@ fn build(
         steps.push(Step::OmapRemove(gone));
     }
     if let Some(last) = moved {
-        steps.push(Step::OmapSet(vec![(key::evidence(last.seq), record::encode(last))]));
+        steps.push(Step::OmapSet(vec![(key::commit_record(last.seq), record::encode(last))]));
     }
     steps.push(Step::SetAttr(head::SEQ, text(seq)));
     steps.push(Step::SetAttr(head::CHANGE, record::encode(&evidence)));
@@ -269,24 +275,24 @@ mod tests {
         KeyView { entry: Some(Entry { seq, object }), alone }
     }
 
-    fn head(last: Option<CommitRecord>) -> Box<Head> {
-        Box::new(Head { version: 5, last, earlier: Vec::new() })
+    fn head(last: Option<CommitRecord>) -> Box<ObjectHead> {
+        Box::new(ObjectHead { version: 5, last, earlier: Vec::new() })
     }
 
-    fn evidence(seq: Seq, content: Content) -> CommitRecord {
+    fn evidence(seq: Seq, content: ChangeEffect) -> CommitRecord {
         CommitRecord { seq, tag: "old".into(), content, subject: None, tails: None, untidy: false }
     }
 
-    fn object() -> Content {
-        Content::Object(ListingEntry::default())
+    fn object() -> ChangeEffect {
+        ChangeEffect::Object(ListingEntry::default())
     }
 
     #[test]
     fn a_refused_change_that_took_effect_is_found_in_the_head() {
         let seq = Seq::first(AT);
         let own = CommitRecord { tag: "t".into(), ..evidence(seq.successor(), object()) };
-        let made_last = Head { last: Some(own.clone()), ..*head(None) };
-        let overtaken = Head { earlier: vec![own.clone()], ..*head(Some(evidence(seq, object()))) };
+        let made_last = ObjectHead { last: Some(own.clone()), ..*head(None) };
+        let overtaken = ObjectHead { earlier: vec![own.clone()], ..*head(Some(evidence(seq, object()))) };
         assert_eq!(find_commit("t", None, Some(&made_last)), Some(own.clone()));
         assert_eq!(find_commit("t", None, Some(&overtaken)), Some(own));
         assert_eq!(find_commit("t", None, Some(&head(Some(evidence(seq, object()))))), None);
@@ -335,7 +341,7 @@ mod tests {
         let old = evidence(Seq::first(AT), object());
         let base = AssumedHead::Head(head(Some(old.clone())));
         let commit = put(&KeyView::default(), &base);
-        let kept = Step::OmapSet(vec![(key::evidence(old.seq), record::encode(&old))]);
+        let kept = Step::OmapSet(vec![(key::commit_record(old.seq), record::encode(&old))]);
         assert!(commit.write.steps.contains(&kept) && commit.evidence.untidy);
         // It is not kept if the index says that the change is finished.
         let commit = put(&view(old.seq, false), &base);
@@ -347,17 +353,17 @@ mod tests {
         let view = KeyView::default();
         let first = put(&view, &AssumedHead::Absent);
         let old = first.evidence.clone();
-        let second = put(&view, &first.after(7));
+        let second = put(&view, &first.resulting_head(7));
         assert_eq!(second.write.guards, [Guard::Exists, Guard::Version(7)]);
         assert_eq!(second.evidence.seq, old.seq.successor());
-        let AssumedHead::Head(head) = second.clone().after(8) else { panic!("there is a head") };
+        let AssumedHead::Head(head) = second.clone().resulting_head(8) else { panic!("there is a head") };
         assert_eq!((head.version, head.earlier, head.last), (8, vec![old], Some(second.evidence)));
     }
 
     #[test]
     fn evidence_in_a_head_has_a_bound() {
         let mut full = head(Some(evidence(Seq::first(AT), object())));
-        full.earlier = vec![evidence(Seq::LEGACY.successor(), object()); MAX_EARLIER];
+        full.earlier = vec![evidence(Seq::LEGACY.successor(), object()); MAX_EARLIER_COMMITS];
         let listed = ListingEntry::default();
         let view = KeyView::default();
         let refused = write(
@@ -381,7 +387,7 @@ mod tests {
             RemovalStep::Nothing | RemovalStep::ReadHead => false,
         };
         let tombstone = |removal: &RemovalStep| match removal {
-            RemovalStep::Commit(commit) => commit.evidence.content == Content::Tombstone,
+            RemovalStep::Commit(commit) => commit.evidence.content == ChangeEffect::Tombstone,
             RemovalStep::Nothing | RemovalStep::ReadHead => false,
         };
         let read = AssumedHead::Head(head(Some(evidence(seq, object()))));
@@ -399,7 +405,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_not_removed() {
         let view = KeyView { entry: None, alone: true };
-        let buried = head(Some(evidence(Seq::first(AT), Content::Tombstone)));
+        let buried = head(Some(evidence(Seq::first(AT), ChangeEffect::Tombstone)));
         for base in [AssumedHead::Absent, AssumedHead::Head(buried)] {
             let removal = remove(change(&view, true), &base, Vec::new(), Vec::new());
             assert_eq!(removal, Ok(RemovalStep::Nothing));

@@ -14,7 +14,7 @@ mod resolve;
 pub use plan::{FinishPlan, UploadResolution};
 
 use crate::error::Result;
-use crate::head::Head;
+use crate::head::ObjectHead;
 use crate::key;
 use crate::op::{Fetch, Read, ReadReply};
 use crate::record::{self, CommitRecord, Entry, EntryTails, Pending, Stats};
@@ -58,7 +58,7 @@ pub enum FinishStep {
 
 /// Changes of one shard to be finished.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Finish {
+pub struct FinishBatch {
     keys: BTreeMap<String, Work>,
 }
 
@@ -86,7 +86,7 @@ struct RawKeyRecords {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ReadHead {
     place: RawKeyRecords,
-    head: Option<Head>,
+    head: Option<ObjectHead>,
 }
 
 /// The records of a key that a read of the shard found.
@@ -101,10 +101,10 @@ struct KeyRecords {
     slot: Option<String>,
 }
 
-impl Finish {
+impl FinishBatch {
     /// Starts with changes of this gateway.
-    pub fn new(settled: impl IntoIterator<Item = ResolvedChange>) -> Finish {
-        let mut finish = Finish::default();
+    pub fn new(settled: impl IntoIterator<Item = ResolvedChange>) -> FinishBatch {
+        let mut finish = FinishBatch::default();
         for ResolvedChange { key, tag, outcome } in settled {
             finish.keys.entry(key).or_default().own.insert(tag, outcome);
         }
@@ -120,7 +120,7 @@ impl Finish {
     pub fn read(&self) -> Read {
         let mut keys = vec![Bytes::from_static(key::STATS)];
         for (key, work) in &self.keys {
-            keys.extend([key::entry(key), key::tails(key), key::slot(key)]);
+            keys.extend([key::entry(key), key::tails(key), key::removal_slot(key)]);
             keys.extend(work.tags().iter().map(|tag| key::pending(key, tag)));
         }
         Read::of(vec![Fetch::Keys(keys)])
@@ -161,7 +161,7 @@ impl Finish {
     }
 
     /// Takes the head of a key, read after the reply that led to [`FinishStep::ReadHeads`].
-    pub fn add_head(&mut self, key: &str, head: Option<Head>) {
+    pub fn add_head(&mut self, key: &str, head: Option<ObjectHead>) {
         if let Some(work) = self.keys.get_mut(key)
             && let Some(place) = work.asked.take()
         {
@@ -175,7 +175,7 @@ impl Work {
     fn tags(&self) -> BTreeSet<&str> {
         let mut tags: BTreeSet<&str> = self.own.keys().chain(&self.orphans).map(String::as_str).collect();
         if let Some(ReadHead { place, head }) = &self.looked {
-            let evidence = head.iter().flat_map(Head::evidence);
+            let evidence = head.iter().flat_map(ObjectHead::evidence);
             tags.extend(evidence.map(|evidence| evidence.tag.as_str()));
             tags.extend(place.slot.as_deref().and_then(|slot| std::str::from_utf8(slot).ok()));
         }
@@ -186,7 +186,7 @@ impl Work {
 impl KeyRecords {
     fn of(key: &str, work: &Work, values: &BTreeMap<Bytes, Bytes>) -> Result<KeyRecords> {
         let get = |name: Bytes| values.get(&name).cloned();
-        let place = RawKeyRecords { entry: get(key::entry(key)), slot: get(key::slot(key)) };
+        let place = RawKeyRecords { entry: get(key::entry(key)), slot: get(key::removal_slot(key)) };
         let entry = place.entry.as_ref().map(|value| record::decode::<Entry>(key, value)).transpose()?;
         let tails = get(key::tails(key));
         let has_tails = tails.is_some();

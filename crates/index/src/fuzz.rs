@@ -2,8 +2,8 @@
 
 use crate::key;
 use crate::record::{
-    self, Attributes, CommitRecord, Content, Entry, EntryTails, Event, ListingEntry, OutboxRecord, Pending,
-    Stats, Subject, Tails, Tidy, VersionKind,
+    self, Attributes, ChangeEffect, CommitRecord, Entry, EntryTails, Event, EventSubject, ListingEntry,
+    OutboxRecord, Pending, Stats, Tails, Tidy, VersionKind,
 };
 use crate::seq::{HeadIncarnation, Seq};
 use bytes::Bytes;
@@ -41,10 +41,10 @@ fn listed() -> ListingEntry {
     }
 }
 
-fn subject() -> Subject {
+fn subject() -> EventSubject {
     let pair = |name: &str| vec![(name.to_owned(), "value".to_owned())];
     let attributes = Some(Attributes { metadata: pair("colour"), tags: pair("tag") });
-    Subject { version_id: "null".into(), size: 5, etag: "e".into(), attributes }
+    EventSubject { version_id: "null".into(), size: 5, etag: "e".into(), attributes }
 }
 
 #[test]
@@ -86,26 +86,30 @@ fn fuzz_evidence() {
     };
     let cold = ListingEntry { class: "COLD".into(), ..listed() };
     let contents = [
-        Content::Object(listed()),
-        Content::Object(cold),
-        Content::Unchanged,
-        Content::Tombstone,
-        Content::Removed,
+        ChangeEffect::Object(listed()),
+        ChangeEffect::Object(cold),
+        ChangeEffect::Unchanged,
+        ChangeEffect::Tombstone,
+        ChangeEffect::Removed,
     ];
     stored("evidence", &contents.map(evidence));
 }
 
 #[test]
 fn fuzz_keys() {
-    let seeds =
-        [key::entry("a\0\u{1}\u{2}b"), key::pending("k", TAG), key::outbox("k/ü", SEQ), key::slot("k")];
+    let seeds = [
+        key::entry("a\0\u{1}\u{2}b"),
+        key::pending("k", TAG),
+        key::outbox("k/ü", SEQ),
+        key::removal_slot("k"),
+    ];
     let seeds = seeds.iter().map(|seed| seed.to_vec()).collect();
     Target::new("index-key", corpus(), seeds).run(|input| {
         let parsed = key::parse(input)?;
         let written = match parsed.kind {
             key::IndexRecordKind::Entry => key::entry(&parsed.key),
             key::IndexRecordKind::Tails => key::tails(&parsed.key),
-            key::IndexRecordKind::Slot => key::slot(&parsed.key),
+            key::IndexRecordKind::Slot => key::removal_slot(&parsed.key),
             key::IndexRecordKind::Tidy => key::tidy(&parsed.key),
             key::IndexRecordKind::Pending => key::pending(&parsed.key, &parsed.suffix),
             key::IndexRecordKind::Upload => key::upload(&parsed.key, &parsed.suffix),

@@ -8,7 +8,7 @@
 use crate::error::{Error, Result};
 use crate::key;
 use crate::op::{Fetch, Read, ReadReply};
-use crate::record::{self, CommitRecord, Content};
+use crate::record::{self, ChangeEffect, CommitRecord};
 use crate::seq::{HeadIncarnation, Seq};
 use bytes::Bytes;
 
@@ -17,11 +17,11 @@ pub const CHANGE: &str = "rgw.change";
 /// The attribute that holds the sequence of the last change as text.
 pub const SEQ: &str = "rgw.seq";
 /// The most evidence of earlier changes in a head, and so the most unfinished changes of a key.
-pub const MAX_EARLIER: usize = 512;
+pub const MAX_EARLIER_COMMITS: usize = 512;
 
 /// A head that was read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Head {
+pub struct ObjectHead {
     /// The RADOS version.
     pub version: u64,
     /// The last change; `None` if format 1 wrote the head.
@@ -32,13 +32,13 @@ pub struct Head {
 
 /// Reads what [`parse`] needs. A gateway may append parts of its own.
 pub fn read() -> Read {
-    let prefix = Bytes::from_static(key::EVIDENCE);
-    let page = Fetch::Page { prefix, after: Bytes::new(), max: MAX_EARLIER as u64 + 1 };
+    let prefix = Bytes::from_static(key::COMMIT_RECORD_PREFIX);
+    let page = Fetch::Page { prefix, after: Bytes::new(), max: MAX_EARLIER_COMMITS as u64 + 1 };
     Read::of(vec![Fetch::Attrs, page])
 }
 
 /// The head in `reply` to [`read`]; `None` if there is no such RADOS object.
-pub fn parse(name: &str, reply: Option<&ReadReply>) -> Result<Option<Head>> {
+pub fn parse(name: &str, reply: Option<&ReadReply>) -> Result<Option<ObjectHead>> {
     let Some(reply) = reply else { return Ok(None) };
     let last = reply.pairs(0)?.get(CHANGE.as_bytes());
     let last = last.map(|value| record::decode::<CommitRecord>(name, value)).transpose()?;
@@ -48,23 +48,23 @@ pub fn parse(name: &str, reply: Option<&ReadReply>) -> Result<Option<Head>> {
     }
     let earlier = page.entries.iter().map(|(_, value)| record::decode::<CommitRecord>(name, value));
     let earlier = earlier.collect::<Result<Vec<_>>>()?;
-    Ok(Some(Head { version: reply.version, last, earlier }))
+    Ok(Some(ObjectHead { version: reply.version, last, earlier }))
 }
 
-impl Head {
+impl ObjectHead {
     /// The sequence of the last change.
-    pub fn seq(&self) -> Seq {
+    pub fn last_seq(&self) -> Seq {
         self.last.as_ref().map_or(Seq::LEGACY, |last| last.seq)
     }
 
     /// The incarnation of the RADOS object.
     pub fn incarnation(&self) -> HeadIncarnation {
-        self.seq().incarnation
+        self.last_seq().incarnation
     }
 
     /// Whether readers must treat the object as absent.
     pub fn is_tombstone(&self) -> bool {
-        self.last.as_ref().is_some_and(|last| last.content == Content::Tombstone)
+        self.last.as_ref().is_some_and(|last| last.content == ChangeEffect::Tombstone)
     }
 
     /// All evidence, in the order of the changes.
@@ -84,7 +84,7 @@ mod tests {
     use crate::op::{Fetched, Page};
     use std::collections::BTreeMap;
 
-    fn evidence(number: u64, content: Content) -> CommitRecord {
+    fn commit_records(number: u64, content: ChangeEffect) -> CommitRecord {
         let incarnation = HeadIncarnation { generation: 0, version: 3 };
         let seq = Seq { incarnation, number };
         CommitRecord { seq, tag: format!("t{number}"), content, subject: None, tails: None, untidy: false }
@@ -92,12 +92,13 @@ mod tests {
 
     #[test]
     fn a_head_proves_its_last_change_and_those_before_it() {
-        let (first, last) = (evidence(1, Content::Unchanged), evidence(2, Content::Tombstone));
+        let (first, last) =
+            (commit_records(1, ChangeEffect::Unchanged), commit_records(2, ChangeEffect::Tombstone));
         let attrs = BTreeMap::from([(Bytes::from_static(CHANGE.as_bytes()), record::encode(&last))]);
-        let entries = vec![(key::evidence(first.seq), record::encode(&first))];
+        let entries = vec![(key::commit_record(first.seq), record::encode(&first))];
         let parts = vec![Fetched::Pairs(attrs), Fetched::Page(Page { entries, more: false })];
         let head = parse("h", Some(&ReadReply { version: 9, parts })).unwrap().unwrap();
-        assert_eq!((head.version, head.seq()), (9, last.seq));
+        assert_eq!((head.version, head.last_seq()), (9, last.seq));
         assert!(head.is_tombstone());
         assert_eq!(head.find("t1"), Some(&first));
         assert_eq!(head.find("t2"), Some(&last));
@@ -108,7 +109,7 @@ mod tests {
     fn heads_of_format_1_have_no_evidence() {
         let parts = vec![Fetched::Pairs(BTreeMap::new()), Fetched::Page(Page::default())];
         let head = parse("h", Some(&ReadReply { version: 9, parts })).unwrap().unwrap();
-        assert_eq!((head.seq(), head.is_tombstone(), head.evidence().count()), (Seq::LEGACY, false, 0));
+        assert_eq!((head.last_seq(), head.is_tombstone(), head.evidence().count()), (Seq::LEGACY, false, 0));
         assert_eq!(parse("h", None), Ok(None));
     }
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 /// The key of a shard's sums.
 pub const STATS: &[u8] = b"S";
 /// The prefix of the keys of evidence in a head's omap.
-pub const EVIDENCE: &[u8] = b"e";
+pub const COMMIT_RECORD_PREFIX: &[u8] = b"e";
 /// Ends the escaped key of an object if a suffix follows.
 const SEPARATOR: u8 = 0x01;
 /// The first of the two bytes of an escaped byte.
@@ -143,7 +143,7 @@ pub fn tails(key: &str) -> Bytes {
 }
 
 /// The key of an object's removal slot.
-pub fn slot(key: &str) -> Bytes {
+pub fn removal_slot(key: &str) -> Bytes {
     position(IndexRecordKind::Slot, key.as_bytes())
 }
 
@@ -168,14 +168,14 @@ pub fn outbox(key: &str, seq: Seq) -> Bytes {
 }
 
 /// The key of a change's evidence in the head's omap.
-pub fn evidence(seq: Seq) -> Bytes {
-    [EVIDENCE, seq.to_string().as_bytes()].concat().into()
+pub fn commit_record(seq: Seq) -> Bytes {
+    [COMMIT_RECORD_PREFIX, seq.to_string().as_bytes()].concat().into()
 }
 
 /// The first key after the evidence of all changes up to `up_to`.
-pub fn evidence_end(up_to: Seq) -> Bytes {
+pub fn commit_record_end(up_to: Seq) -> Bytes {
     // A longer key sorts after its prefix, and before the evidence of the next change.
-    [EVIDENCE, up_to.to_string().as_bytes(), b"0"].concat().into()
+    [COMMIT_RECORD_PREFIX, up_to.to_string().as_bytes(), b"0"].concat().into()
 }
 
 /// Splits a shard's key into its parts; `None` for the sums and for keys that do not belong to this format.
@@ -220,7 +220,7 @@ mod tests {
             for (kind, name, suffix) in [
                 (IndexRecordKind::Entry, entry(&key), ""),
                 (IndexRecordKind::Tails, tails(&key), ""),
-                (IndexRecordKind::Slot, slot(&key), ""),
+                (IndexRecordKind::Slot, removal_slot(&key), ""),
                 (IndexRecordKind::Tidy, tidy(&key), ""),
                 (IndexRecordKind::Pending, pending(&key, TAG), TAG),
                 (IndexRecordKind::Upload, upload(&key, TAG), TAG),
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn evidence_up_to_a_change_ends_before_the_next_one() {
         let seq = Seq::LEGACY.successor();
-        assert!(evidence(seq) < evidence_end(seq));
-        assert!(evidence_end(seq) < evidence(seq.successor()));
+        assert!(commit_record(seq) < commit_record_end(seq));
+        assert!(commit_record_end(seq) < commit_record(seq.successor()));
     }
 }

@@ -73,7 +73,7 @@ pub fn pending(shard: &str, name: &[u8], value: &[u8]) -> Result<Option<(String,
 
 /// Replaces what [`copy`] wrote for a key whose head was read because a change of it was pending: with `object` and its
 /// tails, or with nothing.
-pub fn replace(tag: &str, key: &str, object: Option<(ListingEntry, Vec<Tails>)>) -> Write {
+pub fn replace_converted(tag: &str, key: &str, object: Option<(ListingEntry, Vec<Tails>)>) -> Write {
     let mut steps = vec![Step::OmapRemove(vec![key::entry(key), key::tails(key)])];
     if let Some((listed, tails)) = object {
         let mut set =
@@ -83,7 +83,7 @@ pub fn replace(tag: &str, key: &str, object: Option<(ListingEntry, Vec<Tails>)>)
         }
         steps.push(Step::OmapSet(set));
     }
-    Write { guards: vec![Guard::Exists, state::is(&state::closed(tag))], steps }
+    Write { guards: vec![Guard::Exists, state::guard_equals(&state::closed(tag))], steps }
 }
 
 /// Converts a record of format 1 to format 2; `None` if it has no successor. Fails with [`Error::TooManyPending`] for a pending
@@ -123,18 +123,18 @@ impl OldEntry {
 }
 
 /// Removes the records of format 2 that an earlier attempt wrote. The attempt `tag` closed the shard.
-pub fn clear(tag: &str) -> Write {
+pub fn clear_converted(tag: &str) -> Write {
     // The range of all capital letters.
     let (first, end) = (Bytes::from_static(b"A"), Bytes::from_static(b"["));
     Write {
-        guards: vec![Guard::Exists, state::is(&state::closed(tag))],
+        guards: vec![Guard::Exists, state::guard_equals(&state::closed(tag))],
         steps: vec![Step::OmapRemoveRange { first, end }],
     }
 }
 
 /// Writes the records of a page of format 1 in format 2, in addition to the old ones, into a shard that the attempt `tag`
 /// closed.
-pub fn copy(shard: &str, tag: &str, page: &[(Bytes, Bytes)]) -> Result<Write> {
+pub fn convert_page(shard: &str, tag: &str, page: &[(Bytes, Bytes)]) -> Result<Write> {
     let converted = page.iter().map(|(name, value)| convert(shard, name, value));
     let records = converted.filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
     Ok(reshard::add(tag, records))
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn shards_with_pending_changes_are_not_converted() {
         let page = [(Bytes::from_static(b"pk\0tag"), Bytes::from_static(b"pending"))];
-        assert!(matches!(copy("shard", "t", &page), Err(Error::TooManyPending(_))));
+        assert!(matches!(convert_page("shard", "t", &page), Err(Error::TooManyPending(_))));
     }
 
     #[test]
@@ -201,18 +201,23 @@ mod tests {
     #[test]
     fn a_key_whose_head_was_read_is_what_its_head_says() {
         let run = Tails { name: "n".into(), count: 2 };
-        let write =
-            replace("t", "k", Some((ListingEntry { size: 5, ..ListingEntry::default() }, vec![run.clone()])));
+        let write = replace_converted(
+            "t",
+            "k",
+            Some((ListingEntry { size: 5, ..ListingEntry::default() }, vec![run.clone()])),
+        );
         let [Step::OmapRemove(_), Step::OmapSet(set)] = &write.steps[..] else { panic!("{write:?}") };
         let entry = record::decode::<Entry>("k", &set[0].1).unwrap();
         assert_eq!((entry.seq, entry.object.unwrap().size), (Seq::LEGACY, 5));
         assert_eq!(record::decode::<EntryTails>("k", &set[1].1).unwrap().tails, [run]);
-        assert_eq!(replace("t", "k", None).steps.len(), 1);
+        assert_eq!(replace_converted("t", "k", None).steps.len(), 1);
     }
 
     #[test]
     fn the_formats_share_no_key() {
-        let Step::OmapRemoveRange { first, end } = clear("t").steps.remove(0) else { panic!("another step") };
+        let Step::OmapRemoveRange { first, end } = clear_converted("t").steps.remove(0) else {
+            panic!("another step")
+        };
         let is_new = |name: &[u8]| name >= &first[..] && name < &end[..];
         assert!(key::IndexRecordKind::ALL.iter().all(|kind| is_new(&kind.prefix())) && is_new(key::STATS));
         assert!(LEGACY_PREFIXES.iter().all(|kind| !is_new(kind.as_bytes())));

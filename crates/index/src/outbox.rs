@@ -47,11 +47,12 @@ pub fn remove(names: Vec<Bytes>) -> Write {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Subject;
+    use crate::record::EventSubject;
     use crate::seq::{HeadIncarnation, Seq};
 
     fn event(seq: Seq) -> OutboxRecord {
-        let (fixed, candidates, subject) = (Bytes::from_static(b"f"), vec!["c".into()], Subject::default());
+        let (fixed, candidates, subject) =
+            (Bytes::from_static(b"f"), vec!["c".into()], EventSubject::default());
         OutboxRecord { tag: "t".into(), seq, prepared_ns: 1, fixed, candidates, subject }
     }
 

@@ -79,13 +79,13 @@ impl PrepareBatch {
     /// The write. The RADOS version in its reply is the version of [`crate::seq::HeadIncarnation`] for every change of the
     /// batch.
     pub fn write(&self) -> Write {
-        let mut guards = vec![Guard::Exists, state::is(self.state)];
+        let mut guards = vec![Guard::Exists, state::guard_equals(self.state)];
         let mut set = Vec::with_capacity(self.changes.len());
         for Prepare { key, tag, pending, .. } in &self.changes {
             set.push((key::pending(key, tag), record::encode(pending)));
             if pending.slot {
-                guards.push(Guard::OmapAbsent(key::slot(key)));
-                set.push((key::slot(key), Bytes::copy_from_slice(tag.as_bytes())));
+                guards.push(Guard::OmapAbsent(key::removal_slot(key)));
+                set.push((key::removal_slot(key), Bytes::copy_from_slice(tag.as_bytes())));
             }
         }
         Write { guards, steps: vec![Step::OmapSet(set)] }
@@ -107,7 +107,7 @@ impl PrepareBatch {
     }
 
     /// The views of a batch that was not read.
-    pub fn unread_views(&self) -> Vec<Result<KeyView>> {
+    pub fn default_views(&self) -> Vec<Result<KeyView>> {
         self.changes.iter().map(|_| Ok(KeyView::default())).collect()
     }
 
@@ -135,7 +135,10 @@ impl PrepareBatch {
     /// A read that tells why the write was refused.
     pub fn refusal_read(&self) -> Read {
         let slots = self.changes.iter().filter(|change| change.pending.slot);
-        Read::of(vec![Fetch::Attrs, Fetch::Keys(slots.map(|change| key::slot(&change.key)).collect())])
+        Read::of(vec![
+            Fetch::Attrs,
+            Fetch::Keys(slots.map(|change| key::removal_slot(&change.key)).collect()),
+        ])
     }
 
     /// Interprets `reply` to [`PrepareBatch::refusal_read`]. The batch in the result needs a read of its own.
@@ -146,7 +149,7 @@ impl PrepareBatch {
         }
         let taken = reply.pairs(1)?;
         for change in &mut self.changes {
-            change.pending.slot &= !taken.contains_key(&key::slot(&change.key));
+            change.pending.slot &= !taken.contains_key(&key::removal_slot(&change.key));
         }
         Ok(PrepareRefusal::Slots(self))
     }
@@ -164,7 +167,7 @@ pub fn amend(change: &Prepare) -> Write {
 
 impl KeyView {
     /// The last change of the key that is known to be finished.
-    pub fn finished(&self) -> Option<Seq> {
+    pub fn last_finished(&self) -> Option<Seq> {
         self.entry.as_ref().map(|entry| entry.seq)
     }
 }
@@ -185,11 +188,11 @@ mod tests {
     fn many_changes_are_prepared_by_one_write() {
         let batch = PrepareBatch::new(state::OPEN, vec![change("a", "1", false), change("b", "2", true)]);
         let write = batch.write();
-        let slot = Guard::OmapAbsent(key::slot("b"));
-        assert_eq!(write.guards, [Guard::Exists, state::is(state::OPEN), slot]);
+        let slot = Guard::OmapAbsent(key::removal_slot("b"));
+        assert_eq!(write.guards, [Guard::Exists, state::guard_equals(state::OPEN), slot]);
         let [Step::OmapSet(set)] = &write.steps[..] else { panic!("{write:?}") };
         let keys: Vec<_> = set.iter().map(|(key, _)| key.clone()).collect();
-        assert_eq!(keys, [key::pending("a", "1"), key::pending("b", "2"), key::slot("b")]);
+        assert_eq!(keys, [key::pending("a", "1"), key::pending("b", "2"), key::removal_slot("b")]);
     }
 
     #[test]
@@ -204,7 +207,7 @@ mod tests {
         assert_eq!(batch.read(), Some(Read::of(vec![Fetch::Keys(vec![key::entry("b")]), page])));
         batch.changes.truncate(1);
         assert_eq!(batch.read(), None);
-        let views = batch.unread_views();
+        let views = batch.default_views();
         assert_eq!(views, [Ok(KeyView::default())]);
         assert_eq!(views[0].as_ref().unwrap().assume_for_write(), Some(AssumedHead::Absent));
     }
@@ -224,7 +227,7 @@ mod tests {
             let attrs = [(Bytes::from_static(state::STATE.as_bytes()), Bytes::from_static(text.as_bytes()))];
             Fetched::Pairs(BTreeMap::from(attrs))
         };
-        let taken = Fetched::Pairs(BTreeMap::from([(key::slot("a"), Bytes::from_static(b"9"))]));
+        let taken = Fetched::Pairs(BTreeMap::from([(key::removal_slot("a"), Bytes::from_static(b"9"))]));
         let reply = |found| ReadReply { version: 1, parts: vec![found, taken.clone()] };
         let closed = batch.clone().refusal(&reply(found("closed by x"))).unwrap();
         assert_eq!(closed, PrepareRefusal::State(Bytes::from_static(b"closed by x")));

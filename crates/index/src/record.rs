@@ -27,26 +27,26 @@ const SHADOW: &str = "__shadow_";
 impl Tails {
     /// The name of the tails that the write `tag` creates for a bucket in the storage class `class`, which is empty for the
     /// pool of heads.
-    pub fn name_in(bucket: &str, class: &str, tag: &str) -> String {
+    pub fn name_for(bucket: &str, class: &str, tag: &str) -> String {
         let separator = if class.is_empty() { "" } else { "_" };
         format!("{bucket}{SHADOW}{class}{separator}{tag}")
     }
 
     /// The storage class in whose pool the tails are; empty for the pool of heads.
-    pub fn class(&self) -> &str {
-        class_of(&self.name)
+    pub fn storage_class(&self) -> &str {
+        storage_class_of(&self.name)
     }
 }
 
 /// The storage class in the name of tails; empty for the pool of heads.
-pub fn class_of(run: &str) -> &str {
+pub fn storage_class_of(run: &str) -> &str {
     let rest = run.split_once(SHADOW).map_or("", |(_, rest)| rest);
     // A tag has no underscores; a class may have some.
     rest.rsplit_once('_').map_or("", |(class, _)| class)
 }
 
 fn any_class<'a>(tails: impl IntoIterator<Item = &'a Tails>) -> bool {
-    tails.into_iter().any(|tails| !tails.class().is_empty())
+    tails.into_iter().any(|tails| !tails.storage_class().is_empty())
 }
 
 /// Sums over objects. Each version counts separately.
@@ -168,7 +168,7 @@ pub struct Attributes {
 
 /// The version of an object that an event is about: the one that was created, changed or removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Subject {
+pub struct EventSubject {
     /// Its id; empty in a bucket that never had versions.
     pub version_id: String,
     /// Bytes.
@@ -188,7 +188,7 @@ pub struct Event {
     pub candidates: Vec<String>,
     /// The version that it is about, as far as it is known at the prepare. For a removal it is complete, because afterwards
     /// no other record has it.
-    pub subject: Subject,
+    pub subject: EventSubject,
 }
 
 /// `P`: a change that was prepared and is not finished.
@@ -215,7 +215,7 @@ pub struct Pending {
 
 /// What a change did to the key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Content {
+pub enum ChangeEffect {
     /// It wrote an object: a listing shows this.
     Object(ListingEntry),
     /// It left the listing as it was: a change of tags, ACL or retention, or of a version that is not the current one.
@@ -234,9 +234,9 @@ pub struct CommitRecord {
     /// Its tag.
     pub tag: String,
     /// What the change did to the key.
-    pub content: Content,
+    pub content: ChangeEffect,
     /// The version that its event is about, if it has an event.
-    pub subject: Option<Subject>,
+    pub subject: Option<EventSubject>,
     /// Tails that the object has; those of parts are in the [`Pending`] record.
     pub tails: Option<Tails>,
     /// The commit left earlier evidence or a tombstone in the head, to be removed later.
@@ -257,7 +257,7 @@ pub struct OutboxRecord {
     /// The ids of the configurations that may select the event.
     pub candidates: Vec<String>,
     /// The version that it is about.
-    pub subject: Subject,
+    pub subject: EventSubject,
 }
 
 /// `Y`: the head holds evidence or a tombstone that may be removed.
@@ -280,7 +280,7 @@ struct UnclassedEvidence {
     seq: Seq,
     tag: String,
     content: UnclassedContent,
-    subject: Option<Subject>,
+    subject: Option<EventSubject>,
     tails: Option<Tails>,
     untidy: bool,
 }
@@ -361,8 +361,11 @@ impl Versioned for CommitRecord {
     /// An object has tails in the pool of a class only if the object has that class.
     fn envelope(&self) -> (u8, u8) {
         match &self.content {
-            Content::Object(listed) if !listed.class.is_empty() => (3, 3),
-            Content::Object(_) | Content::Unchanged | Content::Tombstone | Content::Removed => (2, 2),
+            ChangeEffect::Object(listed) if !listed.class.is_empty() => (3, 3),
+            ChangeEffect::Object(_)
+            | ChangeEffect::Unchanged
+            | ChangeEffect::Tombstone
+            | ChangeEffect::Removed => (2, 2),
         }
     }
 
@@ -370,10 +373,10 @@ impl Versioned for CommitRecord {
         let old: UnclassedEvidence = encoding::decode_body(Self::NAME, body)?;
         let UnclassedEvidence { seq, tag, content, subject, tails, untidy } = old;
         let content = match content {
-            UnclassedContent::Object(listed) => Content::Object(listed.into()),
-            UnclassedContent::Unchanged => Content::Unchanged,
-            UnclassedContent::Tombstone => Content::Tombstone,
-            UnclassedContent::Removed => Content::Removed,
+            UnclassedContent::Object(listed) => ChangeEffect::Object(listed.into()),
+            UnclassedContent::Unchanged => ChangeEffect::Unchanged,
+            UnclassedContent::Tombstone => ChangeEffect::Tombstone,
+            UnclassedContent::Removed => ChangeEffect::Removed,
         };
         Ok(CommitRecord { seq, tag, content, subject, tails, untidy })
     }
@@ -444,9 +447,9 @@ mod tests {
 
     #[test]
     fn records_with_a_class_refuse_readers_that_know_none() {
-        let tails = |class: &str| Tails { name: Tails::name_in("b", class, "0f"), count: 2 };
+        let tails = |class: &str| Tails { name: Tails::name_for("b", class, "0f"), count: 2 };
         for class in ["", "COLD", "STANDARD_IA"] {
-            assert_eq!(tails(class).class(), class);
+            assert_eq!(tails(class).storage_class(), class);
             let listed = ListingEntry { tag: "t".into(), class: class.into(), ..ListingEntry::default() };
             let none = class.is_empty();
             let entry = Entry { seq: Seq::LEGACY, object: Some(listed.clone()) };
@@ -472,8 +475,8 @@ mod tests {
             let evidence = CommitRecord {
                 seq: Seq::LEGACY,
                 tag: "t".into(),
-                content: Content::Object(listed),
-                subject: Some(Subject::default()),
+                content: ChangeEffect::Object(listed),
+                subject: Some(EventSubject::default()),
                 tails: Some(tails(class)),
                 untidy: true,
             };
@@ -481,7 +484,7 @@ mod tests {
             assert_eq!(is_read_by(&bytes, 2), none, "{class}");
             assert_eq!(decode::<CommitRecord>("head", &bytes).unwrap(), evidence);
         }
-        assert_eq!(class_of("b"), "");
+        assert_eq!(storage_class_of("b"), "");
     }
 
     #[test]

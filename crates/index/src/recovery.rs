@@ -2,7 +2,7 @@
 //!
 //! A gateway that recovers a shard pages through its pending records ([`scan`], [`parse`]) and fences the dead sessions:
 //! their leases have expired, they are on the blocklist, and the OSDs know it. It passes the changes of these sessions to
-//! [`crate::finish::Finish::add_orphan`]. From then on recovery is the same as finishing: the shard is read, then the
+//! [`crate::finish::FinishBatch::add_orphan`]. From then on recovery is the same as finishing: the shard is read, then the
 //! heads, then the shard again, and one write finishes the committed changes and cancels the others.
 //!
 //! The order matters. The session is fenced first: a change without evidence after that can never get any. The shard is

@@ -42,18 +42,24 @@ pub fn open(tag: &str, open: &'static str) -> Write {
 
 /// Adds records to a new shard that the attempt `tag` keeps closed.
 pub fn add(tag: &str, records: Vec<(Bytes, Bytes)>) -> Write {
-    Write { guards: vec![Guard::Exists, state::is(&state::closed(tag))], steps: vec![Step::OmapSet(records)] }
+    Write {
+        guards: vec![Guard::Exists, state::guard_equals(&state::closed(tag))],
+        steps: vec![Step::OmapSet(records)],
+    }
 }
 
 /// Removes records from a new shard that the attempt `tag` keeps closed.
 pub fn remove(tag: &str, names: Vec<Bytes>) -> Write {
-    let guards = vec![Guard::Exists, state::is(&state::closed(tag))];
+    let guards = vec![Guard::Exists, state::guard_equals(&state::closed(tag))];
     Write { guards, steps: vec![Step::OmapRemove(names)] }
 }
 
 fn set_state(from: &str, to: &str) -> Write {
     let to = Bytes::copy_from_slice(to.as_bytes());
-    Write { guards: vec![Guard::Exists, state::is(from)], steps: vec![Step::SetAttr(state::STATE, to)] }
+    Write {
+        guards: vec![Guard::Exists, state::guard_equals(from)],
+        steps: vec![Step::SetAttr(state::STATE, to)],
+    }
 }
 
 #[cfg(test)]
@@ -69,7 +75,7 @@ mod tests {
             key::entry("a\0"),
             key::tails("a\0"),
             key::pending("a\0", tag),
-            key::slot("a\0"),
+            key::removal_slot("a\0"),
             key::outbox("a\0", Seq::LEGACY),
             key::tidy("a\0"),
             key::upload("a\0", tag),
@@ -82,7 +88,7 @@ mod tests {
 
     #[test]
     fn new_shards_are_changed_by_their_attempt_only() {
-        let own = [Guard::Exists, state::is(&state::closed("t"))];
+        let own = [Guard::Exists, state::guard_equals(&state::closed("t"))];
         let records = vec![(key::entry("a"), Bytes::from_static(b"entry"))];
         assert_eq!(add("t", records).guards, own);
         assert_eq!(remove("t", vec![key::entry("a")]).guards, own);
@@ -94,7 +100,7 @@ mod tests {
         let entry = record::encode(&Entry { seq: Seq::LEGACY, object });
         let one = Stats { objects: 1, bytes: 5 };
         assert_eq!(record_stats("s", &key::entry("a"), &entry), Ok(one));
-        assert_eq!(record_stats("s", &key::slot("a"), b"tag"), Ok(Stats::default()));
+        assert_eq!(record_stats("s", &key::removal_slot("a"), b"tag"), Ok(Stats::default()));
         assert!(record_stats("s", &key::entry("a"), b"rubbish").is_err());
     }
 }

@@ -36,7 +36,7 @@ pub fn frozen(tag: &str) -> String {
 }
 
 /// The shard has exactly this state.
-pub fn is(state: &str) -> Guard {
+pub fn guard_equals(state: &str) -> Guard {
     Guard::AttrEquals(STATE, Bytes::copy_from_slice(state.as_bytes()))
 }
 

@@ -82,7 +82,7 @@ fn remove_tombstone(seq: Seq) -> Write {
 
 /// Removes the evidence of all changes up to `up_to`.
 fn remove_evidence(up_to: Seq) -> Write {
-    let (first, end) = (Bytes::from_static(key::EVIDENCE), key::evidence_end(up_to));
+    let (first, end) = (Bytes::from_static(key::COMMIT_RECORD_PREFIX), key::commit_record_end(up_to));
     Write { guards: vec![Guard::Exists], steps: vec![Step::OmapRemoveRange { first, end }] }
 }
 
@@ -132,7 +132,7 @@ mod tests {
         let shown = Entry { seq, object: Some(ListingEntry::default()) };
         let found = plan("k", &reply(Some(shown), true, true)).unwrap();
         let first = Bytes::from_static(b"e");
-        let range = Step::OmapRemoveRange { first, end: key::evidence_end(seq) };
+        let range = Step::OmapRemoveRange { first, end: key::commit_record_end(seq) };
         assert_eq!(removed_head(&found).unwrap().steps, [range]);
     }
 

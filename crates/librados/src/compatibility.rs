@@ -1,6 +1,6 @@
 //! Compares the table of functions (`compatibility.txt`) with what the library exports and refuses.
 
-use nacre_types::support::{Support, parse_table};
+use nacre_types::support_level::{SupportLevel, parse_table};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn exported(folder: &Path, names: &mut BTreeSet<String>) {
 
 #[test]
 fn every_function_is_in_the_table_and_refused_as_it_says() {
-    let table: BTreeMap<&str, Support> =
+    let table: BTreeMap<&str, SupportLevel> =
         parse_table(include_str!("../compatibility.txt")).unwrap().into_iter().collect();
     let mut names = BTreeSet::new();
     exported(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut names);

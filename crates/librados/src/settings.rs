@@ -87,7 +87,7 @@ impl ClientSettings {
     pub(crate) fn set(&mut self, name: &str, value: &str) -> ApiResult<()> {
         let Some(spec) = options::find(name) else {
             // Kept, so that reading it returns the value that was set.
-            let option = options::ceph_option(name).ok_or(Errno::ENOENT)?;
+            let option = options::ceph_only_option(name).ok_or(Errno::ENOENT)?;
             let value = ceph_spelling(option.ty, value).ok_or(Errno::EINVAL)?;
             self.ignored_options.insert(option.name, value);
             return Ok(());
@@ -109,7 +109,7 @@ impl ClientSettings {
 
     /// The value of an option that only Ceph needs: the value that was set, otherwise Ceph's default.
     pub(crate) fn ignored_option(&self, name: &str) -> Option<String> {
-        let option = options::ceph_option(name)?;
+        let option = options::ceph_only_option(name)?;
         let set = self.ignored_options.get(option.name).cloned();
         Some(set.unwrap_or_else(|| option.default(false).to_owned()))
     }
@@ -144,7 +144,7 @@ fn with_unit(value: &str, step: i128) -> Option<i128> {
 /// An option's value in `config`. ENOENT if there is no such option.
 pub(crate) fn option_text(config: &Config, name: &str) -> ApiResult<String> {
     let spec = options::find(name).ok_or(Errno::ENOENT)?;
-    Ok(config.text(spec.name)?)
+    Ok(config.display_value(spec.name)?)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ mod health;
 mod numbers;
 mod osd;
 mod osd_df;
-mod osd_more;
+mod osd_misc;
 mod osd_safety;
 mod osd_show;
 mod pg;
@@ -152,7 +152,7 @@ impl MapState {
                 output: Bytes::new(),
             },
         };
-        self.answer(MapEffect::CommandReply { to, reply });
+        self.answer_when_durable(MapEffect::CommandReply { to, reply });
     }
 
     fn run(
@@ -166,9 +166,9 @@ impl MapState {
             return Err(CommandFailure::new(Errno::E2BIG, text));
         }
         let call =
-            mon_commands().resolve(&json).map_err(|e| CommandFailure::new(e.errno(), e.to_string()))?;
+            mon_commands().parse_json(&json).map_err(|e| CommandFailure::new(e.errno(), e.to_string()))?;
         let signature = call.signature;
-        let args = mon::arguments(&call);
+        let args = mon::constraint_args(&call);
         let access = MonAccess {
             service: signature.module,
             command: call.prefix(),
@@ -224,7 +224,7 @@ impl MapState {
             | "osd setmaxosd"
             | "osd require-osd-release"
             | "osd destroy"
-            | "osd reweightn" => self.osd_more(call, ctx),
+            | "osd reweightn" => self.osd_misc_command(call, ctx),
             "node ls" | "features" | "time-sync-status" | "versions" | "osd versions"
             | "osd count-metadata" | "balancer status" | "mon versions" | "mon count-metadata"
             | "mon metadata" => self.daemons_command(call),

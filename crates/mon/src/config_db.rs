@@ -211,7 +211,7 @@ impl ConfigDb {
     }
 
     /// Removes versions beyond [`KEPT_VERSIONS`], and returns their numbers.
-    pub(crate) fn forget_old(&mut self) -> Vec<u64> {
+    pub(crate) fn trim_history(&mut self) -> Vec<u64> {
         let beyond = self.history.len().saturating_sub(KEPT_VERSIONS);
         self.history.drain(..beyond).map(|version| version.number).collect()
     }

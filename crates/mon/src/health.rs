@@ -4,7 +4,7 @@ mod tiers;
 
 use crate::logic::{Fullness, MapState, Mutes, Now, location_text};
 use crate::pgview::PgView;
-use crate::text::{age, float, plural, set, stamp};
+use crate::text::{age, bracketed_list, float, plural, stamp};
 use nacre_crush::CrushMap;
 use nacre_types::ids::OsdId;
 use nacre_types::osdmap::flag;
@@ -424,8 +424,8 @@ impl MapState {
         let who = match &names[..] {
             [] => return,
             [one] => format!("{one} has slow ops"),
-            some if some.len() <= SLOW_DAEMONS => format!("daemons {} have slow ops.", set(some)),
-            many => format!("daemons {}... have slow ops.", set(&many[..SLOW_DAEMONS])),
+            some if some.len() <= SLOW_DAEMONS => format!("daemons {} have slow ops.", bracketed_list(some)),
+            many => format!("daemons {}... have slow ops.", bracketed_list(&many[..SLOW_DAEMONS])),
         };
         let summary = format!("{count} slow ops, oldest one blocked for {oldest_s} sec, {who}");
         let detail = slow.iter().map(|(osd, stats)| {
@@ -493,10 +493,10 @@ impl MapState {
             (pg_state::RECOVERY_TOOFULL, "PG_RECOVERY_FULL", "recovery_toofull"),
             (pg_state::BACKFILL_TOOFULL, "PG_BACKFILL_FULL", "backfill_toofull"),
         ];
-        let acting = set(view.acting.iter().map(|osd| osd.0));
+        let acting = bracketed_list(view.acting.iter().map(|osd| osd.0));
         for (bit, code, word) in AT_ONCE {
             // Short peering is normal.
-            if view.is(*bit)
+            if view.has_state(*bit)
                 && (*bit != pg_state::PEERING || self.stuck_s(now, view) >= self.tuning.pg_stuck_threshold_s)
             {
                 let detail = format!("pg {} is {}, acting {acting}", view.pg, view.state_text());
@@ -517,8 +517,8 @@ impl MapState {
             return;
         }
         let stuck = [
-            (!view.is(pg_state::ACTIVE), "PG_AVAILABILITY", "inactive"),
-            (view.is(pg_state::UNDERSIZED), "PG_DEGRADED", "undersized"),
+            (!view.has_state(pg_state::ACTIVE), "PG_AVAILABILITY", "inactive"),
+            (view.has_state(pg_state::UNDERSIZED), "PG_DEGRADED", "undersized"),
         ];
         for (applies, code, word) in stuck {
             if applies {
@@ -536,8 +536,11 @@ impl MapState {
     /// Seconds for which a PG has not been healthy: since it was last clean (or last active, if it is not active now), but at
     /// most the age of the pool, or of this map authority if the PG never was.
     pub(crate) fn stuck_s(&self, now: Now, view: &PgView) -> u64 {
-        let good_ns =
-            if view.is(pg_state::ACTIVE) { view.stats.last_clean_ns } else { view.stats.last_active_ns };
+        let good_ns = if view.has_state(pg_state::ACTIVE) {
+            view.stats.last_clean_ns
+        } else {
+            view.stats.last_active_ns
+        };
         let born_ns = self.committed.pools.get(&view.pg.pool).map_or(0, |pool| pool.created_ns);
         let since = good_ns.max(born_ns).max(if good_ns == 0 { self.started_ns } else { 0 });
         now.wall_ns.saturating_sub(since) / 1_000_000_000

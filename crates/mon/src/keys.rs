@@ -26,7 +26,7 @@ pub const CRUSH_VERSION: &[u8] = b"osdmap/crush_version";
 /// Prefix of incrementals.
 pub const INCREMENTALS: &[u8] = b"osdmap/inc/";
 /// Prefix of full maps.
-pub const FULLS: &[u8] = b"osdmap/full/";
+pub const FULL_MAPS: &[u8] = b"osdmap/full/";
 /// Prefix of configuration values.
 pub const CONFIG: &[u8] = b"config/";
 /// Prefix of the configuration's versions.

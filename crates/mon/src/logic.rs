@@ -2,7 +2,7 @@
 //!
 //! [`MapState::handle`] takes an [`MapEvent`] with its time and changes the *working* map. Changes are collected until
 //! [`MapState::propose`] turns them into one [`Proposal`] (an incremental and other keys to store). The caller makes the
-//! proposal durable and calls [`MapState::committed`]. Only then are the answers that depend on it returned, and only then
+//! proposal durable and calls [`MapState::on_committed`]. Only then are the answers that depend on it returned, and only then
 //! may the incremental be published. Events in between are collected for the next proposal.
 //!
 //! Invariants: no I/O, no clock, no randomness; an answer shows only what is durable; intervals only grow; pool
@@ -34,7 +34,7 @@ pub(crate) use membership::has_lost_copy;
 pub use membership::{CasRefusal, check_cas};
 pub use mutes::{Mute, Mutes};
 pub use operator::new_generation;
-pub use reports::{PoolIo, StatsState};
+pub use reports::{PoolIoRates, StatsState};
 pub(crate) use tiers::UnverifiedReason;
 pub use tiers::{DirtySums, LastReportedDirty};
 pub use tuning::{TierDefaults, Tuning};
@@ -47,7 +47,7 @@ use nacre_common::auth::Key;
 use nacre_types::caps::mon::MonCaps;
 use nacre_types::ids::{EntityName, Epoch, OsdId};
 use nacre_types::msg::{
-    ConfigReport, LogAppend, MonCommand, MonCommandReply, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown,
+    ConfigReport, LogAppend, MonCommand, MonCommandReply, OsdBeacon, OsdBoot, OsdFailure, OsdMarkMeDown,
     PgCas, PgCasReply, ReportedOption, StatsReport,
 };
 use nacre_types::osdmap::{Incremental, OsdMap};
@@ -67,13 +67,13 @@ pub struct Now {
 
 /// The destination of an answer: a token that the caller chose for a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Origin(pub u64);
+pub struct ConnToken(pub u64);
 
 /// A command with its context.
 #[derive(Clone, Debug)]
 pub struct CommandRequest {
     /// Where the answer goes.
-    pub origin: Origin,
+    pub origin: ConnToken,
     /// The authenticated entity that sent it.
     pub entity: EntityName,
     /// The address that it came from.
@@ -103,7 +103,7 @@ pub enum MapEvent {
         /// The OSD.
         osd: OsdId,
         /// The beacon.
-        alive: OsdAlive,
+        alive: OsdBeacon,
     },
     /// An OSD is shutting down.
     MarkMeDown {
@@ -115,7 +115,7 @@ pub enum MapEvent {
     /// An OSD proposes a PG's next membership.
     Cas {
         /// Where the answer goes.
-        origin: Origin,
+        origin: ConnToken,
         /// The OSD that sent it, as authenticated.
         osd: OsdId,
         /// The proposal.
@@ -155,20 +155,20 @@ pub enum MapEffect {
     /// Send the outcome of a membership proposal.
     CasReply {
         /// The destination.
-        to: Origin,
+        to: ConnToken,
         /// The outcome.
         reply: PgCasReply,
     },
     /// Send a command's answer.
     CommandReply {
         /// The destination.
-        to: Origin,
+        to: ConnToken,
         /// The answer.
         reply: MonCommandReply,
     },
 }
 
-/// Changes to be made durable together, followed by [`MapState::committed`].
+/// Changes to be made durable together, followed by [`MapState::on_committed`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
     /// The number of the proposal.
@@ -323,7 +323,7 @@ impl MapState {
 
     /// Replaces the options.
     pub fn set_tuning(&mut self, tuning: Tuning) {
-        self.log.keep(tuning.log_max_lines);
+        self.log.set_kept_lines(tuning.log_max_lines);
         self.tuning = tuning;
     }
 
@@ -418,7 +418,7 @@ impl MapState {
     /// # Panics
     /// If `number` is not the one in flight. A proposal that failed can't be withdrawn: its outcome is unknown, so the caller
     /// must drop this state and load the contents of the store.
-    pub fn committed(&mut self, number: u64) -> Vec<MapEffect> {
+    pub fn on_committed(&mut self, number: u64) -> Vec<MapEffect> {
         let (in_flight, map) = self.in_flight.take().expect("invariant: a proposal is in flight");
         assert_eq!(in_flight, number, "invariant: proposals commit in order");
         self.committed = map;
@@ -451,7 +451,7 @@ impl MapState {
     }
 
     /// Sends an answer as soon as everything that it may depend on is durable.
-    pub(crate) fn answer(&mut self, effect: MapEffect) {
+    pub(crate) fn answer_when_durable(&mut self, effect: MapEffect) {
         if self.has_changes() {
             let number = self.last_proposal + 1;
             self.waiting.push((number, effect));
@@ -463,13 +463,13 @@ impl MapState {
     }
 
     fn tick(&mut self, now: Now) {
-        self.discount_pause(now);
+        self.discount_suspension(now);
         self.check_beacons(now);
         self.check_failures(now);
         self.check_down_out(now);
         self.update_fullness(now);
-        self.stats.sample(now);
-        self.store_dirty(now);
+        self.stats.sample_io(now);
+        self.persist_dirty_sums(now);
         self.expire_blocklist(now);
         self.services.expire(now);
     }

@@ -31,7 +31,7 @@ impl PgView {
         pg_state::to_text(self.state)
     }
 
-    pub(crate) fn is(&self, bits: u64) -> bool {
+    pub(crate) fn has_state(&self, bits: u64) -> bool {
         self.state & bits != 0
     }
 }
@@ -112,9 +112,9 @@ impl MapState {
             sums.misplaced += view.stats.misplaced;
             sums.unfound += view.stats.unfound;
             sums.pgs += 1;
-            sums.inactive += usize::from(view.state != 0 && !view.is(pg_state::ACTIVE));
+            sums.inactive += usize::from(view.state != 0 && !view.has_state(pg_state::ACTIVE));
             sums.unknown += usize::from(view.state == 0);
-            sums.remapped += usize::from(view.is(pg_state::REMAPPED));
+            sums.remapped += usize::from(view.has_state(pg_state::REMAPPED));
             *by_state.entry(view.state_text()).or_default() += 1;
         }
         sums.by_state = by_state.into_iter().collect();

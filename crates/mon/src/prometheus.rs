@@ -172,7 +172,7 @@ impl MapState {
             if view.state == 0 {
                 *states.entry((view.pg.pool.0, "unknown")).or_default() += 1;
             }
-            for (_, name) in pg_state::NAMES.iter().filter(|(bit, _)| view.is(*bit)) {
+            for (_, name) in pg_state::NAMES.iter().filter(|(bit, _)| view.has_state(*bit)) {
                 *states.entry((view.pg.pool.0, name)).or_default() += 1;
             }
         }
@@ -181,7 +181,7 @@ impl MapState {
         for (id, pool) in &map.pools {
             let pool_id = id.to_string();
             let usage = self.pool_usage(*id, pool);
-            let io = self.stats().total(*id);
+            let io = self.stats().pool_io_counters(*id);
             let size = f64::from(pool.size);
             let mut writer = Writer { out, labels: &[("pool_id", &pool_id)] };
             let mut gauge = |name: &str, what: &str, value: f64| {
@@ -246,8 +246,8 @@ impl MapState {
         let (raw, _) = self.raw_usage();
         let views = self.pg_views();
         let sums = self.pg_sums(&views);
-        let active = views.iter().filter(|view| view.is(pg_state::ACTIVE));
-        let clean = active.clone().filter(|view| view.is(pg_state::CLEAN)).count();
+        let active = views.iter().filter(|view| view.has_state(pg_state::ACTIVE));
+        let clean = active.clone().filter(|view| view.has_state(pg_state::CLEAN)).count();
         let gauge = |name, help, value: usize| Metric::gauge("cluster", name, help, value as u64);
         let bytes = |name, help, value| Metric::gauge("cluster", name, help, value);
         vec![
@@ -271,7 +271,7 @@ impl MapState {
             gauge(
                 "num_pg_peering",
                 "Placement groups in peering state",
-                views.iter().filter(|view| view.is(pg_state::PEERING)).count(),
+                views.iter().filter(|view| view.has_state(pg_state::PEERING)).count(),
             ),
             bytes("num_object", "Objects", sums.objects),
             bytes("num_object_degraded", "Degraded (missing replicas) objects", sums.degraded),

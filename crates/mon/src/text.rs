@@ -121,7 +121,7 @@ pub(crate) fn float(value: f64) -> String {
 }
 
 /// `[0,1,2]`.
-pub(crate) fn set<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
+pub(crate) fn bracketed_list<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
     let mut out = String::from("[");
     for (at, item) in items.into_iter().enumerate() {
         if at > 0 {

@@ -55,7 +55,7 @@ impl MonAdmin {
     pub(super) fn new(config: Config, perf: PerfCounters) -> MonAdmin {
         let counters: Arc<Mutex<Vec<Metric>>> = Arc::default();
         let shown = Arc::clone(&counters);
-        perf.add(move |out| out.extend(shown.lock().iter().copied()));
+        perf.add_source(move |out| out.extend(shown.lock().iter().copied()));
         MonAdmin { common: admin::DaemonCommands { config, perf, table: mon_daemon_commands() }, counters }
     }
 
@@ -83,7 +83,12 @@ impl MonAdmin {
 
     fn refresh(&self, state: &MapState, sessions: &Sessions) {
         let mut counters = state.cluster_counters();
-        counters.push(Metric::gauge("mon", "num_sessions", "Open sessions", sessions.count() as u64));
+        counters.push(Metric::gauge(
+            "mon",
+            "num_sessions",
+            "Open sessions",
+            sessions.subscriber_count() as u64,
+        ));
         *self.counters.lock() = counters;
     }
 }

@@ -8,13 +8,13 @@ use crate::persist::Persistence;
 use crate::sessions::{ConnUsage, Sessions};
 use crate::{EntityKeys, now};
 use nacre_common::auth::{
-    AuthTicketReply, AuthTicketRequest, Key, Peer, RotatingKeys, ServiceKeyring, SessionKey, TicketBody,
+    AuthTicketReply, AuthTicketRequest, Key, Peer, RotatingKeys, RotatingSecrets, SessionKey, TicketBody,
     TicketGrant,
 };
 use nacre_common::clock::Clock;
 use nacre_common::config::Config;
 use nacre_mon::CommandRequest;
-use nacre_mon::logic::{LogLevel, MapEffect, MapEvent, MapState, Now, Origin, Tuning};
+use nacre_mon::logic::{ConnToken, LogLevel, MapEffect, MapEvent, MapState, Now, Tuning};
 use nacre_runtime::admin::{AdminReply, CommandFailure};
 use nacre_runtime::msgr::{Conn, Frame};
 use nacre_types::caps::mon::{MonAccess, MonCaps, Perm};
@@ -22,7 +22,7 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::{
     ConfigReport, DaemonCommand, DaemonCommandReply, LogAppend, LogSubscribe, Message, MonCommand,
-    MonSubscribe, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown, PgCas, StatsReport,
+    MonSubscribe, OsdBeacon, OsdBoot, OsdFailure, OsdMarkMeDown, PgCas, StatsReport,
 };
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -41,7 +41,7 @@ pub(super) struct Authority {
     config: Config,
     state: MapState,
     persistence: Persistence,
-    service_keys: ServiceKeyring,
+    service_keys: RotatingSecrets,
     shared_keys: Arc<EntityKeys>,
     clock: Arc<dyn Clock>,
     inputs: Receiver<Input>,
@@ -62,7 +62,7 @@ impl Authority {
         config: Config,
         state: MapState,
         persistence: Persistence,
-        service_keys: ServiceKeyring,
+        service_keys: RotatingSecrets,
         shared_keys: Arc<EntityKeys>,
         clock: Arc<dyn Clock>,
         inputs: Receiver<Input>,
@@ -193,7 +193,7 @@ impl Authority {
             DaemonCommand::KIND => self.daemon_command(conn, entity, &caps, &decode!()),
             OsdBoot::KIND
             | OsdFailure::KIND
-            | OsdAlive::KIND
+            | OsdBeacon::KIND
             | OsdMarkMeDown::KIND
             | PgCas::KIND
             | ConfigReport::KIND
@@ -214,11 +214,11 @@ impl Authority {
                     }
                     OsdFailure::KIND => MapEvent::Failure { reporter: osd, report: decode!() },
                     ConfigReport::KIND => MapEvent::Config { entity: entity.clone(), report: decode!() },
-                    OsdAlive::KIND => MapEvent::Alive { osd, alive: decode!() },
+                    OsdBeacon::KIND => MapEvent::Alive { osd, alive: decode!() },
                     OsdMarkMeDown::KIND => MapEvent::MarkMeDown { osd, request: decode!() },
                     PgCas::KIND => {
                         self.sessions.register_waiter(conn);
-                        MapEvent::Cas { origin: Origin(conn.id()), osd, cas: decode!() }
+                        MapEvent::Cas { origin: ConnToken(conn.id()), osd, cas: decode!() }
                     }
                     _ => MapEvent::Stats { osd, report: decode!() },
                 };
@@ -245,7 +245,7 @@ impl Authority {
         };
         self.sessions.register_waiter(conn);
         let request = CommandRequest {
-            origin: Origin(conn.id()),
+            origin: ConnToken(conn.id()),
             entity: entity.clone(),
             peer: conn.peer_addr().ip(),
             caps,
@@ -260,8 +260,8 @@ impl Authority {
             tracing::warn!(%entity, "subscription refused: no capability to read");
             return;
         }
-        self.sessions.subscribe(conn, entity, wanted);
-        self.sessions.publish(&self.state, &self.persistence);
+        self.sessions.subscribe_maps(conn, entity, wanted);
+        self.sessions.publish_maps(&self.state, &self.persistence);
         self.sessions.send_config(conn, &self.state);
     }
 
@@ -361,7 +361,7 @@ impl Authority {
     /// Makes pending changes durable, then answers and publishes.
     fn commit(&mut self) -> Result<(), MonError> {
         while let Some(proposal) = self.state.propose(self.now()) {
-            let lines = self.state.take_unstored_log(Persistence::LOG_LINES);
+            let lines = self.state.take_unstored_log(Persistence::MAX_COMMIT_LOG_LINES);
             self.persistence.commit(&proposal, &lines)?;
             self.log_file.append(&self.config.snapshot(), &lines);
             self.next_commit = self.clock.monotonic() + self.config.snapshot().mon.mon_propose_interval;
@@ -370,9 +370,9 @@ impl Authority {
                 self.end_unauthorized();
             }
             self.sessions.publish_log(&lines);
-            let effects = self.state.committed(proposal.number);
+            let effects = self.state.on_committed(proposal.number);
             if proposal.incremental.is_some() {
-                self.sessions.publish(&self.state, &self.persistence);
+                self.sessions.publish_maps(&self.state, &self.persistence);
             }
             self.carry_out(effects);
             if self.state.config_version() != self.config_version {
@@ -416,7 +416,7 @@ impl Authority {
     }
 
     fn flush_log(&mut self) -> Result<(), MonError> {
-        let lines = self.state.take_unstored_log(Persistence::LOG_LINES);
+        let lines = self.state.take_unstored_log(Persistence::MAX_COMMIT_LOG_LINES);
         if !lines.is_empty() {
             self.persistence.commit(&nacre_mon::logic::Proposal::empty(), &lines)?;
             self.log_file.append(&self.config.snapshot(), &lines);
@@ -447,7 +447,7 @@ impl Authority {
         }
         self.ticks += 1;
         self.flush_log()?;
-        let log_from = self.state.log().trim_below();
+        let log_from = self.state.log().trim_limit();
         self.persistence.trim(self.state.map(), log_from)?;
         self.rotate_keys()
     }
@@ -456,7 +456,7 @@ impl Authority {
     fn log_health(&mut self) {
         let now = self.now();
         let health = self.state.health(now);
-        for (level, text) in self.sessions.health_changes(&health) {
+        for (level, text) in self.sessions.take_health_log(&health) {
             if level >= LogLevel::Warn {
                 tracing::warn!("{text}");
             } else {
@@ -475,7 +475,7 @@ impl Authority {
             Ok(true) => {
                 self.persistence.put_service_keys(&next)?;
                 self.service_keys = next;
-                self.sessions.send_keys(&RotatingKeys { keys: self.service_keys.keys().to_vec() });
+                self.sessions.publish_service_keys(&RotatingKeys { keys: self.service_keys.keys().to_vec() });
                 Ok(())
             }
             Err(error) => {

@@ -23,14 +23,14 @@ pub use admin::MonMetrics;
 use authority::Authority;
 pub use error::MonError;
 use input::Input;
-use nacre_common::auth::{KeyRecord, KeyServer, Keyring, ServiceKeyring, Verifier};
+use nacre_common::auth::{KeyRecord, KeyServer, Keyring, RotatingSecrets, Verifier};
 use nacre_common::clock::{Clock, SystemClock};
 use nacre_common::config::Config;
 use nacre_common::metrics::PerfCounters;
 use nacre_crush::CrushMap;
 use nacre_mon::logic::{MapState, Now, Tuning};
 use nacre_runtime::admin::socket::AdminSocket;
-use nacre_runtime::msgr::{self, Conn, Dispatcher, Frame, Messenger, Reset};
+use nacre_runtime::msgr::{self, Conn, Dispatcher, Frame, Messenger, ResetReason};
 use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::osdmap::OsdMap;
 use parking_lot::RwLock;
@@ -159,7 +159,7 @@ impl MonServer {
             Some(keys) => keys,
             None => {
                 let ttl = config.snapshot().global.auth_service_ticket_ttl.as_secs().max(1);
-                let fresh = ServiceKeyring::generate(now.wall_ns / 1_000_000_000, ttl)
+                let fresh = RotatingSecrets::generate(now.wall_ns / 1_000_000_000, ttl)
                     .map_err(|e| MonError::Invalid(e.to_string()))?;
                 persistence.put_service_keys(&fresh)?;
                 fresh
@@ -173,7 +173,7 @@ impl MonServer {
         databases.mon_addr = Some(addr);
         databases.mon_metadata = nacre_runtime::host::metadata(config);
         let perf = PerfCounters::new(format!("mon.{name}"));
-        perf.add(msgr::metrics::collector(std::slice::from_ref(&messenger)));
+        perf.add_source(msgr::metrics::collector(std::slice::from_ref(&messenger)));
         let admin = MonAdmin::new(config.clone(), perf.clone());
         let state =
             MapState::with_databases(loaded.map, Tuning::from_options(&config.snapshot()), now, databases);
@@ -191,7 +191,7 @@ impl MonServer {
             .map_err(|e| MonError::Invalid(e.to_string()))?;
         let admin_socket = AdminSocket::start(config, admin::socket_handler(&inputs));
         // From here on, options that apply at start keep their values.
-        config.mark_started();
+        config.freeze_startup_options();
         tracing::info!(%addr, %fsid, "map authority serves");
         Ok(MonServer {
             addr,
@@ -238,7 +238,7 @@ impl MonServer {
 
     fn end(&mut self) {
         self.admin_socket = None;
-        self.perf.clear();
+        self.perf.remove_sources();
         // The receiver is gone if the authority has ended on its own.
         let _ = self.inputs.send(Input::Stop);
         if let Some(thread) = self.thread.take()
@@ -282,7 +282,7 @@ impl Dispatcher for MonDispatcher {
         let _ = self.inputs.send(Input::Message(conn.clone(), frame));
     }
 
-    fn on_reset(&self, conn: &Conn, _reset: Reset) {
+    fn on_reset(&self, conn: &Conn, _reset: ResetReason) {
         let _ = self.inputs.send(Input::Disconnected(conn.id()));
     }
 }

@@ -187,7 +187,7 @@ impl Txn {
     }
 
     /// Refuses transactions that etcd would refuse. Every implementation calls this first.
-    pub fn check(&self) -> Result<(), MapStoreError> {
+    pub fn check_limits(&self) -> Result<(), MapStoreError> {
         let ops = self.ops.len().max(self.compares.len());
         let bytes = self.bytes();
         if ops > MAX_TXN_OPS || bytes > MAX_TXN_BYTES {

@@ -13,7 +13,7 @@ use crate::mapstore::{
     Compare, MAX_TXN_BYTES, MAX_TXN_OPS, MapStore, Op, Txn, TxnOutcome, prefix_end, read_prefix,
 };
 use bytes::Bytes;
-use nacre_common::auth::{KeyRecord, Keyring, ServiceKey, ServiceKeyring};
+use nacre_common::auth::{KeyRecord, Keyring, RotatingSecrets, ServiceKey};
 use nacre_mon::auth_db::{self, AuthDb};
 use nacre_mon::keys;
 use nacre_mon::logic::{ClusterLogEntry, Databases, LastReportedDirty, Mutes, Now, Proposal, new_generation};
@@ -104,7 +104,7 @@ pub(crate) struct Persistence {
 pub(crate) struct LoadedState {
     pub(crate) map: OsdMap,
     pub(crate) databases: Databases,
-    pub(crate) service_keys: Option<ServiceKeyring>,
+    pub(crate) service_keys: Option<RotatingSecrets>,
 }
 
 /// Creates a cluster in an empty store.
@@ -122,7 +122,7 @@ pub(crate) fn mkfs(store: &dyn MapStore, map: &OsdMap, keyring: &Keyring) -> Res
         let txn = some.iter().fold(Txn::default().when(absent()), |t, (k, v)| t.put(k.clone(), v.clone()));
         run(store, &txn)?;
     }
-    let (head, chunks) = split(keys::FULLS, map.epoch, &encoding::encode(map));
+    let (head, chunks) = split(keys::FULL_MAPS, map.epoch, &encoding::encode(map));
     for some in chunks.chunks(2) {
         let txn = some.iter().fold(Txn::default().when(absent()), |t, (k, v)| t.put(k.clone(), v.clone()));
         run(store, &txn)?;
@@ -130,7 +130,7 @@ pub(crate) fn mkfs(store: &dyn MapStore, map: &OsdMap, keyring: &Keyring) -> Res
     let txn = Txn::default()
         .when(absent())
         .put(keys::CLUSTER, encoding::encode(&cluster))
-        .put(head_key(keys::FULLS, map.epoch), head)
+        .put(head_key(keys::FULL_MAPS, map.epoch), head)
         .put(keys::LAST_EPOCH, number(u64::from(map.epoch.0)))
         .put(keys::LAST_FULL, number(u64::from(map.epoch.0)))
         .put(keys::FIRST_INCREMENTAL, number(u64::from(map.epoch.0) + 1))
@@ -184,11 +184,11 @@ fn restored_id(next: u64, generation: u64) -> Result<u64, MonError> {
 /// The service keys of a new generation, encoded. Keeps the keys of the copy except the oldest, so that clients that ran
 /// during the restore can renew their tickets and keep their ids. Later keys get numbers that differ from those of the
 /// lost history, which belong to other secrets.
-fn restored_service_keys(old: &ServiceKeyring, generation: u64, now_ns: u64) -> Result<Vec<u8>, MonError> {
+fn restored_service_keys(old: &RotatingSecrets, generation: u64, now_ns: u64) -> Result<Vec<u8>, MonError> {
     let [_, current, next] = old.keys() else { return Err(corrupt(keys::SERVICE_KEYS, "not three keys")) };
     let now_unix = now_ns / 1_000_000_000;
     let ttl = next.valid_from_unix.saturating_sub(current.valid_from_unix).max(1);
-    let made = ServiceKeyring::generate(now_unix, ttl).map_err(|e| MonError::Invalid(e.to_string()))?;
+    let made = RotatingSecrets::generate(now_unix, ttl).map_err(|e| MonError::Invalid(e.to_string()))?;
     let last = made.keys().last().ok_or_else(|| corrupt(keys::SERVICE_KEYS, "no keys"))?;
     let keys: [ServiceKey; 3] = [
         current.clone(),
@@ -230,7 +230,7 @@ impl Persistence {
             stored_log: 0,
             store,
         };
-        let bytes = persistence.read_map(keys::FULLS, last_full)?;
+        let bytes = persistence.read_map(keys::FULL_MAPS, last_full)?;
         let mut map: OsdMap = encoding::decode(&bytes)?;
         if map.fsid != fsid || map.epoch != last_full {
             return Err(MonError::Corrupt {
@@ -291,7 +291,7 @@ impl Persistence {
         }
         let mut last_dirty = LastReportedDirty::default();
         for entry in read_prefix(store, keys::TIER_DIRTY)? {
-            let added = last_dirty.add(&entry.value);
+            let added = last_dirty.load_record(&entry.value);
             added.map_err(|error| corrupt(&entry.key, &error.to_string()))?;
         }
         let mut config_keys = BTreeMap::new();
@@ -362,15 +362,15 @@ impl Persistence {
     }
 
     /// Maximum number of log lines in the next proposal.
-    pub(crate) const LOG_LINES: usize = MAX_LOG_LINES;
+    pub(crate) const MAX_COMMIT_LOG_LINES: usize = MAX_LOG_LINES;
 
     /// Writes the full map if it is due, and deletes obsolete entries, a few at a time.
     pub(crate) fn trim(&mut self, map: &OsdMap, log_from: u64) -> Result<(), MonError> {
         if map.epoch.0.saturating_sub(self.last_full.0) >= FULL_EVERY {
             let before = self.last_full;
             self.write_full(map, |txn| txn)?;
-            let end = head_key(keys::FULLS, Epoch(before.0 + 1));
-            self.delete_range_chunk(keys::FULLS, &end, None)?;
+            let end = head_key(keys::FULL_MAPS, Epoch(before.0 + 1));
+            self.delete_range_chunk(keys::FULL_MAPS, &end, None)?;
         }
         let keep_from = self.last.0.saturating_sub(KEPT_INCREMENTALS).min(self.last_full.0) + 1;
         if self.first_incremental.0 + FULL_EVERY <= keep_from {
@@ -418,12 +418,12 @@ impl Persistence {
     }
 
     fn write_full(&mut self, map: &OsdMap, and: impl FnOnce(Txn) -> Txn) -> Result<(), MonError> {
-        let (head, chunks) = split(keys::FULLS, map.epoch, &encoding::encode(map));
+        let (head, chunks) = split(keys::FULL_MAPS, map.epoch, &encoding::encode(map));
         for ops in batch(chunks.into_iter().map(|(key, value)| put(key, value)).collect()) {
             self.run(&Txn { compares: vec![self.fence_compare()], ops })?;
         }
         let txn = Txn { compares: vec![self.fence_compare()], ops: Vec::new() }
-            .put(head_key(keys::FULLS, map.epoch), head)
+            .put(head_key(keys::FULL_MAPS, map.epoch), head)
             .put(keys::LAST_FULL, number(u64::from(map.epoch.0)));
         self.run(&and(txn))?;
         self.last_full = map.epoch;
@@ -431,7 +431,7 @@ impl Persistence {
     }
 
     /// Stores new service keys. Returns when they are durable and may be used.
-    pub(crate) fn put_service_keys(&self, service_keys: &ServiceKeyring) -> Result<(), MonError> {
+    pub(crate) fn put_service_keys(&self, service_keys: &RotatingSecrets) -> Result<(), MonError> {
         let value = postcard::to_extend(service_keys, Vec::new())
             .expect("invariant: a plain structure always encodes");
         self.run(&Txn {

@@ -4,11 +4,13 @@ use crate::persist::Persistence;
 use bytes::Bytes;
 use nacre_common::auth::RotatingKeys;
 use nacre_mon::health::{Health, Severity};
-use nacre_mon::logic::{ClusterLogEntry, LogLevel, MapState, Origin};
-use nacre_runtime::msgr::{Conn, Encoded};
+use nacre_mon::logic::{ClusterLogEntry, ConnToken, LogLevel, MapState};
+use nacre_runtime::msgr::{Conn, EncodedMessage};
 use nacre_types::encoding;
 use nacre_types::ids::{EntityKind, EntityName, Epoch};
-use nacre_types::msg::{ConfigPublish, LogPublish, LogSubscribe, MapBlob, MapPublish, Message, MonSubscribe};
+use nacre_types::msg::{
+    ConfigPublish, EncodedIncremental, LogPublish, LogSubscribe, MapPublish, Message, MonSubscribe,
+};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -97,7 +99,7 @@ impl Sessions {
     }
 
     /// Number of connections.
-    pub(super) fn count(&self) -> usize {
+    pub(super) fn subscriber_count(&self) -> usize {
         self.subscribers.len()
     }
 
@@ -168,7 +170,7 @@ impl Sessions {
         self.waiting.entry(conn.id()).or_insert_with(|| conn.clone());
     }
 
-    pub(super) fn answer<M: Message>(&mut self, to: Origin, reply: &M) {
+    pub(super) fn answer<M: Message>(&mut self, to: ConnToken, reply: &M) {
         if let Some(conn) = self.waiting.get(&to.0).cloned() {
             self.send(&conn, reply);
         }
@@ -178,12 +180,12 @@ impl Sessions {
         self.keyholders.insert(conn.id(), conn.clone());
     }
 
-    pub(super) fn send_keys(&mut self, keys: &RotatingKeys) {
+    pub(super) fn publish_service_keys(&mut self, keys: &RotatingKeys) {
         let holders: Vec<Conn> = self.keyholders.values().cloned().collect();
         holders.iter().for_each(|conn| self.send(conn, keys));
     }
 
-    pub(super) fn subscribe(&mut self, conn: &Conn, entity: &EntityName, wanted: MonSubscribe) {
+    pub(super) fn subscribe_maps(&mut self, conn: &Conn, entity: &EntityName, wanted: MonSubscribe) {
         let known = self.subscribers.remove(&conn.id());
         let config = match (wanted.config, known.and_then(|s| s.config)) {
             (true, Some(sent)) => Some(sent),
@@ -196,9 +198,9 @@ impl Sessions {
     }
 
     /// Sends each subscriber the epochs that it does not have yet.
-    pub(super) fn publish(&mut self, state: &MapState, persistence: &Persistence) {
+    pub(super) fn publish_maps(&mut self, state: &MapState, persistence: &Persistence) {
         let newest = state.map().epoch;
-        let mut encoded: HashMap<Epoch, (Encoded, Epoch)> = HashMap::new();
+        let mut encoded: HashMap<Epoch, (EncodedMessage, Epoch)> = HashMap::new();
         let mut gone = Vec::new();
         let full = &mut self.full;
         for subscriber in self.subscribers.values_mut() {
@@ -249,7 +251,7 @@ impl Sessions {
     }
 
     /// Lines for the cluster log about checks that are new, changed or cleared, in Ceph's words.
-    pub(super) fn health_changes(&mut self, health: &Health) -> Vec<(LogLevel, String)> {
+    pub(super) fn take_health_log(&mut self, health: &Health) -> Vec<(LogLevel, String)> {
         let level = |severity: Severity| match severity {
             Severity::Warn => LogLevel::Warn,
             Severity::Error => LogLevel::Error,
@@ -304,7 +306,7 @@ fn maps_from(
     state: &MapState,
     persistence: &Persistence,
     full: &mut Option<(Epoch, Bytes)>,
-) -> (Encoded, Epoch) {
+) -> (EncodedMessage, Epoch) {
     let map = state.map();
     let wants_full = next == Epoch(0);
     let incrementals = if wants_full { None } else { persistence.incrementals(next, PUBLISH_BYTES) };
@@ -313,15 +315,15 @@ fn maps_from(
     match incrementals {
         Some(blobs) if !blobs.is_empty() => {
             let following = Epoch(next.0 + blobs.len() as u32);
-            message.incrementals = blobs.into_iter().map(MapBlob).collect();
-            (Encoded::new(&message), following)
+            message.incrementals = blobs.into_iter().map(EncodedIncremental).collect();
+            (EncodedMessage::new(&message), following)
         }
         _ => {
             if full.as_ref().is_none_or(|(epoch, _)| *epoch != map.epoch) {
                 *full = Some((map.epoch, Bytes::from(encoding::encode(map))));
             }
             message.full = full.as_ref().map(|(_, bytes)| bytes.clone()).unwrap_or_default();
-            (Encoded::new(&message), map.epoch.next())
+            (EncodedMessage::new(&message), map.epoch.next())
         }
     }
 }
@@ -335,7 +337,7 @@ mod tests {
     use nacre_mon::ConfigTarget;
     use nacre_mon::logic::{MapEvent, Tuning};
     use nacre_mon::testing::{at, boot_of};
-    use nacre_runtime::msgr::{ConnectTarget, Dispatcher, Frame, Messenger, Policy, Reset};
+    use nacre_runtime::msgr::{ConnectTarget, Dispatcher, Frame, Messenger, Policy, ResetReason};
     use nacre_types::msg::DaemonCommandReply;
     use nacre_types::osdmap::OsdMap;
     use uuid::Uuid;
@@ -344,7 +346,7 @@ mod tests {
 
     impl Dispatcher for NullDispatcher {
         fn on_message(&self, _conn: &Conn, _frame: Frame) {}
-        fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
+        fn on_reset(&self, _conn: &Conn, _reset: ResetReason) {}
     }
 
     /// Connections on which queued messages are never sent, because the runtime does not run.
@@ -389,13 +391,13 @@ mod tests {
 
     fn subscribe(sessions: &mut Sessions, conn: &Conn, osd: u32, state: &MapState) {
         let wanted = MonSubscribe { next_epoch: Epoch(0), config: true };
-        sessions.subscribe(conn, &format!("osd.{osd}").parse().unwrap(), wanted);
+        sessions.subscribe_maps(conn, &format!("osd.{osd}").parse().unwrap(), wanted);
         sessions.send_config(conn, state);
     }
 
     fn commit(state: &mut MapState) {
         while let Some(proposal) = state.propose(at(0)) {
-            state.committed(proposal.number);
+            state.on_committed(proposal.number);
         }
     }
 

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use bytes::Bytes;
-use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, Caps, Credential, Key, Keyring, ServiceKeys};
+use nacre_common::auth::{
+    AuthTicketReply, AuthTicketRequest, Caps, Credential, Key, Keyring, RotatingKeyring,
+};
 use nacre_common::config::{Config, ConfigBuilder};
 use nacre_monitor::{MonError, MonServer, mint_generation, mkfs, stored_fsid};
-use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, Reset};
+use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, ResetReason};
 use nacre_types::encoding;
 use nacre_types::ids::{EntityKind, EntityName, Epoch, Incarnation, Interval, OsdId, PgId, PoolId};
 use nacre_types::msg::{
@@ -93,7 +95,7 @@ impl Dispatcher for TestSession {
         // The session may have ended.
         let _ = self.0.send(Heard::Frame(frame));
     }
-    fn on_reset(&self, _conn: &Conn, _reset: Reset) {
+    fn on_reset(&self, _conn: &Conn, _reset: ResetReason) {
         let _ = self.0.send(Heard::Reset);
     }
 }
@@ -455,7 +457,7 @@ fn tickets_name_sessions_uniquely_and_osds_can_open_them() {
     let mut osd = site.connect(&mon, "osd.0");
     let osd_reply = ask(&mut osd, None);
     assert_eq!((osd_reply.tid, osd_reply.code, osd_reply.keys.len()), (3, 0, 3));
-    let keys = ServiceKeys::new(10);
+    let keys = RotatingKeyring::new(10);
     keys.update(osd_reply.keys);
     let mut admin = site.connect(&mon, "client.admin");
     let first = ask(&mut admin, None);

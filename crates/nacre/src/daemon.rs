@@ -6,7 +6,7 @@ pub(crate) use gateway::{
     Frontends, GatewayRuntime, gateway, passive_delivery, rgw_config, server_urls, start_gateway,
 };
 
-use crate::layout;
+use crate::cluster_dir;
 use anyhow::{Context, Result, bail, ensure};
 use nacre_common::auth::Keyring;
 use nacre_common::config::{Config, Invocation, ProgramKind, parse_argv};
@@ -95,7 +95,7 @@ pub(crate) fn mon(args: &[String]) -> Result<()> {
 /// `nacre osd --id N`.
 pub(crate) fn osd(args: &[String]) -> Result<()> {
     let Some((config, verbs)) = configure(EntityKind::Osd, args, OSD_USAGE)? else { return Ok(()) };
-    let id = layout::osd_id(&config)?;
+    let id = cluster_dir::osd_id(&config)?;
     if verbs.mkfs {
         return nacre_osd::mkfs(&config, verbs.force)
             .with_context(|| format!("can't create the store of {id}"));
@@ -224,7 +224,7 @@ impl Daemon {
                     _ => "the map authority ended".to_owned(),
                 }
             }
-            Daemon::Osd(osd) => osd.failed().await,
+            Daemon::Osd(osd) => osd.wait_for_failure().await,
             Daemon::Gateway(server, ..) => {
                 server.gateway().wait_blocklisted().await;
                 "the cluster has blocklisted the gateway".to_owned()
@@ -277,7 +277,7 @@ pub(crate) fn exporter_pages(daemons: &[Daemon]) -> PageHandler {
     let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_)));
     let perfs: Vec<PerfCounters> = osds.filter_map(Daemon::perf).collect();
     let gateways = daemons.iter().filter_map(|daemon| match daemon {
-        Daemon::Gateway(server, ..) => Some((gateway::server_name(server), Arc::clone(server.metrics()))),
+        Daemon::Gateway(server, ..) => Some((gateway::metrics_name(server), Arc::clone(server.metrics()))),
         Daemon::Mon(_) | Daemon::Osd(_) => None,
     });
     let gateways: Vec<_> = gateways.collect();

@@ -1,8 +1,8 @@
 //! The nacre binary: daemons and all commands, selected by the first word or by the name of the program.
 
+mod cluster_dir;
 mod cmd;
 mod daemon;
-mod layout;
 mod progress;
 mod serve;
 

@@ -6,8 +6,8 @@ mod greeting;
 mod place;
 mod ports;
 
+use crate::cluster_dir::{ClusterDir, ClusterSpec};
 use crate::daemon::{self, Daemon, Frontends};
-use crate::layout::{ClusterDir, ClusterSpec};
 use crate::progress::{Progress, Unit};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::{CommandFactory, Parser};
@@ -106,7 +106,7 @@ impl Args {
         }
         found.check().context("rgw_frontends")?;
         for addr in found.plain.iter().chain(&found.tls) {
-            ports::check_s3(*addr)?;
+            ports::check_s3_port(*addr)?;
         }
         Ok(found)
     }
@@ -152,7 +152,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let layout = ClusterDir::open(&args.data)?;
     if layout.exists() && !args.mkfs_only {
         place::check_rights(&layout)?;
-        ports::check_stopped(&layout, &args.data)?;
+        ports::check_not_running(&layout, &args.data)?;
     }
     let frontends = if args.mkfs_only { Frontends::default() } else { args.frontends(&layout)? };
     prepare(&layout, &args)?;
@@ -160,7 +160,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         println!("created a cluster in {}", args.data.display());
         return Ok(());
     }
-    ports::check_mon(&layout)?;
+    ports::check_mon_port(&layout)?;
     let admin = layout.config(EntityName::client("admin"))?;
     let mon = layout.config(EntityName::mon())?;
     log::start(&mon, true)?;
@@ -292,7 +292,7 @@ fn check_devices(devices: usize, osds: u32, objectstores: &[String]) -> Result<(
 /// Parses `NAME=VALUE` and checks both against the option table. Options that only Ceph needs may be in ceph.conf.
 fn checked_option(text: &str) -> Result<(String, String)> {
     let (name, value) = text.split_once('=').with_context(|| format!("'{text}' is not NAME=VALUE"))?;
-    if options::ceph_option(name).is_some() {
+    if options::ceph_only_option(name).is_some() {
         eprintln!("{name} is an option of Ceph that has no effect here");
         return Ok((options::normalize_name(name), value.to_owned()));
     }

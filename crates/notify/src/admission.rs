@@ -99,7 +99,7 @@ impl State {
 
 impl TopicAdmissions {
     /// Events of a topic were enqueued.
-    pub(crate) fn moved(&self, topic: TopicId, ids: &BTreeSet<EventId>) {
+    pub(crate) fn mark_enqueued(&self, topic: TopicId, ids: &BTreeSet<EventId>) {
         let Some(topic) = self.topics.lock().get(&topic).cloned() else { return };
         topic.state.lock().enqueued(ids);
     }
@@ -172,7 +172,7 @@ async fn read(core: &Core, stored: &StoredTopic, known: &TopicAdmission) -> Resu
     let topic = &stored.record.topic;
     // An outdated record may lack the generation that other gateways enqueue into.
     if let Some(stored) = core.topics.fresh(&topic.arn, topic.id).await? {
-        for generation in stored.record.layout.delivered() {
+        for generation in stored.record.layout.deliverable() {
             for shard in 0..generation.shards {
                 let found = locate(core, &stored, generation, shard, ObjectRead::attributes).await?;
                 bytes += found.map_or(0, |(shard, _)| shard.size_bytes());

@@ -1,17 +1,17 @@
 //! The state that all parts of delivery share: the environment, RADOS, topics, metrics, and tasks that end together.
 
 use crate::admission::TopicAdmissions;
+use crate::drain_progress::DrainProgressCache;
 use crate::endpoints::EndpointTable;
 use crate::error::{Error, Result};
-use crate::lane::ShardProducer;
 use crate::metrics::Metrics;
 use crate::mover::Mover;
 use crate::outboxes::Outboxes;
-use crate::owners::Owners;
-use crate::progress::ProgressCache;
-use crate::push::Pusher;
-use crate::rados::Rados;
+use crate::producer::ShardProducer;
+use crate::push::EndpointConnector;
+use crate::rados::ObjectIo;
 use crate::settings::Settings;
+use crate::shard_tasks::ShardTasks;
 use crate::topic_cache::TopicCache;
 use crate::topic_store::StoredTopic;
 use nacre_queues::clock::{ClockSample, SteadyClock};
@@ -50,18 +50,18 @@ pub(crate) fn queue_id(id: TopicId) -> queue_name::TopicId {
 
 pub(crate) struct Core {
     pub(crate) env: Env,
-    pub(crate) rados: Rados,
+    pub(crate) rados: ObjectIo,
     pub(crate) topics: TopicCache,
-    pub(crate) pusher: Arc<dyn Pusher>,
+    pub(crate) pusher: Arc<dyn EndpointConnector>,
     pub(crate) outboxes: Arc<dyn Outboxes>,
     pub(crate) settings: Settings,
     pub(crate) metrics: Metrics,
     /// This gateway's RADOS session.
     pub(crate) session: u64,
     pub(crate) mover: Mover,
-    pub(crate) owners: Owners,
+    pub(crate) owners: ShardTasks,
     pub(crate) endpoints: EndpointTable,
-    pub(crate) progress: ProgressCache,
+    pub(crate) progress: DrainProgressCache,
     pub(crate) admissions: TopicAdmissions,
     lanes: Mutex<BTreeMap<ShardKey, Arc<ShardProducer>>>,
     epochs: AtomicU64,
@@ -91,9 +91,9 @@ const MAX_ENDED: usize = 1024;
 /// The parts of [`Core`] that the caller provides.
 pub(crate) struct CoreParts {
     pub(crate) env: Env,
-    pub(crate) rados: Rados,
+    pub(crate) rados: ObjectIo,
     pub(crate) topics: TopicCache,
-    pub(crate) pusher: Arc<dyn Pusher>,
+    pub(crate) pusher: Arc<dyn EndpointConnector>,
     pub(crate) outboxes: Arc<dyn Outboxes>,
     pub(crate) settings: Settings,
     pub(crate) session: u64,
@@ -104,10 +104,10 @@ impl Core {
         let CoreParts { env, rados, topics, pusher, outboxes, settings, session } = parts;
         let clock = Mutex::new(SteadyClock::new(moment(&env)));
         Core {
-            owners: Owners::new(settings.active_shards),
+            owners: ShardTasks::new(settings.active_shards),
             mover: Mover::new(settings.active_buckets),
             endpoints: EndpointTable::default(),
-            progress: ProgressCache::default(),
+            progress: DrainProgressCache::default(),
             admissions: TopicAdmissions::default(),
             env,
             rados,
@@ -129,12 +129,12 @@ impl Core {
     }
 
     /// A number that no lane has had as its epoch.
-    pub(crate) fn next_epoch(&self) -> u64 {
+    pub(crate) fn next_producer_epoch(&self) -> u64 {
         self.epochs.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The current time on the clocks that windows use.
-    pub(crate) fn times(&self) -> WindowTime {
+    pub(crate) fn window_time(&self) -> WindowTime {
         let now = moment(&self.env);
         WindowTime { steady_ns: self.clock.lock().now_ns(now), mono_ns: now.mono_ns }
     }
@@ -199,7 +199,7 @@ impl Core {
     }
 
     /// The lane for a shard of the current generation of a topic.
-    pub(crate) fn lane(&self, topic: &Topic, generation: Generation, shard: u32) -> Arc<ShardProducer> {
+    pub(crate) fn producer(&self, topic: &Topic, generation: Generation, shard: u32) -> Arc<ShardProducer> {
         let key = ShardKey { topic: topic.id, generation: generation.number, shard };
         let limit = self.shard_limit(topic, generation.shards);
         let mut lanes = self.lanes.lock();
@@ -219,7 +219,7 @@ impl Core {
     }
 
     /// Removes a lane whose generation is closed.
-    pub(crate) fn forget_lane(&self, key: &ShardKey) {
+    pub(crate) fn remove_producer(&self, key: &ShardKey) {
         self.lanes.lock().remove(key);
     }
 
@@ -246,14 +246,14 @@ impl Core {
     }
 
     /// Sets the sessions of running gateways, from the last read.
-    pub(crate) fn set_running(&self, mut running: Vec<u64>) {
+    pub(crate) fn set_running_gateways(&self, mut running: Vec<u64>) {
         running.sort_unstable();
         running.dedup();
         self.gateways.lock().running = running;
     }
 
     /// Records that a gateway has ended.
-    pub(crate) fn set_ended(&self, session: u64) {
+    pub(crate) fn mark_gateway_ended(&self, session: u64) {
         let mut gateways = self.gateways.lock();
         gateways.running.retain(|running| *running != session);
         gateways.ended.insert(session);
@@ -263,12 +263,12 @@ impl Core {
     }
 
     /// Whether a gateway is known to have ended.
-    pub(crate) fn is_ended(&self, session: u64) -> bool {
+    pub(crate) fn is_gateway_ended(&self, session: u64) -> bool {
         self.gateways.lock().ended.contains(&session)
     }
 
     /// Whether a gateway may be running.
-    pub(crate) fn may_run(&self, session: u64) -> bool {
+    pub(crate) fn may_be_running(&self, session: u64) -> bool {
         let gateways = self.gateways.lock();
         gateways.running.is_empty() || gateways.running.contains(&session)
     }
@@ -294,9 +294,9 @@ impl Core {
 
     /// Starts the changes of a topic's queue that its record requires, including changes that other gateways left
     /// incomplete.
-    pub(crate) fn schedule_change(self: &Arc<Self>, stored: &StoredTopic) {
+    pub(crate) fn schedule_reconcile(self: &Arc<Self>, stored: &StoredTopic) {
         let arn = stored.record.topic.arn.clone();
-        if !self.mover.queue_change(&arn) {
+        if !self.mover.mark_change_scheduled(&arn) {
             return;
         }
         let core = Arc::clone(self);
@@ -306,7 +306,7 @@ impl Core {
                 // Owners and movers call this several times a second.
                 core.sleep_unless_stopped(CHANGE_RETRY).await;
             }
-            core.mover.unqueue_change(&arn);
+            core.mover.clear_change_scheduled(&arn);
         });
     }
 }

@@ -71,7 +71,7 @@ impl EndpointTable {
         });
         let before = self.of_topics.lock().insert(topic.id, Arc::clone(&made));
         if let Some(before) = before {
-            core.owners.wake_later(before.take_waiting());
+            core.owners.schedule_checks(before.take_waiting());
         }
         Some(made)
     }
@@ -85,7 +85,7 @@ impl EndpointTable {
     pub(crate) fn wake_waiting(&self, core: &Core) {
         let endpoints: Vec<Arc<TopicEndpoint>> = self.of_topics.lock().values().cloned().collect();
         for endpoint in endpoints {
-            core.owners.wake_later(endpoint.take_waiting());
+            core.owners.schedule_checks(endpoint.take_waiting());
         }
     }
 
@@ -114,7 +114,7 @@ impl TopicEndpoint {
     }
 
     /// The most events in a push.
-    pub(crate) fn push_events(&self, core: &Core) -> usize {
+    pub(crate) fn max_batch_size(&self, core: &Core) -> usize {
         match &self.endpoint {
             Endpoint::Http(http) => http.batch_size.max(1) as usize,
             Endpoint::Kafka(_) | Endpoint::Amqp(_) => core.settings.push_events.max(1),
@@ -147,7 +147,7 @@ impl TopicEndpoint {
         };
         if was_open {
             tracing::info!(endpoint = %self.endpoint, "notifications: the endpoint answers again");
-            core.owners.wake_later(self.take_waiting());
+            core.owners.schedule_checks(self.take_waiting());
         }
     }
 
@@ -164,7 +164,7 @@ impl TopicEndpoint {
     }
 
     /// Records that a shard has events and waits for the endpoint.
-    pub(crate) fn wait(&self, core: &Core, key: ShardKey) {
+    pub(crate) fn add_waiting(&self, core: &Core, key: ShardKey) {
         self.waiting.lock().insert(key);
         // The breaker may permit a push by now.
         match self.blocked_until_ns(core) {
@@ -181,7 +181,7 @@ impl TopicEndpoint {
             return None;
         }
         if self.breaker() == BreakerState::Closed {
-            core.owners.wake_later(self.take_waiting());
+            core.owners.schedule_checks(self.take_waiting());
             return None;
         }
         let (mut waiting, mut last) = (self.waiting.lock(), self.last_probe.lock());

@@ -3,7 +3,7 @@
 
 use crate::core::{Core, ShardKey, queue_id};
 use crate::error::{Error, Result};
-use crate::mover::forget_receipts;
+use crate::mover::remove_enqueued_records;
 use crate::owner::{locate, read_shard};
 use crate::rados::WriteOutcome;
 use crate::topic_store::StoredTopic;
@@ -240,7 +240,7 @@ async fn close(
             return Ok(None);
         }
         let shard = Shard::from_reply(object, &[], &reply)?;
-        let must_break = core.is_ended(shard.owner.value.client) || attempt >= LEASE_BREAK_ATTEMPTS;
+        let must_break = core.is_gateway_ended(shard.owner.value.client) || attempt >= LEASE_BREAK_ATTEMPTS;
         let (take, owner) = if must_break {
             shard.take_over_lease(core.session, lease)
         } else {
@@ -266,7 +266,7 @@ async fn close(
         .filter(|shard| shard.is_owned_by(owner))
         .ok_or_else(|| changed(&shard))?;
     if shard.is_open {
-        core.rados.must_write(reshard::close(&shard).0).await?;
+        core.rados.write_or_fail(reshard::close(&shard).0).await?;
     }
     let shard = read_shard(core, &shard)
         .await?
@@ -275,13 +275,13 @@ async fn close(
     let mut after = Bytes::new();
     loop {
         let reply = core.rados.read(&reshard::read_page(&shard.object, after, COPY_PAGE_ENTRIES)).await?;
-        let reply = reply.filter(|reply| shard.is_same_shard(reply)).ok_or_else(|| changed(&shard))?;
+        let reply = reply.filter(|reply| shard.has_same_owner(reply)).ok_or_else(|| changed(&shard))?;
         for (source, ids) in reshard::parse_receipts(&shard.object, &reply.page)? {
             if source == SourceId::replay(&shard.id.value.topic) {
-                let numbers: Vec<u64> = ids.iter().filter_map(dead_letters::number_of).collect();
-                core.rados.write(dead_letters::forget_replayed(&shard.id.value.topic, &numbers)).await?;
+                let numbers: Vec<u64> = ids.iter().filter_map(dead_letters::letter_number).collect();
+                core.rados.write(dead_letters::remove_replayed(&shard.id.value.topic, &numbers)).await?;
             } else {
-                forget_receipts(core, &source, &ids).await?;
+                remove_enqueued_records(core, &source, &ids).await?;
             }
         }
         let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { return Ok(Some(shard)) };
@@ -292,21 +292,21 @@ async fn close(
 /// Copies a closed shard to its hidden object.
 async fn copy(core: &Core, shard: &Shard) -> Result<()> {
     let changed = || Error::Changed(shard.object.to_string());
-    let found = core.rados.read(&ObjectRead::attributes(&reshard::copy_of(shard))).await?;
+    let found = core.rados.read(&ObjectRead::attributes(&reshard::copy_object(shard))).await?;
     match reshard::begin_copy(shard, found.as_ref())? {
-        BeginCopy::Write(op) => core.rados.must_write(op).await?,
+        BeginCopy::Write(op) => core.rados.write_or_fail(op).await?,
         BeginCopy::Complete => return Ok(()),
         BeginCopy::Fenced => return Err(changed()),
     }
     let mut after = Bytes::new();
     loop {
         let page = core.rados.read(&reshard::read_page(&shard.object, after, COPY_PAGE_ENTRIES)).await?;
-        let page = page.filter(|page| shard.is_same_shard(page)).ok_or_else(changed)?;
-        core.rados.must_write(reshard::copy_page(shard, &page.page)).await?;
+        let page = page.filter(|page| shard.has_same_owner(page)).ok_or_else(changed)?;
+        core.rados.write_or_fail(reshard::copy_page(shard, &page.page)).await?;
         let Some((last, _)) = page.page.last().filter(|_| page.more) else { break };
         after = last.clone();
     }
-    core.rados.must_write(reshard::finish_copy(shard)).await
+    core.rados.write_or_fail(reshard::finish_copy(shard)).await
 }
 
 /// Removes a closed generation from the record if all its shards are gone. The shard `gone` is; the others are checked

@@ -3,7 +3,7 @@
 //!
 //! The protocol is in `nacre-queues` and `nacre-index`, which are pure; this crate executes it through the engine's
 //! interface. Time, tasks and random numbers come from [`nacre_task::Env`] only, so the simulator can run it. Connections
-//! to endpoints are behind [`push::Pusher`]: this crate does not know Kafka, HTTP or AMQP.
+//! to endpoints are behind [`push::EndpointConnector`]: this crate does not know Kafka, HTTP or AMQP.
 //!
 //! A gateway has one [`Notifier`]. The path of an event through it:
 //!
@@ -16,34 +16,34 @@
 //! Scans, and gateways that watch shards of other gateways, find the work that a dead gateway left. All of this is safe
 //! without agreement between gateways; leases, locks and preferences only save work.
 
+mod admin;
 mod admission;
 mod core;
+mod drain_progress;
 mod endpoints;
 mod error;
 mod generations;
-mod lane;
 mod metrics;
 mod mover;
 mod notifier;
-mod operators;
 mod outboxes;
 mod owner;
-mod owners;
-mod progress;
+mod producer;
 pub mod push;
 mod rados;
 mod removal;
 mod scan;
 mod settings;
+mod shard_tasks;
 mod sync_push;
 mod topic_cache;
 pub mod topic_store;
 
+pub use admin::{DeadLetterInfo, LetterSelection, QueuedEvent, TopicReport};
 pub use admission::QueueReservation;
 pub use error::{Error, Result};
 pub use metrics::{Metric, MetricKind, Metrics};
 pub use notifier::{Notifier, NotifierConfig};
-pub use operators::{DeadLetterInfo, LetterSelection, QueuedEvent, TopicReport};
 pub use outboxes::{BucketOutbox, Outboxes};
 pub use settings::{Settings, TopicDefaults};
 pub use sync_push::SyncPushResult;

@@ -9,13 +9,13 @@ mod page;
 mod receipts;
 mod replay;
 
-pub(crate) use page::IndexPage;
-pub(crate) use receipts::forget_receipts;
+pub(crate) use page::OutboxRecordPage;
+pub(crate) use receipts::remove_enqueued_records;
 
 use crate::core::{Core, ShardKey, queue_id};
 use crate::error::{Error, Result};
-use crate::lane::{EnqueueOutcome, EpochToken, LeftReason, ShardProducer};
 use crate::metrics::add;
+use crate::producer::{EnqueueOutcome, EpochToken, NotMovedReason, ShardProducer};
 use crate::rados::WriteOutcome;
 use crate::topic_store::StoredTopic;
 use futures::FutureExt as _;
@@ -37,7 +37,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// The most records in a page.
-pub(crate) const PAGE: u64 = 512;
+pub(crate) const MAX_PAGE_RECORDS: u64 = 512;
 /// The most shards of an index in one turn.
 const SHARDS_PER_TURN: usize = 64;
 /// The most readings in one turn: if a lane was unknown before a page was read, the page is read again.
@@ -161,11 +161,11 @@ impl Mover {
     }
 
     /// Marks a change of the topic's generations as scheduled. Returns `false` if another task has scheduled one.
-    pub(crate) fn queue_change(&self, arn: &TopicArn) -> bool {
+    pub(crate) fn mark_change_scheduled(&self, arn: &TopicArn) -> bool {
         self.work.lock().queued_changes.insert(arn.clone())
     }
 
-    pub(crate) fn unqueue_change(&self, arn: &TopicArn) {
+    pub(crate) fn clear_change_scheduled(&self, arn: &TopicArn) {
         self.work.lock().queued_changes.remove(arn);
     }
 
@@ -220,7 +220,7 @@ impl Mover {
 }
 
 /// Adds shards of a bucket's index that may have outbox records.
-pub(crate) fn note(core: &Arc<Core>, bucket: &str, shards: impl IntoIterator<Item = String>) {
+pub(crate) fn mark_shards_dirty(core: &Arc<Core>, bucket: &str, shards: impl IntoIterator<Item = String>) {
     note_parts(core, bucket, shards.into_iter().map(|shard| (shard, OutboxPart::All)));
 }
 
@@ -413,9 +413,9 @@ impl Move<'_> {
     }
 
     /// Reads a page of each shard.
-    async fn read(&self, shards: &[(String, OutboxPart)], turn: &mut Turn) -> Result<Vec<IndexPage>> {
+    async fn read(&self, shards: &[(String, OutboxPart)], turn: &mut Turn) -> Result<Vec<OutboxRecordPage>> {
         let count = (shards.len() as u64).max(1);
-        let max = (RECORDS_PER_TURN / count).clamp(MIN_PAGE_RECORDS, PAGE);
+        let max = (RECORDS_PER_TURN / count).clamp(MIN_PAGE_RECORDS, MAX_PAGE_RECORDS);
         let max_bytes = (self.core.mover.bytes_a_turn() / count).max(MIN_PAGE_BYTES);
         let mut reads = Vec::new();
         for (shard, part) in shards {
@@ -424,7 +424,7 @@ impl Move<'_> {
                 OutboxPart::Keys(keys) if cursor.is_none() => Some(keys),
                 _ => None,
             };
-            let range = page::Range { keys, after: cursor.unwrap_or_default(), max, max_bytes };
+            let range = page::PageRange { keys, after: cursor.unwrap_or_default(), max, max_bytes };
             reads.push(page::read(self.core, shard, range).boxed());
         }
         let mut pages = Vec::new();
@@ -454,7 +454,7 @@ impl Move<'_> {
     }
 
     /// Assigns events to lanes.
-    async fn sort(&self, pages: &[IndexPage]) -> Result<Sorted> {
+    async fn sort(&self, pages: &[OutboxRecordPage]) -> Result<Sorted> {
         let mut sorted = Sorted::default();
         // A topic is looked up once, so that all events of a key have the same destination.
         let mut topics: BTreeMap<TopicId, Route> = BTreeMap::new();
@@ -493,7 +493,7 @@ impl Move<'_> {
             let shard = generation.shard_of(event.event.key);
             let key = ShardKey { topic: event.topic_id, generation: generation.number, shard };
             let for_lane = sorted.lanes.entry(key).or_insert_with(|| ForLane {
-                lane: self.core.lane(&stored.record.topic, generation, shard),
+                lane: self.core.producer(&stored.record.topic, generation, shard),
                 events: Vec::new(),
             });
             for_lane.events.push(OutboxEvent { id: event.id.clone(), event: event.event.clone() });
@@ -516,7 +516,7 @@ impl Move<'_> {
         if record.layout.next.is_none() && !record.topic.is_queued() {
             return Ok(Route::NoQueue);
         }
-        self.core.schedule_change(&fresh);
+        self.core.schedule_reconcile(&fresh);
         Ok(Route::Blocked)
     }
 
@@ -534,7 +534,7 @@ impl Move<'_> {
                 None => self.closed(&for_lane.lane).await?,
             }
         }
-        if self.tickets.len() > 4 * PAGE as usize {
+        if self.tickets.len() > 4 * MAX_PAGE_RECORDS as usize {
             self.tickets.retain(|key, _| sorted.lanes.contains_key(key));
         }
         Ok(are_good)
@@ -543,13 +543,13 @@ impl Move<'_> {
     /// Reads the topic again after a lane reported its generation as closed.
     async fn closed(&mut self, lane: &Arc<ShardProducer>) -> Result<()> {
         self.tickets.remove(&lane.key);
-        self.core.forget_lane(&lane.key);
+        self.core.remove_producer(&lane.key);
         let Some(stored) = self.core.topics.peek(lane.key.topic) else { return Ok(()) };
         let arn = stored.record.topic.arn.clone();
         if let Some(fresh) = self.core.topics.fresh(&arn, lane.key.topic).await?
             && fresh.record.layout.next.is_some()
         {
-            self.core.schedule_change(&fresh);
+            self.core.schedule_reconcile(&fresh);
         }
         Ok(())
     }
@@ -574,17 +574,17 @@ impl Move<'_> {
         for ((lane, ..), taken) in handed.iter().zip(taken) {
             if !taken.moved.is_empty() {
                 has_progress = true;
-                self.core.admissions.moved(lane.key.topic, &taken.moved);
+                self.core.admissions.mark_enqueued(lane.key.topic, &taken.moved);
                 crate::owner::wake_shard(self.core, lane.key);
             }
             moved.extend(taken.moved);
             match taken.left {
                 None => {}
-                Some(LeftReason::Stale) => drop(self.tickets.remove(&lane.key)),
-                Some(LeftReason::Closed) => self.closed(lane).await?,
-                Some(LeftReason::TooManyReceipts) => crowded.push(Arc::clone(lane)),
-                Some(LeftReason::NotSpilled) => crate::owner::request_spill(self.core, lane.key),
-                Some(LeftReason::Failed(error)) => {
+                Some(NotMovedReason::Stale) => drop(self.tickets.remove(&lane.key)),
+                Some(NotMovedReason::Closed) => self.closed(lane).await?,
+                Some(NotMovedReason::TooManyReceipts) => crowded.push(Arc::clone(lane)),
+                Some(NotMovedReason::NotSpilled) => crate::owner::request_spill(self.core, lane.key),
+                Some(NotMovedReason::Failed(error)) => {
                     tracing::warn!(bucket = self.bucket, %error, "notifications: events are not enqueued; tried again");
                     self.tickets.remove(&lane.key);
                 }
@@ -602,11 +602,11 @@ impl Move<'_> {
     /// Removes records whose events are all in queues, and updates records of which some events are.
     async fn remove(
         &mut self,
-        pages: Vec<IndexPage>,
+        pages: Vec<OutboxRecordPage>,
         moved: &BTreeSet<EventId>,
         turn: &mut Turn,
     ) -> Result<()> {
-        let removals: Vec<(IndexPage, OutboxTrim)> = pages
+        let removals: Vec<(OutboxRecordPage, OutboxTrim)> = pages
             .into_iter()
             .map(|page| {
                 let removal = OutboxTrim::of(&page, |id| moved.contains(id));
@@ -645,7 +645,7 @@ impl Move<'_> {
         // Records that can't be moved or decoded must not be read in a busy loop.
         turn.is_blocked |= is_idle;
         for (lane, ids) in std::mem::take(&mut self.handed) {
-            lane.forget(&self.source, ids.into_iter().filter(|id| gone.contains(id))).await;
+            lane.drop_receipts(&self.source, ids.into_iter().filter(|id| gone.contains(id))).await;
         }
         Ok(())
     }
@@ -664,7 +664,7 @@ pub(crate) struct OutboxTrim {
 
 impl OutboxTrim {
     /// Computes the changes from the events that are in queues.
-    pub(crate) fn of(page: &IndexPage, is_moved: impl Fn(&EventId) -> bool) -> OutboxTrim {
+    pub(crate) fn of(page: &OutboxRecordPage, is_moved: impl Fn(&EventId) -> bool) -> OutboxTrim {
         let mut removal = OutboxTrim::default();
         for record in &page.records {
             let left: Vec<_> = record.events.iter().filter(|event| !is_moved(&event.id)).collect();
@@ -724,7 +724,7 @@ pub(crate) async fn drain(core: &Arc<Core>, bucket: &str) -> Result<()> {
         let Some(found) = core.outboxes.find(bucket).await? else { return Ok(()) };
         let mut is_empty = true;
         for shard in found.shards {
-            let range = page::Range { keys: None, after: Default::default(), max: 1, max_bytes: 0 };
+            let range = page::PageRange { keys: None, after: Default::default(), max: 1, max_bytes: 0 };
             let page = page::read(core, &shard, range).await?;
             let has_records = match page {
                 page::PageRead::Page(page) => !page.records.is_empty(),
@@ -733,7 +733,7 @@ pub(crate) async fn drain(core: &Arc<Core>, bucket: &str) -> Result<()> {
             };
             if has_records {
                 is_empty = false;
-                note(core, bucket, [shard]);
+                mark_shards_dirty(core, bucket, [shard]);
             }
         }
         if is_empty {

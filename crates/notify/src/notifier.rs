@@ -1,18 +1,18 @@
 //! The interface of the delivery of notifications in one gateway.
 
+use crate::admin::{self, DeadLetterInfo, LetterAction, LetterSelection, QueuedEvent, TopicReport};
 use crate::admission::{self, QueueReservation};
 use crate::core::{Core, CoreParts};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::operators::{self, DeadLetterInfo, LetterAction, LetterSelection, QueuedEvent, TopicReport};
 use crate::outboxes::Outboxes;
-use crate::push::Pusher;
-use crate::rados::Rados;
+use crate::push::EndpointConnector;
+use crate::rados::ObjectIo;
 use crate::settings::Settings;
 use crate::sync_push::{self, SyncPushResult};
 use crate::topic_cache::TopicCache;
 use crate::topic_store::{StoredTopic, TopicRecord, TopicStore};
-use crate::{generations, mover, owners, removal, scan};
+use crate::{generations, mover, removal, scan, shard_tasks};
 use futures::future::{Either, select};
 use nacre_engine::IoCtx;
 use nacre_queues::layout::BeginResult;
@@ -42,7 +42,7 @@ pub struct NotifierConfig {
     /// The records of topics.
     pub topics: TopicStore,
     /// Opens connections to endpoints.
-    pub pusher: Arc<dyn Pusher>,
+    pub pusher: Arc<dyn EndpointConnector>,
     /// Locates outboxes and lists the running gateways.
     pub outboxes: Arc<dyn Outboxes>,
     /// The number of this gateway's RADOS session (`Cluster::bind_session`). [`Outboxes::gateways`] uses the same numbers.
@@ -65,12 +65,12 @@ impl Notifier {
     /// Starts delivery: tasks of the environment that run until [`Notifier::stop`].
     pub fn start(config: NotifierConfig) -> Arc<Notifier> {
         let NotifierConfig { env, log, index, topics, pusher, outboxes, session, settings } = config;
-        let rados = Rados::new(&log, &index);
+        let rados = ObjectIo::new(&log, &index);
         let topics = TopicCache::new(topics, env.clone());
         let core = Arc::new(Core::new(CoreParts { env, rados, topics, pusher, outboxes, settings, session }));
         let scan_sooner = Arc::new(Notify::new());
-        core.spawn(owners::timers(Arc::clone(&core)));
-        core.spawn(scan::watch(Arc::clone(&core)));
+        core.spawn(shard_tasks::timers(Arc::clone(&core)));
+        core.spawn(scan::watch_gateways(Arc::clone(&core)));
         core.spawn(scan::scan(Arc::clone(&core), Arc::clone(&scan_sooner)));
         core.spawn(follow_defaults(Arc::clone(&core)));
         let sweeping = Arc::clone(&core);
@@ -131,11 +131,11 @@ impl Notifier {
         if session == self.core.session {
             return;
         }
-        self.core.set_ended(session);
+        self.core.mark_gateway_ended(session);
         let watched = self.core.owners.watched();
         for (key, _) in watched.into_iter().filter(|(_, watched)| watched.owner.client == session) {
             self.core.owners.update_watched(key, None);
-            owners::check_shard(&self.core, key, false);
+            shard_tasks::check_shard(&self.core, key, false);
         }
         self.scan_sooner.notify_one();
     }
@@ -244,28 +244,28 @@ impl Notifier {
     /// The figures of a topic's queue, without the states of breakers ([`TopicReport::set_breakers`]).
     pub async fn report(&self, arn: &TopicArn) -> Result<TopicReport> {
         let stored = Arc::new(self.existing(arn).await?);
-        operators::report(&self.core, &stored).await
+        admin::report(&self.core, &stored).await
     }
 
     /// The events of a topic's queue, oldest first in each shard, at most `max`.
     pub async fn dump(&self, arn: &TopicArn, max: usize) -> Result<Vec<QueuedEvent>> {
-        operators::dump(&self.core, &self.existing(arn).await?, max).await
+        admin::dump(&self.core, &self.existing(arn).await?, max).await
     }
 
     /// Up to `max` dead letters of a topic after a number, but not more than 256.
     pub async fn letters(&self, arn: &TopicArn, after: Option<u64>, max: u64) -> Result<Vec<DeadLetterInfo>> {
-        operators::letters(&self.core, &self.existing(arn).await?, after, max).await
+        admin::letters(&self.core, &self.existing(arn).await?, after, max).await
     }
 
     /// Removes dead letters permanently; returns their number.
     pub async fn purge_letters(&self, arn: &TopicArn, which: LetterSelection) -> Result<u64> {
-        operators::apply_to_letters(&self.core, &self.existing(arn).await?, which, LetterAction::Purge).await
+        admin::apply_to_letters(&self.core, &self.existing(arn).await?, which, LetterAction::Purge).await
     }
 
     /// Replays dead letters; returns their number.
     pub async fn replay_letters(&self, arn: &TopicArn, which: LetterSelection) -> Result<u64> {
         let stored = self.core.topics.put(self.existing(arn).await?);
-        let replayed = operators::apply_to_letters(&self.core, &stored, which, LetterAction::Replay).await?;
+        let replayed = admin::apply_to_letters(&self.core, &stored, which, LetterAction::Replay).await?;
         mover::replay(&self.core, &stored).await?;
         Ok(replayed)
     }

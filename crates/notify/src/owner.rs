@@ -16,7 +16,7 @@ use crate::core::{Core, ShardKey};
 use crate::endpoints::TopicEndpoint;
 use crate::error::{Error, Result};
 use crate::metrics::{add, subtract};
-use crate::owners::{self, ShardWaker};
+use crate::shard_tasks::{self, ShardWaker};
 use crate::topic_store::StoredTopic;
 use acquire::LeaseOutcome;
 use futures::FutureExt as _;
@@ -54,22 +54,22 @@ pub(crate) fn wake_shard(core: &Arc<Core>, key: ShardKey) {
         return;
     }
     if core.owners.is_running(&key) {
-        return owners::check_shard(core, key, false);
+        return shard_tasks::check_shard(core, key, false);
     }
     let endpoint = core.endpoints.peek(key.topic);
     let Some(endpoint) = endpoint.filter(|endpoint| endpoint.blocked_until_ns(core).is_some()) else {
-        return owners::check_shard(core, key, false);
+        return shard_tasks::check_shard(core, key, false);
     };
     let policy = core.topics.peek(key.topic).map(|stored| policy_of(core, &stored));
     if let Some(limit_ns) = policy.and_then(|policy| policy.time_to_live_ns) {
         core.owners.wake_at(key, core.mono_ns().saturating_add(limit_ns));
     }
-    endpoint.wait(core, key);
+    endpoint.add_waiting(core, key);
 }
 
 /// Reports that a shard's object is full.
 pub(crate) fn request_spill(core: &Arc<Core>, key: ShardKey) {
-    owners::check_shard(core, key, true);
+    shard_tasks::check_shard(core, key, true);
 }
 
 fn policy_of(core: &Core, stored: &StoredTopic) -> RetryPolicy {
@@ -91,13 +91,13 @@ pub(crate) async fn deliver_shard(core: &Arc<Core>, key: ShardKey, wake: &ShardW
         return Ok(NextCheck::Done);
     };
     let layout = &stored.record.layout;
-    let Some(generation) = layout.delivered().find(|one| one.number == key.generation) else {
+    let Some(generation) = layout.deliverable().find(|one| one.number == key.generation) else {
         return Ok(NextCheck::Done);
     };
     let is_current = layout.current == Some(generation);
     if is_current && layout.next.is_some() {
         // The gateway that changes the generations takes over the shards.
-        core.schedule_change(&stored);
+        core.schedule_reconcile(&stored);
         return Ok(NextCheck::At(core.mono_ns() + nanos(CHECK_INTERVAL)));
     }
     let endpoint = core.endpoints.get(core, &stored);
@@ -232,11 +232,11 @@ impl<'a> Ownership<'a> {
     }
 
     async fn run(&mut self) -> Result<NextCheck> {
-        self.load_beside_log().await?;
+        self.load_side_records().await?;
         loop {
-            self.take_outcomes();
+            self.apply_outcomes();
             self.follow_topic();
-            let now = self.core.times();
+            let now = self.core.window_time();
             if now.mono_ns >= self.term.renew_at_ns() {
                 self.renew(now).await?;
             }
@@ -260,7 +260,7 @@ impl<'a> Ownership<'a> {
             if self.should_settle(now) && self.settle().await? {
                 continue;
             }
-            if self.has_letters && self.hand_over_letters().await? {
+            if self.has_letters && self.move_dead_letters().await? {
                 continue;
             }
             self.wait(now, is_leaving).await;
@@ -271,7 +271,7 @@ impl<'a> Ownership<'a> {
     fn follow_topic(&mut self) {
         if let Some(now) = self.core.topics.peek(self.key.topic).filter(|now| *now != self.stored) {
             self.endpoint = self.core.endpoints.get(self.core, &now);
-            self.pushes.set_topic(self.endpoint.as_ref());
+            self.pushes.set_endpoint(self.endpoint.as_ref());
             self.stored = now;
         }
         let policy = policy_of(self.core, &self.stored);
@@ -292,7 +292,9 @@ impl<'a> Ownership<'a> {
         self.note_outcomes(expired, now);
         let layout = &self.stored.record.layout;
         if layout.before(self.generation.number).next().is_some() {
-            let older = crate::progress::older_shards(self.core, &self.stored, self.generation).await?;
+            let older =
+                crate::drain_progress::read_older_generations(self.core, &self.stored, self.generation)
+                    .await?;
             if older != self.older {
                 self.older = older;
                 self.window.recheck_held();
@@ -333,7 +335,7 @@ impl<'a> Ownership<'a> {
 
     /// Whether all known events of the shard are loaded.
     fn is_all_loaded(&self) -> bool {
-        self.window.next_load().is_some_and(|(from, _)| from >= self.shard.tail.value.next)
+        self.window.load_range().is_some_and(|(from, _)| from >= self.shard.tail.value.next)
     }
 
     /// Whether no other event of the log expires before the loaded ones.
@@ -354,7 +356,7 @@ impl<'a> Ownership<'a> {
             return later(CHECK_INTERVAL);
         }
         let layout = &self.stored.record.layout;
-        if !layout.delivered().any(|one| one == self.generation) {
+        if !layout.deliverable().any(|one| one == self.generation) {
             return Some(NextCheck::Done);
         }
         if layout.current == Some(self.generation) && layout.next.is_some() {
@@ -372,7 +374,7 @@ impl<'a> Ownership<'a> {
             return Some(NextCheck::Done);
         }
         if let Some(endpoint) = self.blocked_endpoint().cloned() {
-            let expiry = self.window.next_expiry_ns(now);
+            let expiry = self.window.time_to_expiry_ns(now);
             // The next expiry is known once expired events are settled and the next ones are loaded.
             let expires = self.policy.time_to_live_ns.is_some();
             let is_known = !expires || (self.unsettled == 0 && self.is_front_loaded());
@@ -395,7 +397,7 @@ impl<'a> Ownership<'a> {
         let is_quiet = self.window.in_flight() == 0
             && self.unsettled == 0
             && !self.window.has_ready(now)
-            && !self.window.is_held()
+            && !self.window.has_held_events()
             && !self.has_letters
             && self.is_all_loaded();
         if !is_quiet {
@@ -408,7 +410,7 @@ impl<'a> Ownership<'a> {
         // Events may expire before they are retried.
         let expiry = self
             .window
-            .next_expiry_ns(now)
+            .time_to_expiry_ns(now)
             .map(|left| now.mono_ns.saturating_add(left.max(nanos(CHECK_INTERVAL))));
         match self.window.next_due_ns().map(|due| expiry.map_or(due, |expiry| expiry.min(due))) {
             Some(due) if due > now.mono_ns + patience => Some(NextCheck::At(due)),
@@ -423,7 +425,7 @@ impl<'a> Ownership<'a> {
         let layout = &self.stored.record.layout;
         let is_older = layout.current != Some(self.generation);
         if is_older && self.shard.is_drained() {
-            while self.has_letters && self.hand_over_letters().await? {}
+            while self.has_letters && self.move_dead_letters().await? {}
             let beside = self.core.rados.read(&shard::read_side_records(&self.shard.object, 1)).await?;
             let is_nothing_left = beside.is_some_and(|beside| shard::has_only_receipts(&beside.page));
             if let Some(op) = self.shard.retire(is_nothing_left)
@@ -470,7 +472,7 @@ impl<'a> Ownership<'a> {
             () = sleep => None,
         };
         if let Some(outcome) = outcome {
-            self.take_outcome(outcome);
+            self.apply_outcome(outcome);
         }
     }
 }

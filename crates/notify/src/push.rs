@@ -41,7 +41,7 @@ pub struct PushTarget {
 }
 
 /// Opens connections to endpoints.
-pub trait Pusher: Send + Sync + 'static {
+pub trait EndpointConnector: Send + Sync + 'static {
     /// Returns a connection, which is established on first use. The caller keeps it as long as the endpoint stays the same.
     /// Fails if the endpoint can't be used at all, for example because a CA file is missing.
     fn open(&self, target: &PushTarget) -> Result<Arc<dyn Connection>, PushFailure>;

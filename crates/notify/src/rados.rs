@@ -32,7 +32,7 @@ impl WriteOutcome {
 }
 
 /// The objects of queues and of bucket indexes.
-pub(crate) struct Rados {
+pub(crate) struct ObjectIo {
     queues: IoCtx,
     closed: IoCtx,
     spill: IoCtx,
@@ -40,10 +40,10 @@ pub(crate) struct Rados {
     index: IoCtx,
 }
 
-impl Rados {
+impl ObjectIo {
     /// `log` is the pool of queues, `index` is the pool of bucket indexes.
-    pub(crate) fn new(log: &IoCtx, index: &IoCtx) -> Rados {
-        Rados {
+    pub(crate) fn new(log: &IoCtx, index: &IoCtx) -> ObjectIo {
+        ObjectIo {
             queues: log.with_namespace(QUEUE_NAMESPACE),
             closed: log.with_namespace(CLOSED_NAMESPACE),
             spill: log.with_namespace(SPILL_NAMESPACE),
@@ -73,7 +73,7 @@ impl Rados {
     }
 
     /// Executes a write that only a change by another gateway can prevent, which is an error here.
-    pub(crate) async fn must_write(&self, op: ObjectOp) -> Result<()> {
+    pub(crate) async fn write_or_fail(&self, op: ObjectOp) -> Result<()> {
         let object = op.object.to_string();
         if self.write(op).await?.is_done() { Ok(()) } else { Err(Error::Changed(object)) }
     }
@@ -81,7 +81,7 @@ impl Rados {
     /// Executes a read; `None` if the object does not exist.
     pub(crate) async fn read(&self, read: &ObjectRead) -> Result<Option<ObjectReply>> {
         let reply = self.of(&read.object).execute_read(&read.object.name, &read.read()).await?;
-        Ok(reply.map(|reply| read.reply(reply)).transpose()?)
+        Ok(reply.map(|reply| read.parse_reply(reply)).transpose()?)
     }
 
     /// Executes a write on a shard of a bucket index.

@@ -37,8 +37,8 @@ pub(crate) async fn remove_topic(core: &Arc<Core>, deleted: &StoredTopic) -> Res
     while let Some(removed) = removals.next().await {
         removed?;
     }
-    core.rados.write(ObjectOp::on(&name::dead_object(&id)).then(Step::Remove)).await?;
-    core.topics.store.forget(deleted).await?;
+    core.rados.write(ObjectOp::on(&name::dead_letter_object(&id)).then(Step::Remove)).await?;
+    core.topics.store.remove_deleted(deleted).await?;
     Ok(())
 }
 
@@ -89,7 +89,7 @@ fn what_is(object: &ObjectKey, reply: &ObjectReply) -> Result<What> {
 async fn remove_segments(core: &Core, shard: &Shard) -> Result<()> {
     let mut after = Bytes::new();
     loop {
-        let read = settle::read_kind(&shard.object, QueueRecordKind::Segment, after, MANIFESTS);
+        let read = settle::read_records(&shard.object, QueueRecordKind::Segment, after, MANIFESTS);
         let Some(reply) = core.rados.read(&read).await? else { return Ok(()) };
         for object in spill::parse_segments(shard, &reply.page)? {
             core.rados.write(ObjectOp::on(&object).then(Step::Remove)).await?;
@@ -164,7 +164,7 @@ type Topics = BTreeMap<TopicId, Option<BTreeSet<u64>>>;
 
 fn generations_of(stored: &StoredTopic) -> BTreeSet<u64> {
     let layout = &stored.record.layout;
-    layout.delivered().chain(layout.next).map(|generation| generation.number).collect()
+    layout.deliverable().chain(layout.next).map(|generation| generation.number).collect()
 }
 
 /// Removes an object of an existing topic if it is a closed shard of a generation that the topic does not have (the remains
@@ -222,7 +222,7 @@ async fn sweep_segment(core: &Core, object: &ObjectKey) -> Result<bool> {
     let Ok(id) = topic.parse() else { return Ok(false) };
     let Some(known) = core.topics.peek(id) else { return Ok(false) };
     let Some(stored) = core.topics.fresh(&known.record.topic.arn, id).await? else { return Ok(false) };
-    let generation_of = stored.record.layout.delivered().find(|one| one.number == generation);
+    let generation_of = stored.record.layout.deliverable().find(|one| one.number == generation);
     let is_used = match generation_of {
         None => false,
         Some(generation) => {

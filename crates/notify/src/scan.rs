@@ -5,7 +5,7 @@ use crate::core::{Core, ShardKey};
 use crate::error::Result;
 use crate::mover;
 use crate::owner::{self, locate};
-use crate::owners::{self, WatchedShard};
+use crate::shard_tasks::{self, WatchedShard};
 use crate::topic_store::{MAX_PAGE, StoredTopic};
 use futures::future::{Either, select};
 use nacre_queues::layout::Generation;
@@ -52,16 +52,16 @@ fn is_busy(shard: &Shard, reply: &ObjectReply) -> bool {
 /// Whether a gateway that may be running holds the lease of a shard, according to this gateway's clock. If the clock is
 /// slow, leases of dead gateways seem to last longer.
 fn is_held(core: &Core, shard: &Shard, reply: &ObjectReply) -> bool {
-    is_leased(reply, core.env.wall_ns()) && core.may_run(shard.owner.value.client)
+    is_leased(reply, core.env.wall_ns()) && core.may_be_running(shard.owner.value.client)
 }
 
 /// The task that watches other gateways and their shards.
-pub(crate) async fn watch(core: Arc<Core>) {
+pub(crate) async fn watch_gateways(core: Arc<Core>) {
     while core.sleep_unless_stopped(core.settings.watch).await {
         // The clock for the ages of events follows slow corrections only if it is read regularly.
-        core.times();
+        core.window_time();
         match core.outboxes.gateways().await {
-            Ok(running) => core.set_running(running),
+            Ok(running) => core.set_running_gateways(running),
             Err(error) => tracing::warn!(%error, "notifications: which gateways run is not known"),
         }
         let mut pace = Pace { core: &core, done: 0 };
@@ -79,13 +79,13 @@ pub(crate) async fn watch(core: Arc<Core>) {
 async fn look_at_watched(core: &Arc<Core>, key: ShardKey, watched: WatchedShard) -> Result<()> {
     let take = || {
         core.owners.update_watched(key, None);
-        owners::check_shard(core, key, false);
+        shard_tasks::check_shard(core, key, false);
     };
     let Some(known) = core.topics.peek(key.topic) else {
         core.owners.update_watched(key, None);
         return Ok(());
     };
-    let generation = known.record.layout.delivered().find(|one| one.number == key.generation);
+    let generation = known.record.layout.deliverable().find(|one| one.number == key.generation);
     let Some(generation) = generation else {
         core.owners.update_watched(key, None);
         return Ok(());
@@ -95,7 +95,7 @@ async fn look_at_watched(core: &Arc<Core>, key: ShardKey, watched: WatchedShard)
         return Ok(());
     };
     let owner = shard.owner.value;
-    if core.is_ended(owner.client) {
+    if core.is_gateway_ended(owner.client) {
         take();
     } else if !is_busy(&shard, &reply) && known.record.layout.current == Some(generation) {
         core.owners.update_watched(key, None);
@@ -139,7 +139,7 @@ async fn scan_outboxes(core: &Arc<Core>) -> Result<()> {
             if !pace.next().await {
                 return Ok(());
             }
-            mover::note(core, &bucket.bucket, [shard]);
+            mover::mark_shards_dirty(core, &bucket.bucket, [shard]);
         }
     }
     Ok(())
@@ -184,11 +184,11 @@ pub(crate) async fn check_topic_shards(core: &Arc<Core>, stored: &Arc<StoredTopi
 /// Returns `false` once delivery is stopped.
 async fn scan_topic(core: &Arc<Core>, stored: &Arc<StoredTopic>, pace: &mut Pace<'_>) -> Result<bool> {
     if stored.record.needs_change() {
-        core.schedule_change(stored);
+        core.schedule_reconcile(stored);
     }
     let layout = &stored.record.layout;
     core.progress.retain(stored.record.topic.id, &layout.older);
-    for generation in layout.delivered() {
+    for generation in layout.deliverable() {
         let mut is_gone = layout.current != Some(generation);
         for shard in 0..generation.shards {
             if !pace.next().await {
@@ -217,7 +217,7 @@ async fn look_at_shard(
     let key = ShardKey { topic: stored.record.topic.id, generation: generation.number, shard };
     if core.owners.is_running(&key) {
         // Its task may be about to end.
-        owners::check_shard(core, key, false);
+        shard_tasks::check_shard(core, key, false);
         return Ok(true);
     }
     if core.owners.is_watched(&key) {
@@ -229,10 +229,10 @@ async fn look_at_shard(
         Some((shard, reply)) if is_older || is_busy(&shard, &reply) => {
             let owner = shard.owner.value.client;
             let is_held = owner != core.session && is_held(core, &shard, &reply);
-            if core.is_ended(owner) || (core.is_preferred(&key) && !is_held) {
+            if core.is_gateway_ended(owner) || (core.is_preferred(&key) && !is_held) {
                 owner::wake_shard(core, key);
             } else {
-                core.owners.watch(key);
+                core.owners.watch_remote_shard(key);
             }
         }
         Some(_) => {}

@@ -97,7 +97,7 @@ async fn push(
     let messages: Vec<PushMessage> = events.into_iter().map(message).collect();
     let mut delivered = 0;
     is_sent.store(true, Ordering::Relaxed);
-    for part in messages.chunks(endpoint.push_events(core)) {
+    for part in messages.chunks(endpoint.max_batch_size(core)) {
         let outcomes = endpoints::push(Arc::clone(&connection), part.to_vec()).await;
         delivered += outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
         let unavailable = outcomes.iter().find_map(|outcome| match outcome {

@@ -208,7 +208,7 @@ impl TopicStore {
         Ok(is_done.then(|| StoredTopic { record: record.clone(), key: old.key.clone(), raw }))
     }
 
-    /// Deletes a topic: its name is free immediately, and its record remains under its id until [`TopicStore::forget`].
+    /// Deletes a topic: its name is free immediately, and its record remains under its id until [`TopicStore::remove_deleted`].
     /// `None` if the record is no longer the one that was read.
     pub async fn delete(&self, old: &StoredTopic) -> Result<Option<StoredTopic>> {
         let mut record = old.record.clone();
@@ -221,7 +221,7 @@ impl TopicStore {
     }
 
     /// Removes the record of a topic whose queues are gone. Returns whether it was still the record that was read.
-    pub async fn forget(&self, old: &StoredTopic) -> Result<bool> {
+    pub async fn remove_deleted(&self, old: &StoredTopic) -> Result<bool> {
         let mut op = self.changing(old);
         op.omap_rm_keys(vec![old.key.clone()]);
         self.write(&old.record.topic.arn.tenant, op).await

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Returns the map that results from a publication, or `None` if it is not new. Fails if its incrementals do not follow the current map:
 /// the full map must then be requested.
-pub fn newest_map(
+pub fn apply_publish(
     have: Option<&Arc<OsdMap>>,
     publish: &MapPublish,
 ) -> Result<Option<Arc<OsdMap>>, DecodeError> {

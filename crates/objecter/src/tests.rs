@@ -60,7 +60,7 @@ fn osd_info(osd: u32) -> OsdInfo {
         addr: Some(address(osd)),
         incarnation: Some(Incarnation(Uuid::from_u128(100 + u128::from(osd)))),
         boot_nonce: 1,
-        ..OsdInfo::absent()
+        ..OsdInfo::never_up()
     }
 }
 
@@ -142,7 +142,7 @@ impl World {
 
     fn backoff(&mut self, tid: u64, attempt: u32, epoch: Epoch, now_ms: u64) {
         let reqid = ReqId { client: ClientId(7), tid };
-        self.objecter.on_backoff(OsdBackoff { reqid, attempt, epoch }, now_ms);
+        self.objecter.on_backoff(OsdStaleMap { reqid, attempt, epoch }, now_ms);
     }
 
     fn tick(&mut self, now_ms: u64) {
@@ -449,7 +449,7 @@ fn a_watch_is_lost_by_word_of_the_osd_at_which_it_is_registered() {
     };
     assert!(watches.on_step(attempt, &Ok(Answer { reply, target }), None, 1).is_empty());
     // It was registered there before an overlay was set or removed.
-    assert!(watches.on_lost(OsdId(1), cookie).is_none() && watches.age_ms(cookie, 2).is_ok());
+    assert!(watches.on_lost(OsdId(1), cookie).is_none() && watches.since_confirmed_ms(cookie, 2).is_ok());
     assert!(matches!(watches.on_lost(OsdId(0), cookie), Some(WatchEffect::Lost { .. })));
 }
 

@@ -206,7 +206,7 @@ impl<W: Clone> Watches<W> {
     }
 
     /// Milliseconds since the watch was last confirmed. Fails with ENOTCONN if there is no such watch, and with the reason if it is lost.
-    pub fn age_ms(&self, cookie: u64, now_ms: u64) -> Result<u64> {
+    pub fn since_confirmed_ms(&self, cookie: u64, now_ms: u64) -> Result<u64> {
         let watch = self.watches.get(&cookie).ok_or(Error::from(Errno::ENOTCONN))?;
         match &watch.phase {
             Phase::Lost(error) => Err(error.clone()),

@@ -364,7 +364,7 @@ pub trait ObjectStore: ReadStore {
     fn commit(&self, txn: &Transaction) -> Result<()> {
         let wait = Arc::new(CommitWaiter::default());
         self.queue_transaction(txn, Some(Completion { sink: wait.clone(), token: 0 }))?;
-        wait.outcome()
+        wait.wait()
     }
 
     /// Waits until every transaction queued before is durable.
@@ -424,7 +424,7 @@ pub struct CommitWaiter {
 
 impl CommitWaiter {
     /// Waits until the transaction is durable or lost.
-    pub fn outcome(&self) -> Result<()> {
+    pub fn wait(&self) -> Result<()> {
         let mut outcome = self.outcome.lock();
         loop {
             match outcome.take() {

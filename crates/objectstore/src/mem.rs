@@ -21,13 +21,13 @@ mod save;
 use crate::admission;
 use crate::error::{Result, StoreError};
 use crate::files::StoreLock;
-use crate::superblock::SuperblockLog;
+use crate::superblock::SuperblockFile;
 use crate::{
     Completion, MountReport, ObjectStat, ObjectStore, Page, PoolUsage, ReadStore, SpaceReservation, Statfs,
 };
 use bytes::Bytes;
 use collection::Collection;
-use host::Host;
+use host::HostMemory;
 pub use host::available_memory;
 use nacre_common::metrics::Metric;
 use nacre_types::ids::{Eversion, Incarnation, PgId};
@@ -71,10 +71,10 @@ pub struct MemStore {
     collections: RwLock<BTreeMap<PgId, Arc<Mutex<Collection>>>>,
     used: AtomicU64,
     reserved: Arc<AtomicU64>,
-    host: Host,
+    host: HostMemory,
     /// Whether the host had too little memory at the last check.
     host_is_low: AtomicBool,
-    superblock: Mutex<SuperblockLog>,
+    superblock: Mutex<SuperblockFile>,
     mounted: AtomicBool,
     lock: Mutex<Option<StoreLock>>,
 }
@@ -104,7 +104,7 @@ impl MemStore {
             });
         }
         let lock = StoreLock::take(directory)?;
-        let host = Host::new(Path::new("/"));
+        let host = HostMemory::new(Path::new("/"));
         let room = host.available(0).map_or(u64::MAX, |room| room.saturating_sub(config.min_free_bytes));
         let loaded = save::load(directory, room)?;
         let collections: BTreeMap<_, _> = loaded
@@ -116,7 +116,7 @@ impl MemStore {
         for collection in collections.values() {
             let collection = collection.lock();
             objects += collection.usage().objects;
-            used += collection.cost();
+            used += collection.memory_bytes();
         }
         let report = MountReport {
             incarnation: loaded.incarnation,
@@ -140,7 +140,7 @@ impl MemStore {
             reserved: Arc::default(),
             host,
             host_is_low: AtomicBool::new(false),
-            superblock: Mutex::new(SuperblockLog::open(directory)?),
+            superblock: Mutex::new(SuperblockFile::open(directory)?),
             mounted: AtomicBool::new(true),
             lock: Mutex::new(Some(lock)),
         };
@@ -217,11 +217,11 @@ impl MemStore {
         let fresh = || Arc::new(Mutex::new(Collection::new(txn.collection)));
         let collection = existing.clone().unwrap_or_else(fresh);
         let mut locked = collection.lock();
-        let before = if existing.is_some() { locked.cost() } else { 0 };
+        let before = if existing.is_some() { locked.memory_bytes() } else { 0 };
         locked.check(txn, existing.is_some())?;
-        self.admit(locked.estimate(txn), admission::writes_no_data(txn))?;
+        self.admit(locked.estimate_memory(txn), admission::writes_no_data(txn))?;
         let exists = locked.apply(txn, existing.is_some());
-        self.account(before, if exists { locked.cost() } else { 0 });
+        self.account(before, if exists { locked.memory_bytes() } else { 0 });
         drop(locked);
         if exists {
             map.insert(txn.collection, collection);
@@ -245,10 +245,10 @@ impl MemStore {
             return Err(StoreError::NoCollection(txn.collection));
         }
         collection.check(txn, true)?;
-        self.admit(collection.estimate(txn), admission::writes_no_data(txn))?;
-        let before = collection.cost();
+        self.admit(collection.estimate_memory(txn), admission::writes_no_data(txn))?;
+        let before = collection.memory_bytes();
         collection.apply(txn, true);
-        self.account(before, collection.cost());
+        self.account(before, collection.memory_bytes());
         Ok(())
     }
 }

@@ -19,30 +19,30 @@ const MAGIC: &[u8; 16] = b"nacre superblk 2";
 type Values = BTreeMap<String, Bytes>;
 
 /// The values and their file.
-pub struct SuperblockLog {
+pub struct SuperblockFile {
     path: PathBuf,
     values: Values,
     /// The error of an earlier change. The values on disk are then unknown, so further changes are refused.
     failed: Option<StoreError>,
 }
 
-impl SuperblockLog {
+impl SuperblockFile {
     /// Reads the values of the store in `directory`, and creates the file if it does not exist. Fails with
     /// [`StoreError::Corrupt`] if any part of the file is damaged.
-    pub fn open(directory: &Path) -> Result<SuperblockLog> {
+    pub fn open(directory: &Path) -> Result<SuperblockFile> {
         let path = directory.join("super.log");
         let corrupt = |detail| StoreError::corrupt(path.display().to_string(), detail);
         let (values, is_current) = match read_if_present(&path)? {
             None => (Values::new(), false),
             Some(file) => match file.strip_prefix(MAGIC) {
                 Some(record) => (decode(record).ok_or_else(|| corrupt("damaged"))?, true),
-                None => (journal::read(&file).map_err(corrupt)?, false),
+                None => (journal::replay(&file).map_err(corrupt)?, false),
             },
         };
         if !is_current {
             write_atomically(&path, &[&encode(&values)])?;
         }
-        Ok(SuperblockLog { path, values, failed: None })
+        Ok(SuperblockFile { path, values, failed: None })
     }
 
     /// The value of `key`.
@@ -88,7 +88,7 @@ fn encode(values: &Values) -> Vec<u8> {
 
 /// Decodes the values behind the magic. `None` if they are damaged.
 fn decode(record: &[u8]) -> Option<Values> {
-    let (changes, []) = journal::whole_record(record)? else { return None };
+    let (changes, []) = journal::decode_record(record)? else { return None };
     changes.into_iter().map(|(key, value)| Some((key, value?))).collect()
 }
 
@@ -112,7 +112,7 @@ mod journal {
     }
 
     /// Decodes the record at the start of `journal` if it is whole. Returns its changes and the bytes after it.
-    pub(super) fn whole_record(journal: &[u8]) -> Option<(Changes, &[u8])> {
+    pub(super) fn decode_record(journal: &[u8]) -> Option<(Changes, &[u8])> {
         let (header, rest) = journal.split_at_checked(8)?;
         let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
         let crc = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
@@ -126,9 +126,9 @@ mod journal {
 
     /// The values that a whole journal sets. A torn last record was never acknowledged and is dropped. The error text says what
     /// is damaged.
-    pub(super) fn read(journal: &[u8]) -> Result<Values, &'static str> {
+    pub(super) fn replay(journal: &[u8]) -> Result<Values, &'static str> {
         let mut values = Values::new();
-        let (mut changes, mut rest) = whole_record(journal).ok_or("the first record is damaged")?;
+        let (mut changes, mut rest) = decode_record(journal).ok_or("the first record is damaged")?;
         loop {
             for (key, value) in changes {
                 match value {
@@ -136,13 +136,13 @@ mod journal {
                     None => _ = values.remove(&key),
                 }
             }
-            let Some((more, after)) = whole_record(rest) else { break };
+            let Some((more, after)) = decode_record(rest) else { break };
             (changes, rest) = (more, after);
         }
         // A file system may record a new size before the data and may write blocks in any order, so a torn append can contain
         // zeros, even in its length. A damaged record before a whole one is not a torn append, because each record is durable
         // before the next is written.
-        if (1..rest.len()).any(|at| whole_record(&rest[at..]).is_some()) {
+        if (1..rest.len()).any(|at| decode_record(&rest[at..]).is_some()) {
             return Err("a record before the last one is damaged");
         }
         Ok(values)
@@ -169,7 +169,7 @@ mod tests {
     fn damage_is_noticed_wherever_it_is() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("super.log");
-        let mut superblock = SuperblockLog::open(directory.path()).unwrap();
+        let mut superblock = SuperblockFile::open(directory.path()).unwrap();
         let values = [("whoami", "7"), ("map", "a longer value"), ("known", "")];
         for (key, value) in values {
             superblock.set(&[(key, Some(Bytes::from(value)))]).unwrap();
@@ -179,7 +179,7 @@ mod tests {
         let file = std::fs::read(&path).unwrap();
         let is_refused = |file: &[u8]| {
             std::fs::write(&path, file).unwrap();
-            matches!(SuperblockLog::open(directory.path()), Err(StoreError::Corrupt { .. }))
+            matches!(SuperblockFile::open(directory.path()), Err(StoreError::Corrupt { .. }))
         };
         for at in 0..file.len() {
             for damage in [1, 0x80, 0xff, file[at]] {
@@ -194,13 +194,13 @@ mod tests {
         }
         assert!(is_refused(&[&file[..], &[0]].concat()));
         std::fs::write(&path, &file).unwrap();
-        assert_eq!(SuperblockLog::open(directory.path()).unwrap().list(""), all);
+        assert_eq!(SuperblockFile::open(directory.path()).unwrap().list(""), all);
     }
 
     #[test]
     fn an_error_leaves_the_values_and_ends_changes() {
         let directory = tempfile::tempdir().unwrap();
-        let mut superblock = SuperblockLog::open(directory.path()).unwrap();
+        let mut superblock = SuperblockFile::open(directory.path()).unwrap();
         superblock.set(&[("a", Some("1".into()))]).unwrap();
         // A directory at the path of the temporary file makes the replacement fail.
         let obstacle = directory.path().join("super.new");
@@ -210,7 +210,7 @@ mod tests {
         superblock.set(&[("b", Some("3".into()))]).unwrap_err();
         let values = [("a".to_owned(), Bytes::from("1"))];
         assert_eq!(superblock.list(""), values);
-        assert_eq!(SuperblockLog::open(directory.path()).unwrap().list(""), values);
+        assert_eq!(SuperblockFile::open(directory.path()).unwrap().list(""), values);
     }
 
     #[test]
@@ -222,13 +222,13 @@ mod tests {
         let second = journal::encode([("a", None), ("b", Some(&two))].into_iter());
         std::fs::write(&path, [&first[..], &second].concat()).unwrap();
         let values = [("b".to_owned(), two)];
-        assert_eq!(SuperblockLog::open(directory.path()).unwrap().list(""), values);
+        assert_eq!(SuperblockFile::open(directory.path()).unwrap().list(""), values);
         assert!(std::fs::read(&path).unwrap().starts_with(MAGIC));
-        assert_eq!(SuperblockLog::open(directory.path()).unwrap().list(""), values);
+        assert_eq!(SuperblockFile::open(directory.path()).unwrap().list(""), values);
         // An earlier release refuses the new file, because it finds a whole record that is not at the start.
         let file = std::fs::read(&path).unwrap();
         assert!(
-            journal::whole_record(&file).is_none() && journal::whole_record(&file[MAGIC.len()..]).is_some()
+            journal::decode_record(&file).is_none() && journal::decode_record(&file[MAGIC.len()..]).is_some()
         );
         // The first record can't be torn, because it was never appended.
         for at in 0..first.len() {
@@ -236,7 +236,7 @@ mod tests {
             damaged[at] ^= 1;
             std::fs::write(&path, damaged).unwrap();
             assert!(
-                matches!(SuperblockLog::open(directory.path()), Err(StoreError::Corrupt { .. })),
+                matches!(SuperblockFile::open(directory.path()), Err(StoreError::Corrupt { .. })),
                 "byte {at}"
             );
         }
@@ -252,7 +252,7 @@ mod tests {
         for written in 0..torn.len() {
             let mut file = [&whole[..], &torn[..written]].concat();
             file.resize(whole.len() + torn.len(), 0);
-            let values = journal::read(&file).unwrap();
+            let values = journal::replay(&file).unwrap();
             assert_eq!(values, Values::from([("a".to_owned(), kept.clone())]), "{written} bytes");
         }
         // Any part of the record can be missing, its header too.
@@ -263,7 +263,7 @@ mod tests {
                 let to = (from + missing).min(file.len());
                 let lost = file[from..to].iter().any(|byte| *byte != 0);
                 file[from..to].fill(0);
-                let values = journal::read(&file).unwrap();
+                let values = journal::replay(&file).unwrap();
                 assert_eq!(values.get("a"), Some(&kept));
                 assert_eq!(values.get("b"), (!lost).then_some(&late), "{missing} bytes at {first}");
             }
@@ -271,10 +271,10 @@ mod tests {
         // A damaged record that is followed by another one is not a torn append.
         let mut cut = [&whole[..], &torn[..]].concat();
         cut[..8].fill(0);
-        assert!(journal::read(&cut).is_err());
+        assert!(journal::replay(&cut).is_err());
         let mut damaged = [&whole[..], &torn[..]].concat();
         damaged[10] ^= 1;
-        assert!(journal::read(&damaged).is_err());
+        assert!(journal::replay(&damaged).is_err());
     }
 
     fn corpus() -> &'static Path {
@@ -299,7 +299,7 @@ mod tests {
         let repair = |file: &mut [u8]| reseal(file, 0);
         let target = Target { repair, ..Target::new("memstore-journal", corpus(), seeds) };
         target.run(|input| {
-            let values = journal::read(input).ok()?;
+            let values = journal::replay(input).ok()?;
             Some(journal::encode(values.iter().map(|(key, value)| (key.as_str(), Some(value)))))
         });
     }

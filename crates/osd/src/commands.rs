@@ -13,7 +13,7 @@ use nacre_store::FreeSpace;
 use nacre_types::command::{self, Call};
 use nacre_types::errno::Errno;
 use nacre_types::ids::PgId;
-use nacre_types::msg::{DaemonCommand, DaemonCommandReply, LogAppend, MonSubscribe, OsdAlive};
+use nacre_types::msg::{DaemonCommand, DaemonCommandReply, LogAppend, MonSubscribe, OsdBeacon};
 use nacre_types::time::stamp;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -81,7 +81,7 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> CommandResult {
         }
         "dump_blocklist" => Ok(blocklist(shared).into()),
         "dump_recovery_reservations" => Ok(reservations(shared).into()),
-        "dump_tier_advice" => tier_advice(shared, cells, call.required("pool")),
+        "dump_tier_advice" => tier_advice(shared, cells, call.required_text("pool")),
         "get_mapped_pools" => {
             let mut pools = BTreeSet::new();
             cells
@@ -96,7 +96,7 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> CommandResult {
         }
         "send_beacon" => {
             let epoch = shared.map.load().as_ref().map_or_else(Default::default, |map| map.epoch);
-            shared.to_mon(&OsdAlive { boot_nonce: shared.boot_nonce, epoch, full: shared.is_full() });
+            shared.to_mon(&OsdBeacon { boot_nonce: shared.boot_nonce, epoch, full: shared.is_full() });
             Ok(json!({}).into())
         }
         "flush_pg_stats" => {
@@ -104,7 +104,7 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> CommandResult {
             Ok(json!({}).into())
         }
         "cluster_log" => {
-            let level = match call.required("level") {
+            let level = match call.required_text("level") {
                 "warning" => "warn",
                 other => other,
             };
@@ -120,7 +120,7 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> CommandResult {
 }
 
 /// Whether a command takes so long that nothing else may wait for it.
-pub(crate) fn is_long(command: &DaemonCommand) -> bool {
+pub(crate) fn is_long_running(command: &DaemonCommand) -> bool {
     let json: Value = serde_json::from_str(&command.cmd).unwrap_or_default();
     ["compact", "bench", "dump_tier_advice"].iter().any(|prefix| json["prefix"] == *prefix)
 }

@@ -7,10 +7,10 @@ use crate::pings::PingPeer;
 use crate::shared::Shared;
 use crate::store_kind::{DATA_OPTIONS, set_data_options};
 use mon::MonSession;
-use nacre_common::auth::{Credentials, ServiceKeys};
+use nacre_common::auth::{CredentialProvider, RotatingKeyring};
 use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEnvelope;
-use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
+use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, ResetReason};
 use nacre_shard::control;
 use nacre_shard::heartbeats;
 use nacre_shard::inbox::ShardMessage;
@@ -30,8 +30,8 @@ pub(crate) struct Control {
     pub(crate) shared: Arc<Shared>,
     pub(crate) cells: Arc<Vec<ShardCell>>,
     /// Authenticates this OSD to the map authority.
-    pub(crate) key: Arc<dyn Credentials>,
-    pub(crate) service_keys: Arc<ServiceKeys>,
+    pub(crate) key: Arc<dyn CredentialProvider>,
+    pub(crate) service_keys: Arc<RotatingKeyring>,
     messenger: Mutex<Option<Messenger>>,
     state: Mutex<State>,
 }
@@ -47,8 +47,8 @@ impl Control {
         shared: Arc<Shared>,
         cells: Arc<Vec<ShardCell>>,
         machine: control::Control,
-        key: Arc<dyn Credentials>,
-        service_keys: Arc<ServiceKeys>,
+        key: Arc<dyn CredentialProvider>,
+        service_keys: Arc<RotatingKeyring>,
     ) -> Control {
         let state = Mutex::new(State { machine, mon: MonSession::default() });
         Control { shared, cells, key, service_keys, messenger: Mutex::default(), state }
@@ -76,7 +76,7 @@ impl Control {
         let state = &mut *self.state.lock();
         let now_ns = clock::boot_ns();
         self.maintain_session(state, now_ns);
-        state.machine.tick().min(state.mon.next_ns()).max(now_ns + 1_000_000)
+        state.machine.tick().min(state.mon.next_wake_ns()).max(now_ns + 1_000_000)
     }
 
     /// Sets the messenger. Must be called first.
@@ -149,14 +149,14 @@ impl Dispatcher for ControlDispatcher {
         }
     }
 
-    fn on_reset(&self, conn: &Conn, reset: Reset) {
+    fn on_reset(&self, conn: &Conn, reset: ResetReason) {
         let control = &self.0;
         let Some(PingPeer { osd, boot_nonce }) = conn.context::<PingPeer>() else {
             tracing::info!(?reset, "lost the monitor");
             control.on_mon_lost(conn);
             return;
         };
-        let refused = matches!(reset, Reset::Failed(Error::Unreachable { refused: true, .. }));
+        let refused = matches!(reset, ResetReason::Failed(Error::Unreachable { refused: true, .. }));
         if refused && control.shared.config.get().osd.osd_fast_fail_on_connection_refused {
             control.state.lock().machine.on_connection_refused(*osd, *boot_nonce);
         }
@@ -192,7 +192,7 @@ impl Control {
         ];
         self.shared.config.observe(&names, move |options, _| {
             if let Some(shared) = shared.upgrade() {
-                shared.set_slots(options);
+                shared.apply_recovery_options(options);
             }
         });
         let shared = Arc::downgrade(&self.shared);

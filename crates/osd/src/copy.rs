@@ -25,7 +25,7 @@ const PIECE_BYTES: u64 = 8 << 20;
 const MAX_READS: usize = 16;
 
 /// See the module's documentation.
-pub(crate) struct Copier {
+pub(crate) struct InternalClient {
     config: Config,
     /// Limits of copies for clients.
     copies: CopyLane,
@@ -74,10 +74,10 @@ type Waiting = (Box<OsdRequest>, OnAnswer);
 /// Called with the reply to a request, on the shard's thread.
 pub(crate) type OnAnswer = Box<dyn FnOnce(Result<OsdReply, Errno>) + Send>;
 
-impl Copier {
+impl InternalClient {
     /// `shards` is the number of the OSD's shards.
-    pub(crate) fn new(config: Config, shards: usize) -> Copier {
-        Copier {
+    pub(crate) fn new(config: Config, shards: usize) -> InternalClient {
+        InternalClient {
             config,
             copies: CopyLane::new(MAX_COPY_BYTES),
             tiers: CopyLane::new(MAX_TIER_COPY_BYTES),
@@ -143,7 +143,7 @@ impl Copier {
             if let Some(copied) = reader.on_piece(piece) {
                 return copied;
             }
-            let left = reader.left();
+            let left = reader.remaining_bytes();
             if left > 0 && room.is_none() {
                 let kib = u32::try_from(left.div_ceil(1024)).unwrap_or(lane.room_kib).min(lane.room_kib);
                 let acquired = lane.room.clone().acquire_many_owned(kib).await;
@@ -154,7 +154,7 @@ impl Copier {
 
     /// Sends a request of a shard to another pool. Requests keep the order of the calls, which are made on the shard's thread. `done` gets
     /// the reply.
-    pub(crate) fn ask(self: &Arc<Self>, shard: usize, request: Box<OsdRequest>, done: OnAnswer) {
+    pub(crate) fn send_request(self: &Arc<Self>, shard: usize, request: Box<OsdRequest>, done: OnAnswer) {
         let session = &self.sessions[shard];
         let mut waiting = session.waiting.lock();
         match (&mut *waiting, session.cluster.get()) {

@@ -6,7 +6,7 @@ use crate::shared::Shared;
 use nacre_common::error::Error;
 use nacre_pg::PgEnvelope;
 use nacre_pg::heartbeat::HbEnvelope;
-use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Policy, Reset};
+use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Policy, ResetReason};
 use nacre_shard::inbox::ShardMessage;
 use nacre_shard::session::{IncomingRequest, Session};
 use nacre_shard::shard::ShardCell;
@@ -15,14 +15,14 @@ use nacre_types::msg::{DaemonCommand, Message, OsdRequest};
 use std::sync::Arc;
 
 /// One shard's dispatcher.
-pub(crate) struct LaneDispatcher {
+pub(crate) struct ShardDispatcher {
     pub(crate) shared: Arc<Shared>,
     /// All shards. This lane's shard is at `index`.
     pub(crate) cells: Arc<Vec<ShardCell>>,
     pub(crate) index: usize,
 }
 
-impl Dispatcher for LaneDispatcher {
+impl Dispatcher for ShardDispatcher {
     fn on_message(&self, conn: &Conn, frame: Frame) {
         let outcome = match frame.kind() {
             OsdRequest::KIND => self.on_request(conn, frame),
@@ -47,7 +47,7 @@ impl Dispatcher for LaneDispatcher {
         }
     }
 
-    fn on_reset(&self, conn: &Conn, reset: Reset) {
+    fn on_reset(&self, conn: &Conn, reset: ResetReason) {
         let session = conn.context::<Session>();
         if session.is_some_and(Session::is_watching) {
             let id = conn.id();
@@ -59,7 +59,7 @@ impl Dispatcher for LaneDispatcher {
             return;
         }
         // The connection ended because its ticket expired or it was idle. The peer pings over another one.
-        let is_renewed = matches!(reset, Reset::Failed(Error::Expired(_)) | Reset::Idle);
+        let is_renewed = matches!(reset, ResetReason::Failed(Error::Expired(_)) | ResetReason::Idle);
         if conn.policy() == Policy::Lossy && is_renewed {
             return;
         }
@@ -72,7 +72,7 @@ impl Dispatcher for LaneDispatcher {
     }
 }
 
-impl LaneDispatcher {
+impl ShardDispatcher {
     fn on_request(&self, conn: &Conn, frame: Frame) -> Result<(), Error> {
         let request: OsdRequest = frame.decode()?;
         let arrival = IncomingRequest {
@@ -125,7 +125,7 @@ impl LaneDispatcher {
         let allowed =
             conn.context::<Session>().is_some_and(|session| session.caps.is_allow_all(conn.peer_addr().ip()));
         let (shared, cells, conn) = (self.shared.clone(), self.cells.clone(), conn.clone());
-        let long = allowed && commands::is_long(&command);
+        let long = allowed && commands::is_long_running(&command);
         let answer = move || {
             let reply = commands::run(&shared, &cells, &command, allowed);
             if let Err(error) = conn.send(&reply) {

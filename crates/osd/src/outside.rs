@@ -1,7 +1,7 @@
 //! The services around an OSD's shards: its peers, the map authority, the sources of copies, and the machine's clocks.
 
 use crate::clock;
-use crate::copy::Copier;
+use crate::copy::InternalClient;
 use crate::peers::PeerLinks;
 use crate::pings::PingLinks;
 use crate::store_kind;
@@ -10,11 +10,11 @@ use nacre_common::auth::Ticket;
 use nacre_common::conn::ConnRef;
 use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEnvelope;
-use nacre_runtime::msgr::{Conn, Encoded};
+use nacre_runtime::msgr::{Conn, EncodedMessage};
+use nacre_shard::host::ShardHost;
 use nacre_shard::inbox::ShardMessage;
 use nacre_shard::session::IncomingRequest;
 use nacre_shard::shared::Shared;
-use nacre_shard::world::ShardHost;
 use nacre_store::ObjectStore;
 use nacre_types::ids::OsdId;
 use nacre_types::msg::OsdRequest;
@@ -27,7 +27,7 @@ use uuid::Uuid;
 pub(crate) struct DaemonHost {
     pub(crate) peers: PeerLinks,
     pub(crate) pings: PingLinks,
-    pub(crate) copier: Arc<Copier>,
+    pub(crate) copier: Arc<InternalClient>,
     /// The connection to the map authority, while there is one.
     pub(crate) mon: ArcSwapOption<Conn>,
     /// The address on which this OSD listens.
@@ -57,7 +57,7 @@ impl ShardHost for DaemonHost {
         Uuid::new_v4()
     }
 
-    fn send_to_mon(&self, message: Encoded) {
+    fn send_to_mon(&self, message: EncodedMessage) {
         if let Some(mon) = self.mon.load().as_ref()
             && let Err(error) = mon.send_encoded(&message)
         {
@@ -123,7 +123,7 @@ impl ShardHost for DaemonHost {
 
     fn request_other_pool(&self, shard: usize, ticket: u64, request: Box<OsdRequest>) {
         let shared = self.shared.get().cloned();
-        self.copier.ask(
+        self.copier.send_request(
             shard,
             request,
             Box::new(move |reply| {

@@ -1,6 +1,6 @@
 //! Connections to other OSDs for messages about PGs: a lossless session for each process that [`Peers`] requests one for.
 
-use nacre_common::auth::Credentials;
+use nacre_common::auth::CredentialProvider;
 use nacre_common::conn::ConnRef;
 use nacre_common::error::Error;
 use nacre_runtime::msgr::{ConnectTarget, Messenger, Policy};
@@ -13,13 +13,13 @@ use std::sync::Arc;
 /// See the module's documentation.
 pub(crate) struct PeerLinks {
     messenger: Mutex<Option<Messenger>>,
-    credentials: Arc<dyn Credentials>,
+    credentials: Arc<dyn CredentialProvider>,
     peers: Mutex<Peers>,
 }
 
 impl PeerLinks {
     /// Creates the set without connections. They authenticate with `credentials`.
-    pub(crate) fn new(credentials: Arc<dyn Credentials>) -> PeerLinks {
+    pub(crate) fn new(credentials: Arc<dyn CredentialProvider>) -> PeerLinks {
         PeerLinks { messenger: Mutex::default(), credentials, peers: Mutex::default() }
     }
 

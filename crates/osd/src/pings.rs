@@ -1,7 +1,7 @@
 //! Connections to other OSDs for heartbeats: a lossy connection for each process that [`Peers`] requests one for.
 
 use crate::ticket::TicketCredentials;
-use nacre_common::auth::Credentials;
+use nacre_common::auth::CredentialProvider;
 use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_runtime::msgr::{ConnectTarget, Messenger, Policy};
@@ -46,7 +46,7 @@ impl PingLinks {
         let conn = self.peers.lock().get(to, |process| {
             let messenger = self.messenger.lock().clone().ok_or(Error::Closed)?;
             let PeerProcess { addr, boot_nonce } = process;
-            let credentials = Arc::clone(&self.credentials) as Arc<dyn Credentials>;
+            let credentials = Arc::clone(&self.credentials) as Arc<dyn CredentialProvider>;
             let entity = Some(EntityName::osd(to));
             let conn = messenger.connect(ConnectTarget {
                 addr,

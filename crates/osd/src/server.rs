@@ -3,15 +3,15 @@
 use crate::clock;
 use crate::commands;
 use crate::control::{Control, ControlDispatcher};
-use crate::dispatch::LaneDispatcher;
+use crate::dispatch::ShardDispatcher;
 use crate::error::OsdError;
 use crate::shared::Shared;
 use crate::starting::StartupReporter;
 use crate::store_kind;
 use crate::watchdog;
-use crate::worker::Worker;
+use crate::worker::RuntimeThread;
 use bytes::Bytes;
-use nacre_common::auth::{ConfiguredKey, ServiceKeys, Verifier};
+use nacre_common::auth::{ConfiguredKey, RotatingKeyring, Verifier};
 use nacre_common::config::Config;
 use nacre_common::metrics::PerfCounters;
 use nacre_common::options::Options;
@@ -22,7 +22,7 @@ use nacre_shard::control::{self, measure_space};
 use nacre_shard::metrics::Gauges;
 use nacre_shard::shard::{ShardCell, Turn};
 use nacre_shard::shared::RunState;
-use nacre_shard::superblock::{Superblock, read_known};
+use nacre_shard::superblock::{Superblock, read_known_osds};
 use nacre_store::{MountReport, ObjectStore, StoreEvents};
 use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::msg::{DaemonCommand, DaemonCommandReply};
@@ -68,8 +68,8 @@ pub struct Osd {
     shared: Arc<Shared>,
     control: Arc<Control>,
     messengers: Vec<Messenger>,
-    shard_threads: Vec<Worker>,
-    control_thread: Worker,
+    shard_threads: Vec<RuntimeThread>,
+    control_thread: RuntimeThread,
     admin_socket: Option<AdminSocket>,
     addr: SocketAddr,
 }
@@ -105,7 +105,7 @@ impl Osd {
     }
 
     /// Returns the reason when the OSD can't continue.
-    pub async fn failed(&self) -> String {
+    pub async fn wait_for_failure(&self) -> String {
         let mut state = self.shared.state.subscribe();
         let failed = state.wait_for(|state| matches!(state, RunState::Failed(_))).await;
         match failed.as_deref() {
@@ -144,7 +144,7 @@ impl Osd {
 
     fn end_threads(&mut self) {
         self.admin_socket = None;
-        self.shared.perf.clear();
+        self.shared.perf.remove_sources();
         for worker in &mut self.shard_threads {
             worker.end();
         }
@@ -193,8 +193,8 @@ struct PreparedOsd {
     shared: Arc<Shared>,
     cells: Arc<Vec<ShardCell>>,
     superblock: Superblock,
-    shard_threads: Vec<Worker>,
-    control_thread: Worker,
+    shard_threads: Vec<RuntimeThread>,
+    control_thread: RuntimeThread,
 }
 
 impl PreparedOsd {
@@ -217,9 +217,9 @@ impl PreparedOsd {
         load_pgs(&shared, &cells)?;
         let mut shard_threads = Vec::with_capacity(shards);
         for index in 0..shards {
-            shard_threads.push(Worker::start(format!("{whoami}-shard{index}"))?);
+            shard_threads.push(RuntimeThread::start(format!("{whoami}-shard{index}"))?);
         }
-        let control_thread = Worker::start(format!("{whoami}-control"))?;
+        let control_thread = RuntimeThread::start(format!("{whoami}-control"))?;
         Ok(PreparedOsd { shared, cells, superblock, shard_threads, control_thread })
     }
 
@@ -227,8 +227,8 @@ impl PreparedOsd {
         let PreparedOsd { shared, cells, superblock, shard_threads, control_thread } = self;
         let config = shared.config.clone();
         let options = config.snapshot();
-        let service_keys = Arc::new(ServiceKeys::new(options.global.auth_clock_skew.as_secs()));
-        let known = read_known(&*shared.store)?;
+        let service_keys = Arc::new(RotatingKeyring::new(options.global.auth_clock_skew.as_secs()));
+        let known = read_known_osds(&*shared.store)?;
         let machine = control::Control::new(
             Arc::clone(&shared.core),
             Arc::clone(&cells),
@@ -251,7 +251,8 @@ impl PreparedOsd {
             .verifier(Verifier::new().with_tickets(service_keys))
             .client_throttle(Throttle::new(osd.osd_client_message_size_cap, osd.osd_client_message_cap));
         for (index, worker) in shard_threads.iter().enumerate() {
-            let dispatcher = LaneDispatcher { shared: Arc::clone(&shared), cells: Arc::clone(&cells), index };
+            let dispatcher =
+                ShardDispatcher { shared: Arc::clone(&shared), cells: Arc::clone(&cells), index };
             lanes = lanes.lane(worker.handle.clone(), Arc::new(dispatcher));
         }
         let messenger = lanes.build()?;
@@ -277,10 +278,10 @@ impl PreparedOsd {
             .map_err(|source| OsdError::Io { what: "start a thread", source })?;
         add_sources(&shared, &cells);
         let messengers = vec![messenger, outward];
-        shared.perf.add(msgr::metrics::collector(&messengers));
+        shared.perf.add_source(msgr::metrics::collector(&messengers));
         let admin_socket = AdminSocket::start(&config, commands::socket_handler(&shared, &cells));
         // From here on options that only take effect at start keep their values.
-        config.mark_started();
+        config.freeze_startup_options();
         tracing::info!(osd = %shared.whoami, %addr, store = shared.store.kind(), "OSD started");
         Ok(Osd { shared, control, messengers, shard_threads, control_thread, admin_socket, addr })
     }
@@ -289,9 +290,11 @@ impl PreparedOsd {
 /// Registers what this OSD counts and measures. The sources use weak references: the OSD owns them.
 fn add_sources(shared: &Arc<Shared>, cells: &Arc<Vec<ShardCell>>) {
     let metrics = shared.metrics.clone();
-    shared.perf.add(move |out| out.extend(nacre_shard::metrics::collect(metrics.iter().map(|m| &**m))));
+    shared
+        .perf
+        .add_source(move |out| out.extend(nacre_shard::metrics::collect(metrics.iter().map(|m| &**m))));
     let (weak, cells) = (Arc::downgrade(shared), Arc::downgrade(cells));
-    shared.perf.add(move |out| {
+    shared.perf.add_source(move |out| {
         let (Some(shared), Some(cells)) = (weak.upgrade(), cells.upgrade()) else { return };
         let usage = shared.store.statfs().unwrap_or_default();
         let heartbeat_peers = shared.heartbeats.lock().peers().len() as u64;

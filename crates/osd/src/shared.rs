@@ -1,16 +1,16 @@
 //! State that all threads of one OSD share: that of its shards, and that of the daemon around them.
 
-use crate::copy::Copier;
+use crate::copy::InternalClient;
 use crate::outside::DaemonHost;
 use crate::peers::PeerLinks;
 use crate::pings::PingLinks;
 use crate::ticket::TicketCredentials;
 use arc_swap::ArcSwapOption;
-use nacre_common::auth::Credentials;
+use nacre_common::auth::CredentialProvider;
 use nacre_common::config::Config;
 use nacre_common::metrics::PerfCounters;
+use nacre_shard::host::ShardHost;
 use nacre_shard::shared::ShardSettings;
-use nacre_shard::world::ShardHost;
 use nacre_store::ObjectStore;
 use nacre_types::osdmap::Member;
 use std::ops::Deref;
@@ -50,11 +50,11 @@ impl Shared {
         let credentials = Arc::new(TicketCredentials(Arc::clone(&ticket)));
         let options = config.snapshot();
         let outside = Arc::new(DaemonHost {
-            peers: PeerLinks::new(Arc::clone(&credentials) as Arc<dyn Credentials>),
+            peers: PeerLinks::new(Arc::clone(&credentials) as Arc<dyn CredentialProvider>),
             pings: PingLinks::new(credentials),
             addr: OnceLock::new(),
             ticket,
-            copier: Arc::new(Copier::new(config.clone(), nacre_shard::shared::shard_count(&options))),
+            copier: Arc::new(InternalClient::new(config.clone(), nacre_shard::shared::shard_count(&options))),
             mon: ArcSwapOption::empty(),
             shared: OnceLock::new(),
         });

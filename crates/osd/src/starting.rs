@@ -2,10 +2,10 @@
 //! stopped.
 
 use crate::shared::Shared;
-use crate::worker::Worker;
+use crate::worker::RuntimeThread;
 use nacre_common::auth::ConfiguredKey;
 use nacre_common::config::Config;
-use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, Reset};
+use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, ResetReason};
 use nacre_runtime::signal::ShutdownSignal;
 use nacre_store::{ScanProgress, StoreError, StoreEvents};
 use nacre_types::msg::StatsReport;
@@ -86,12 +86,12 @@ struct Session {
     conn: Option<Conn>,
     turn: usize,
     // Must be dropped last: its runtime drives the messenger.
-    _worker: Worker,
+    _worker: RuntimeThread,
 }
 
 impl Session {
     fn new(config: &Config) -> Result<Session, crate::OsdError> {
-        let worker = Worker::start(format!("{}-start", config.entity()))?;
+        let worker = RuntimeThread::start(format!("{}-start", config.entity()))?;
         let messenger = Messenger::builder(config)
             .nonce(uuid::Uuid::new_v4().as_u64_pair().0)
             .lane(worker.handle.clone(), Arc::new(NullDispatcher))
@@ -132,7 +132,7 @@ struct NullDispatcher;
 impl Dispatcher for NullDispatcher {
     fn on_message(&self, _conn: &Conn, _frame: Frame) {}
 
-    fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
+    fn on_reset(&self, _conn: &Conn, _reset: ResetReason) {}
 }
 
 #[cfg(test)]

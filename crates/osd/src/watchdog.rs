@@ -53,7 +53,7 @@ impl StallWatch {
     /// Looks at all shards. `passed` is the time since the look before.
     fn look(&mut self, progress: &ShardActivity, passed: Duration) -> Longest {
         let passed = passed.min(MAX_CHECK_INTERVAL);
-        let under_way = progress.under_way();
+        let under_way = progress.busy_since_ns();
         self.turns.resize(under_way.len(), ActivityTimer::default());
         self.commits.resize(under_way.len(), ActivityTimer::default());
         let mut longest = Longest::default();

@@ -6,15 +6,15 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 /// A thread with its own runtime.
-pub(crate) struct Worker {
+pub(crate) struct RuntimeThread {
     pub(crate) handle: Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Worker {
+impl RuntimeThread {
     /// Starts a thread, which ends when the worker is dropped.
-    pub(crate) fn start(name: String) -> Result<Worker, OsdError> {
+    pub(crate) fn start(name: String) -> Result<RuntimeThread, OsdError> {
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -28,7 +28,7 @@ impl Worker {
                 let _ = runtime.block_on(stopped);
             })
             .map_err(|source| OsdError::Io { what: "start a thread", source })?;
-        Ok(Worker { handle, stop: Some(stop), thread: Some(thread) })
+        Ok(RuntimeThread { handle, stop: Some(stop), thread: Some(thread) })
     }
 
     /// Stops the thread and waits for its end.
@@ -45,7 +45,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for RuntimeThread {
     fn drop(&mut self) {
         self.end();
     }

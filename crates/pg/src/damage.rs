@@ -22,7 +22,7 @@ use nacre_types::txn::{Transaction, TxnOp};
 /// The most missing objects that a member names. A member that lacks more has lost its copy, not single objects.
 pub(crate) const MAX_REPORTED_MISSING: usize = 4096;
 /// The version of a missing object that has no entry in the log: older than any version in it.
-pub(crate) const UNKNOWN: Eversion = Eversion { interval: Interval(0), version: 1 };
+pub(crate) const UNKNOWN_VERSION: Eversion = Eversion { interval: Interval(0), version: 1 };
 /// The most repairs of an object within a time in nanoseconds: every arriving copy may become unreadable again.
 const REPAIR_LIMIT: (u32, u64) = (5, 10_000_000_000);
 
@@ -66,7 +66,7 @@ impl Pg {
             // A piece of an object that the primary copies here. This member sends the primary nothing more, and starts
             // over. A full store grants the slot for that when it has space.
             (OnCommit::Piece { object, .. } | OnCommit::Pushed { object, .. }, _) => {
-                self.replica.forget_piece(&object);
+                self.replica.discard_incomplete(&object);
                 self.replica.session = None;
                 self.release_remote_backfill(out);
                 if let OnCommit::Pushed { version, .. } = self.pending[at].1
@@ -100,7 +100,7 @@ impl Pg {
             return false;
         }
         let modified = newest.filter(|e| e.kind == EntryKind::Modify);
-        let needed = modified.map_or(UNKNOWN, |e| e.version);
+        let needed = modified.map_or(UNKNOWN_VERSION, |e| e.version);
         let mut txn = Transaction::new(self.id);
         pg_info::put_missing(object, needed, &mut txn);
         self.missing.insert(object.clone(), needed);
@@ -140,7 +140,7 @@ impl Pg {
                 }
             }
             (lacked, Some(result)) => {
-                let needed = lacked.unwrap_or(UNKNOWN);
+                let needed = lacked.unwrap_or(UNKNOWN_VERSION);
                 let mut txn = Transaction::new(self.id);
                 txn.push(TxnOp::Remove(op.object.clone()));
                 self.missing.remove(&op.object);
@@ -165,7 +165,7 @@ impl Pg {
 
     /// Handles the report of a member that lacks an object because it could not apply an update.
     pub(crate) fn on_missing_object(&mut self, from: OsdId, interval: Interval) {
-        let required = self.required().any(|m| m.osd == from);
+        let required = self.required_members().any(|m| m.osd == from);
         // A member may know the next interval of this reign before its primary does.
         let Some(primary) = self.primary.as_mut().filter(|p| interval >= p.since) else { return };
         if required {
@@ -236,7 +236,7 @@ impl Pg {
     /// Their versions must not be used again, so the interval rises.
     fn take_back(&mut self, common: Eversion, out: &mut Vec<PgCommand>) {
         let mut txn = Transaction::new(self.id);
-        self.roll_back(common, &[], &mut txn, out);
+        self.adopt_log(common, &[], &mut txn, out);
         txn.push(TxnOp::LogTruncate(common));
         self.put_dups(&mut txn);
         self.committed_to = self.committed_to.min(common);
@@ -275,7 +275,7 @@ impl Pg {
         version: Eversion,
         out: &mut Vec<PgCommand>,
     ) {
-        if !self.follows(from, interval) || !self.exists {
+        if !self.accepts_primary(from, interval) || !self.exists {
             return;
         }
         let mut txn = Transaction::new(self.id);

@@ -285,7 +285,7 @@ impl Heartbeat {
                 self.note_epoch(epoch, out);
                 self.on_pong(from, boot_nonce, sent_at_ns, lease.is_some(), out);
                 if let Some(grant) = lease
-                    && leases.granted(from, &grant, now_ns)
+                    && leases.on_grant(from, &grant, now_ns)
                 {
                     out.push(HbCommand::LeaseGained(from));
                 }

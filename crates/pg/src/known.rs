@@ -59,7 +59,7 @@ mod tests {
     fn map(generation: u64, osds: &[u32]) -> OsdMap {
         let mut map = OsdMap::new(Uuid::from_u128(7), 0, Default::default());
         map.generation = generation;
-        map.osds = osds.iter().map(|id| (OsdId(*id), OsdInfo::absent())).collect();
+        map.osds = osds.iter().map(|id| (OsdId(*id), OsdInfo::never_up())).collect();
         map
     }
 

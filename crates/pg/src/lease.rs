@@ -195,7 +195,7 @@ impl LeaseTable {
 
     /// Records a grant of `from`. Returns whether a lease is held now that was not held before. A grant for another process or
     /// for a request that was never sent does not count; late and repeated grants are harmless.
-    pub fn granted(&mut self, from: OsdId, grant: &LeaseGrant, now_ns: u64) -> bool {
+    pub fn on_grant(&mut self, from: OsdId, grant: &LeaseGrant, now_ns: u64) -> bool {
         let Some(held) = self.held.get_mut(&from) else { return false };
         if grant.for_boot_nonce != self.boot_nonce || grant.sent_at_ns > held.last_sent_ns.min(now_ns) {
             return false;
@@ -206,13 +206,13 @@ impl LeaseTable {
     }
 
     /// The end of the lease from `from` for a holder that acts on the map of `epoch`; 0 for never.
-    pub fn held_until_under(&self, from: OsdId, epoch: Epoch) -> u64 {
+    pub fn held_until_in_epoch(&self, from: OsdId, epoch: Epoch) -> u64 {
         self.held.get(&from).map_or(0, |held| held.until(epoch))
     }
 
     /// The end of the lease from `from` for a holder that acts on the newest map; 0 for never.
     pub fn held_until(&self, from: OsdId) -> u64 {
-        self.held_until_under(from, self.map_epoch)
+        self.held_until_in_epoch(from, self.map_epoch)
     }
 
     /// Whether a lease from `from` is held at `now_ns` by a holder that acts on the newest map.
@@ -221,7 +221,7 @@ impl LeaseTable {
     }
 
     /// Whether leases from all of `from_all` are held at `now_ns` by a holder that acts on the newest map.
-    pub fn valid(&self, from_all: &[OsdId], now_ns: u64) -> bool {
+    pub fn holds_all(&self, from_all: &[OsdId], now_ns: u64) -> bool {
         from_all.iter().all(|from| self.holds(*from, now_ns))
     }
 
@@ -293,7 +293,7 @@ impl LeaseTable {
     }
 
     /// The time from which no lease can be valid that this OSD ever granted to `to`. Rises while granting continues.
-    pub fn quiet_at(&self, to: OsdId) -> u64 {
+    pub fn grants_expire_at(&self, to: OsdId) -> u64 {
         let Some(granted) = self.granted.get(&to) else { return self.boot_wait_until_ns };
         let boot_ns = if granted.fresh { 0 } else { self.boot_wait_until_ns };
         let newest_ns = granted.until_ns.values().copied().max().unwrap_or(0);
@@ -315,11 +315,11 @@ pub struct LeaseSnapshot<'a> {
 
 impl LeaseView for LeaseSnapshot<'_> {
     fn holds_lease(&self, from: OsdId, epoch: Epoch) -> bool {
-        self.now_ns < self.table.held_until_under(from, epoch)
+        self.now_ns < self.table.held_until_in_epoch(from, epoch)
     }
 
     fn grants_expire_at(&self, to: OsdId) -> u64 {
-        self.table.quiet_at(to)
+        self.table.grants_expire_at(to)
     }
 }
 

@@ -16,7 +16,7 @@ mod dups;
 use bytes::Bytes;
 use dups::Dups;
 pub use dups::{
-    DUP_META_PREFIX, DupLimits, DupRecord, DupSnapshot, FLOOR_PREFIX, FORGOTTEN_KEY, RECORD_PREFIX,
+    DUP_META_PREFIX, DupLimits, DupRecord, DupSnapshot, FLOOR_PREFIX, FORGOTTEN_CLIENT_KEY, RECORD_PREFIX,
 };
 use nacre_types::encoding::{self, DecodeError, Versioned};
 use nacre_types::{ClientId, Eversion, ObjectId, ReqId};
@@ -194,7 +194,7 @@ impl PgLog {
             }
             log.append(entry);
         }
-        log.dups.restored();
+        log.dups.finish_load();
         Ok(log)
     }
 
@@ -246,7 +246,7 @@ impl PgLog {
             EntryKind::Error => 0,
             _ => self.latest.insert(entry.object.clone(), counter).unwrap_or(0),
         };
-        let previous_of_request = self.dups.logged(entry.reqid, counter);
+        let previous_of_request = self.dups.on_entry_appended(entry.reqid, counter);
         if entry.user_version > counter {
             self.dups.raise_user_version(entry.user_version);
         }
@@ -334,7 +334,7 @@ impl PgLog {
                 self.latest.remove(&entry.object);
             }
             let previous = (previous_of_request > self.tail.version).then_some(previous_of_request);
-            self.dups.unlogged(entry.reqid, previous);
+            self.dups.on_entry_removed(entry.reqid, previous);
             removed.push(entry);
         }
         removed
@@ -342,7 +342,7 @@ impl PgLog {
 
     /// The version to trim to if there are more than `max_entries` entries: it leaves `min_entries`, but is not above
     /// `committed_to`, because later entries may have to be sent or removed.
-    pub fn trim_candidates(
+    pub fn trim_point(
         &self,
         min_entries: usize,
         max_entries: usize,
@@ -358,7 +358,7 @@ impl PgLog {
 
     /// The version to trim to so that the entries take at most `max_bytes`, but none above `committed_to`. `None` if they take
     /// no more, or if nothing can be trimmed.
-    pub fn trim_to_size(&self, max_bytes: usize, committed_to: Eversion) -> Option<Eversion> {
+    pub fn trim_point_for_size(&self, max_bytes: usize, committed_to: Eversion) -> Option<Eversion> {
         let mut excess = self.bytes.saturating_sub(max_bytes);
         let mut target = None;
         for slot in &self.slots {
@@ -387,7 +387,7 @@ impl PgLog {
             }
             self.tail = entry.version;
             trimmed.push(entry.version);
-            self.dups.trimmed(entry.reqid, entry.version, entry.result);
+            self.dups.on_entry_trimmed(entry.reqid, entry.version, entry.result);
         }
         trimmed
     }
@@ -404,7 +404,8 @@ impl PgLog {
         entries: Vec<LogEntry>,
         dups: &DupSnapshot,
     ) -> Result<(), LogError> {
-        let mut log = PgLog { dups: self.dups.replaced_by(dups), ..PgLog::new(tail, self.dups.limits()) };
+        let mut log =
+            PgLog { dups: self.dups.replacement_from(dups), ..PgLog::new(tail, self.dups.limits()) };
         for entry in entries {
             if !log.accepts(entry.version) {
                 return Err(LogError::Gap { found: entry.version, after: log.head() });
@@ -453,13 +454,13 @@ impl PgLog {
     /// Records that `client` sent a request at `now_ns` (CLOCK_BOOTTIME) and no longer waits for requests below `oldest_tid`:
     /// their retained dups are dropped, and they are refused from then on.
     pub fn update_oldest_tid(&mut self, client: ClientId, oldest_tid: u64, now_ns: u64) {
-        self.dups.note_oldest(client, oldest_tid, now_ns);
+        self.dups.update_oldest_tid(client, oldest_tid, now_ns);
     }
 
     /// Restarts the terms of all sessions: until `now_ns` (CLOCK_BOOTTIME) their clients may have been in contact with other
     /// OSDs, or their requests have waited without being recorded.
     pub fn restart_session_terms(&mut self, now_ns: u64) {
-        self.dups.begin_terms(now_ns);
+        self.dups.restart_session_terms(now_ns);
     }
 
     /// Expires the sessions without contact for `term_ns` and returns them. Their retained dups are dropped; a resend that the

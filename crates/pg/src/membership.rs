@@ -95,7 +95,7 @@ impl Pg {
         if let Some(membership) = map.membership(self.id) {
             self.enter_interval(membership.clone(), out);
         }
-        self.note_replaced();
+        self.note_replaced_members();
         self.restart_peering_for_returned(out);
     }
 
@@ -180,8 +180,8 @@ impl Pg {
 
     /// Whether the map shows `osd` with the store with which it was primary. A process on another store proves nothing about
     /// the earlier primary, which may still run.
-    pub(crate) fn is_lease_holder(&self, osd: OsdId) -> bool {
-        let Some(shown) = self.map.as_ref().and_then(|map| map.member(osd)) else { return false };
+    pub(crate) fn is_same_lease_holder(&self, osd: OsdId) -> bool {
+        let Some(shown) = self.map.as_ref().and_then(|map| map.up_member(osd)) else { return false };
         match self.holder_stores.get(&osd) {
             Some(stores) => stores.iter().all(|store| *store == shown.incarnation),
             // This process has not seen it as primary. A store enters the set only through a primary that is later than those
@@ -249,7 +249,7 @@ impl Pg {
         if self.exists || self.up.first() != Some(&self.me.osd) {
             return None;
         }
-        let in_sync: Vec<Member> = self.up.iter().filter_map(|osd| map.member(*osd)).collect();
+        let in_sync: Vec<Member> = self.up.iter().filter_map(|osd| map.up_member(*osd)).collect();
         let enough = in_sync.len() >= self.min_size() && in_sync.first() == Some(&self.me);
         let interval = Interval::creation(map.generation);
         enough.then_some(PgMembership { interval, primary: self.me.osd, in_sync })

@@ -41,7 +41,7 @@ const TAIL_TIMEOUT_RETRIES: u64 = 3;
 
 impl Peering {
     /// Whether a tail is received from this member, or sent to it.
-    pub(crate) fn has_tail_with(&self, osd: OsdId) -> bool {
+    pub(crate) fn is_transferring_tail(&self, osd: OsdId) -> bool {
         self.adopting == Some(osd) || self.behind.contains(&osd)
     }
 
@@ -59,7 +59,7 @@ impl Pg {
         let peers = self.live_required();
         self.tail_senders.clear();
         self.staged = None;
-        self.note_replaced();
+        self.note_replaced_members();
         let round = self.next_read;
         self.next_read += 1;
         let Some(primary) = &mut self.primary else { return };
@@ -96,7 +96,9 @@ impl Pg {
         let holders = self.copy.lease_holders.iter().copied().filter(|osd| *osd != self.me.osd && up(osd));
         let asked: BTreeSet<OsdId> = primary.peering.peers.iter().map(|m| m.osd).chain(holders).collect();
         for to in asked.into_iter().filter(unheard) {
-            if let Some(record) = self.membership.clone().filter(|_| self.required().any(|m| m.osd == to)) {
+            if let Some(record) =
+                self.membership.clone().filter(|_| self.required_members().any(|m| m.osd == to))
+            {
                 out.push(PgCommand::Send { to, msg: PeerMsg::Record { record } });
             }
             let (round, boot_nonce) = (primary.peering.round, self.boot_nonce);
@@ -327,7 +329,7 @@ impl Pg {
             return true;
         }
         let Some(primary) = &self.primary else { return false };
-        let told = |osd: &OsdId| primary.peering.infos.contains_key(osd) && self.is_lease_holder(*osd);
+        let told = |osd: &OsdId| primary.peering.infos.contains_key(osd) && self.is_same_lease_holder(*osd);
         let holders = self.copy.lease_holders.iter().copied();
         let holders: Vec<OsdId> = holders.filter(|osd| *osd != self.me.osd && !told(osd)).collect();
         let Some(primary) = &mut self.primary else { return false };
@@ -369,7 +371,7 @@ impl Pg {
         primary.lost_copies.retain(|osd| members.contains(osd));
         let me = self.me.osd;
         primary.peering.peers = next.in_sync.iter().copied().filter(|m| m.osd != me).collect();
-        self.note_replaced();
+        self.note_replaced_members();
         let enough = next.in_sync.len() >= self.min_size();
         self.tell_record(next, out);
         let Some(primary) = &mut self.primary else { return };
@@ -406,7 +408,7 @@ impl Pg {
             self.staged = None;
         }
         self.tail_senders.remove(&osd);
-        let required = self.required().any(|m| m.osd == osd);
+        let required = self.required_members().any(|m| m.osd == osd);
         let Some(primary) = &mut self.primary else { return };
         primary.peering.infos.remove(&osd);
         primary.catching_up.remove(&osd);

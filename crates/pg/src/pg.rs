@@ -247,7 +247,7 @@ impl Pg {
         self.start_repair(out);
         self.advance_peering(leases, out);
         self.consider_proposals(out);
-        self.update_blocked();
+        self.update_below_min_size();
         self.step_recovery(out);
         self.resume_waiting(leases, out);
         self.shed_waiting(out);
@@ -297,7 +297,7 @@ impl Pg {
             PeerMsg::CatchUp { interval, common, tail, entries, dups, backfill } => {
                 self.on_catch_up(from, interval, common, tail, entries, &dups, backfill, out);
             }
-            PeerMsg::CaughtLog { interval, missing } => self.on_caught_log(from, interval, missing),
+            PeerMsg::CaughtLog { interval, missing } => self.on_log_caught_up(from, interval, missing),
             PeerMsg::Push { interval, object, version, piece } => {
                 self.on_push(from, interval, object, version, piece, out);
             }
@@ -315,9 +315,9 @@ impl Pg {
             }
             PeerMsg::Stray { interval } => self.on_stray(from, interval, out),
             PeerMsg::RemoveStray { interval } => self.on_remove_stray(from, interval, out),
-            PeerMsg::HighestQuery { generation } => self.on_highest_query(from, generation, out),
-            PeerMsg::HighestReply { generation, answer } => self.on_highest(from, generation, answer),
-            PeerMsg::Record { record } => self.on_record(from, record, out),
+            PeerMsg::HighestQuery { generation } => self.on_restore_query(from, generation, out),
+            PeerMsg::HighestReply { generation, answer } => self.on_restore_info(from, generation, answer),
+            PeerMsg::Record { record } => self.on_membership_record(from, record, out),
             PeerMsg::ReserveBackfill { interval, priority } => {
                 self.on_reserve_backfill(from, interval, priority, out);
             }
@@ -325,13 +325,13 @@ impl Pg {
                 self.on_backfill_reserved(from, interval, granted, out);
             }
             PeerMsg::ReleaseBackfill { interval } => {
-                if self.follows(from, interval) {
+                if self.accepts_primary(from, interval) {
                     self.release_remote_backfill(out);
                 }
             }
             PeerMsg::Lacks { interval } => self.on_missing_object(from, interval),
             PeerMsg::TailUnreadable { interval, object } => {
-                self.on_tail_arrived(from, interval, object, ReceivedObject::Unreadable, out);
+                self.on_tail_object_done(from, interval, object, ReceivedObject::Unreadable, out);
             }
             PeerMsg::Unfound { interval, object, version } => {
                 self.on_unfound(from, interval, object, version, out);
@@ -518,7 +518,7 @@ impl Pg {
     }
 
     /// The highest membership that is recorded in the copy (R7).
-    pub fn remembered(&self) -> Option<&PgMembership> {
+    pub fn highest_recorded(&self) -> Option<&PgMembership> {
         self.copy.highest.as_ref()
     }
 
@@ -533,7 +533,7 @@ impl Pg {
 
     /// The members whose acks a write needs in addition to this member's: the in-sync set, and every proposed set whose outcome
     /// is unknown (R1). A member may occur twice.
-    pub(crate) fn required(&self) -> impl Iterator<Item = &Member> {
+    pub(crate) fn required_members(&self) -> impl Iterator<Item = &Member> {
         let proposed = self.primary.iter().flat_map(Primary::proposals).flat_map(|m| &m.in_sync);
         let proposed = proposed.filter(|_| !self.settings.breaks(Mutation::IgnoreProposedMembers));
         let unproven = self.settings.breaks(Mutation::AckBeforeCasOutcome)
@@ -544,7 +544,8 @@ impl Pg {
 
     /// The required members that are up, each once.
     pub(crate) fn live_required(&self) -> Vec<Member> {
-        let mut live: Vec<Member> = self.required().copied().filter(|m| self.is_member_up(*m)).collect();
+        let mut live: Vec<Member> =
+            self.required_members().copied().filter(|m| self.is_member_up(*m)).collect();
         live.sort_unstable();
         live.dedup();
         live
@@ -595,7 +596,7 @@ impl Pg {
     }
 
     /// How often the bounds were reached.
-    pub fn reached(&self) -> LimitHits {
+    pub fn limit_hits(&self) -> LimitHits {
         self.reached
     }
 
@@ -603,7 +604,7 @@ impl Pg {
     pub fn next_wake(&self) -> Option<u64> {
         let own_proposal =
             self.own_proposal.as_ref().map(|own_proposal| own_proposal.sent_at + self.settings.cas_retry_ns);
-        let asking = self.restoring.as_ref().filter(|_| self.collects_records());
+        let asking = self.restoring.as_ref().filter(|_| self.may_restore());
         let restoring = asking.map(|r| r.asked_at + self.settings.retry_ns);
         let primary = self.primary.as_ref().and_then(|p| p.next_wake(&self.settings));
         let stray = self.is_stray().then_some(self.replica.announced_at + self.settings.retry_ns);

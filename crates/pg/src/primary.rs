@@ -334,7 +334,7 @@ impl Pg {
     /// Whether `op` waits for a copy of its object, or follows an operation that does. Operations on other objects continue.
     fn waits_for_copy(&self, op: &ClientOp) -> bool {
         let waits = self.primary.as_ref().is_some_and(|p| p.wait_copy.contains_key(&op.object));
-        waits || op.write && self.is_being_copied(&op.object)
+        waits || op.write && self.is_pushed_in_pieces(&op.object)
     }
 
     /// Moves operations that waited for a copy of their object to the front of `waiting`: those whose copy has arrived, or all
@@ -342,7 +342,7 @@ impl Pg {
     fn release_copied(&mut self) {
         let Some(primary) = self.primary.as_ref().filter(|p| !p.wait_copy.is_empty()) else { return };
         let all = !self.serves(primary);
-        let objects = primary.wait_copy.keys().filter(|object| all || !self.is_being_copied(object));
+        let objects = primary.wait_copy.keys().filter(|object| all || !self.is_pushed_in_pieces(object));
         let released: Vec<ObjectId> = objects.cloned().collect();
         let Some(primary) = &mut self.primary else { return };
         for ops in released.iter().filter_map(|object| primary.wait_copy.remove(object)) {
@@ -366,7 +366,7 @@ impl Pg {
 
     /// Records whether too few members are up for anything to be committed. Must be called when the map or the membership has
     /// changed.
-    pub(crate) fn update_blocked(&mut self) {
+    pub(crate) fn update_below_min_size(&mut self) {
         let set = self.in_sync();
         let live = set.iter().filter(|m| m.osd == self.me.osd || self.is_member_up(**m)).count();
         let blocked = live < set.len() && live < self.min_size();
@@ -548,7 +548,7 @@ impl Pg {
     pub fn holds_leases(&self, leases: &dyn LeaseView) -> bool {
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
         self.settings.breaks(Mutation::IgnoreLease)
-            || self.required().all(|m| leases.holds_lease(m.osd, epoch))
+            || self.required_members().all(|m| leases.holds_lease(m.osd, epoch))
                 && self.primary.as_ref().is_some_and(|p| !p.handing_over)
     }
 
@@ -595,8 +595,8 @@ impl Pg {
     }
 
     /// Whether writes to `object` wait because it is being sent to a member in several pieces.
-    pub(crate) fn is_being_copied(&self, object: &ObjectId) -> bool {
-        self.primary.as_ref().is_some_and(|p| p.catching_up.values().any(|c| c.is_copying(object)))
+    pub(crate) fn is_pushed_in_pieces(&self, object: &ObjectId) -> bool {
+        self.primary.as_ref().is_some_and(|p| p.catching_up.values().any(|c| c.is_pushing_pieces(object)))
     }
 }
 

@@ -158,7 +158,7 @@ impl CatchUp {
     }
 
     /// Whether it is sent updates.
-    pub(crate) fn follows(&self) -> bool {
+    pub(crate) fn receives_updates(&self) -> bool {
         !matches!(self.stage, Stage::Asked | Stage::Reserving)
     }
 
@@ -199,7 +199,7 @@ impl CatchUp {
         }
     }
 
-    pub(crate) fn is_copying(&self, object: &ObjectId) -> bool {
+    pub(crate) fn is_pushing_pieces(&self, object: &ObjectId) -> bool {
         self.pushing.get(object).is_some_and(InflightPush::is_in_pieces)
     }
 }
@@ -211,7 +211,7 @@ impl Pg {
         let in_sync: BTreeSet<Member> = self.in_sync().iter().copied().collect();
         let proposed: BTreeSet<OsdId> =
             self.outstanding_proposals().flat_map(|m| m.in_sync.iter().map(|m| m.osd)).collect();
-        let wanted: Vec<Member> = self.up.iter().filter_map(|osd| map.member(*osd)).collect();
+        let wanted: Vec<Member> = self.up.iter().filter_map(|osd| map.up_member(*osd)).collect();
         let now = self.now;
         let live = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.is_member_up(**m)).count();
         let (size, min_size) = (self.size(), self.min_size());
@@ -394,7 +394,7 @@ impl Pg {
         out.push(PgCommand::Send { to, msg });
     }
 
-    pub(crate) fn on_caught_log(
+    pub(crate) fn on_log_caught_up(
         &mut self,
         from: OsdId,
         interval: Interval,

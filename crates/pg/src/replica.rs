@@ -101,7 +101,7 @@ impl IncomingObject {
 
 impl Replica {
     /// Discards what has arrived of an object that is incomplete.
-    pub(crate) fn forget_piece(&mut self, object: &ObjectId) {
+    pub(crate) fn discard_incomplete(&mut self, object: &ObjectId) {
         self.open.remove(object);
     }
 }
@@ -177,7 +177,7 @@ impl Pg {
         followed.is_some_and(|s| shown == Some(s.boot_nonce))
     }
 
-    pub(crate) fn follows(&self, from: OsdId, interval: Interval) -> bool {
+    pub(crate) fn accepts_primary(&self, from: OsdId, interval: Interval) -> bool {
         let stale = self.settings.breaks(Mutation::AcceptOldIntervalOps);
         self.replica.session.is_some_and(|s| s.primary == from && interval >= s.since)
             && (interval >= self.promised || self.same_reign(from) || stale)
@@ -202,7 +202,7 @@ impl Pg {
         out: &mut Vec<PgCommand>,
     ) {
         let same_process = self.replica.session.is_some_and(|s| s.boot_nonce == boot_nonce);
-        if !self.follows(from, interval) || !same_process || !self.exists {
+        if !self.accepts_primary(from, interval) || !same_process || !self.exists {
             return;
         }
         let Ok(decoded) = LogEntry::decode(entry) else {
@@ -269,7 +269,7 @@ impl Pg {
         // Objects of an in-sync member are not removed: a primary that requests this does not know yet that the member is in
         // sync.
         let in_sync = self.in_sync().contains(&self.me) && self.interval() >= interval;
-        if !self.follows(from, interval) || in_sync {
+        if !self.accepts_primary(from, interval) || in_sync {
             return;
         }
         let decoded: Result<Vec<LogEntry>, _> = entries.iter().map(|bytes| LogEntry::decode(bytes)).collect();
@@ -297,7 +297,7 @@ impl Pg {
             if !self.log.contains(common) {
                 return;
             }
-            self.roll_back(common, &decoded, &mut txn, out);
+            self.adopt_log(common, &decoded, &mut txn, out);
             txn.push(TxnOp::LogTruncate(common));
         }
         let kept = if backfill { Eversion::default() } else { common };
@@ -317,7 +317,7 @@ impl Pg {
 
     /// Makes the log equal to the primary's: removes divergent entries above `common` and appends `entries`. Every object that
     /// either names becomes missing, unless it is known to be absent.
-    pub(crate) fn roll_back(
+    pub(crate) fn adopt_log(
         &mut self,
         common: Eversion,
         entries: &[LogEntry],
@@ -366,7 +366,7 @@ impl Pg {
         piece: Option<ObjectPiece>,
         out: &mut Vec<PgCommand>,
     ) {
-        if !self.follows(from, interval) || !self.exists {
+        if !self.accepts_primary(from, interval) || !self.exists {
             return;
         }
         let mut txn = Transaction::new(self.id);
@@ -418,7 +418,9 @@ impl Pg {
         priority: u8,
         out: &mut Vec<PgCommand>,
     ) {
-        let Some(session) = self.replica.session.filter(|_| self.follows(from, interval)) else { return };
+        let Some(session) = self.replica.session.filter(|_| self.accepts_primary(from, interval)) else {
+            return;
+        };
         if self.replica.target.is_some_and(|(of, _)| of != session) {
             self.release_remote_backfill(out);
         }
@@ -473,7 +475,7 @@ impl Pg {
         max: u64,
         out: &mut Vec<PgCommand>,
     ) {
-        if self.follows(from, interval) {
+        if self.accepts_primary(from, interval) {
             self.list_objects(ListPurpose::Scan { to: from, interval, scan }, start, max as usize, out);
         }
     }
@@ -485,7 +487,7 @@ impl Pg {
         cursor: Option<ObjectId>,
         out: &mut Vec<PgCommand>,
     ) {
-        if !self.follows(from, interval) || cursor.is_some() {
+        if !self.accepts_primary(from, interval) || cursor.is_some() {
             return;
         }
         self.release_remote_backfill(out);

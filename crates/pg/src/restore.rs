@@ -69,7 +69,7 @@ impl Pg {
     }
 
     /// Whether this member may put the PG back.
-    pub(crate) fn collects_records(&self) -> bool {
+    pub(crate) fn may_restore(&self) -> bool {
         self.restoring.is_some()
             && if self.exists { self.copy.complete } else { self.up.first() == Some(&self.me.osd) }
     }
@@ -88,7 +88,7 @@ impl Pg {
     }
 
     pub(crate) fn consider_restore(&mut self, out: &mut Vec<PgCommand>) {
-        if !self.collects_records() {
+        if !self.may_restore() {
             return;
         }
         let unheard = self.unanswered_members();
@@ -149,11 +149,11 @@ impl Pg {
         let let_go = |m: &Member| runs(m) && answers.get(&m.osd).is_some_and(|answer| !answer.exists);
         let mut in_sync = highest.in_sync.clone();
         in_sync.retain(|m| highest.interval.is_creation() || !let_go(m));
-        let interval = Interval::restored(map.generation);
+        let interval = Interval::after_restore(map.generation);
         Some(PgMembership { interval, primary: self.me.osd, in_sync })
     }
 
-    pub(crate) fn on_highest_query(&self, from: OsdId, generation: u64, out: &mut Vec<PgCommand>) {
+    pub(crate) fn on_restore_query(&self, from: OsdId, generation: u64, out: &mut Vec<PgCommand>) {
         if generation != self.generation {
             // The OSD asks again when this OSD has the map.
             return;
@@ -168,7 +168,7 @@ impl Pg {
         out.push(PgCommand::Send { to: from, msg: PeerMsg::HighestReply { generation, answer } });
     }
 
-    pub(crate) fn on_highest(&mut self, from: OsdId, generation: u64, answer: RestoreInfo) {
+    pub(crate) fn on_restore_info(&mut self, from: OsdId, generation: u64, answer: RestoreInfo) {
         let current = generation == self.generation;
         if let Some(restoring) = self.restoring.as_mut().filter(|_| current) {
             restoring.answers.insert(from, answer);
@@ -178,7 +178,12 @@ impl Pg {
 
     /// Handles the primary's record, possibly before its map arrives: acknowledged updates must not be durable without the
     /// record.
-    pub(crate) fn on_record(&mut self, from: OsdId, record: PgMembership, out: &mut Vec<PgCommand>) {
+    pub(crate) fn on_membership_record(
+        &mut self,
+        from: OsdId,
+        record: PgMembership,
+        out: &mut Vec<PgCommand>,
+    ) {
         let newer = self.copy.highest.as_ref().is_none_or(|known| known.interval < record.interval);
         if newer && record.primary == from && record.interval >= self.promised && self.restoring.is_none() {
             self.copy.highest = Some(record);

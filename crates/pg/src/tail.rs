@@ -94,7 +94,7 @@ impl Pg {
     fn note_tail_progress(&mut self, osd: OsdId) {
         let now = self.now;
         if let Some(primary) = &mut self.primary
-            && primary.peering.has_tail_with(osd)
+            && primary.peering.is_transferring_tail(osd)
         {
             primary.peering.asked_at = now;
         }
@@ -200,7 +200,7 @@ impl Pg {
                 to: from,
                 msg: PeerMsg::PieceDone { interval, object: object.clone() },
             });
-            return self.on_tail_arrived(from, interval, object, ReceivedObject::Absent, out);
+            return self.on_tail_object_done(from, interval, object, ReceivedObject::Absent, out);
         };
         let name = format!("tail.{}", staged.ready.len());
         let temp = ObjectId::with_hash(object.pool(), TEMP_NAMESPACE, "", &name, SNAP_HEAD, object.hash());
@@ -232,7 +232,7 @@ impl Pg {
     }
 
     /// Handles the arrival of a tail's object without data.
-    pub(crate) fn on_tail_arrived(
+    pub(crate) fn on_tail_object_done(
         &mut self,
         from: OsdId,
         interval: Interval,

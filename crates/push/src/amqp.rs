@@ -23,7 +23,7 @@ use nacre_topics::endpoint::AmqpEndpoint;
 use std::sync::Arc;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout_at};
-use transport::Socket;
+use transport::SocketCloser;
 
 /// The frame size in bytes, which determines the size of the client's buffers.
 const FRAME_BYTES: u32 = 16 << 10;
@@ -45,7 +45,7 @@ pub(crate) struct Broker {
 /// An open connection.
 struct Session {
     connection: lapin::Connection,
-    socket: Socket,
+    socket: SocketCloser,
 }
 
 /// An exchange of a broker, with the routing key of a topic.

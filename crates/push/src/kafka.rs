@@ -227,7 +227,7 @@ fn config_of(context: &Context, endpoint: &KafkaEndpoint) -> Result<ClientConfig
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EndpointPusher, Limits, Timeouts};
+    use crate::{ClientLimits, EndpointClients, Timeouts};
     use nacre_topics::attributes::Attributes;
     use nacre_topics::endpoint::{Endpoint, EndpointPolicy};
 
@@ -237,15 +237,15 @@ mod tests {
         let endpoint = Attributes::from_pairs(&pairs).unwrap().endpoint("t").unwrap();
         let Some(Endpoint::Kafka(endpoint)) = endpoint else { panic!("not an endpoint of Kafka") };
         let properties = |limits| {
-            let clients = EndpointPusher::new(EndpointPolicy::default(), limits);
+            let clients = EndpointClients::new(EndpointPolicy::default(), limits);
             config_of(&clients.context, &endpoint).unwrap()
         };
-        let config = properties(Limits {
+        let config = properties(ClientLimits {
             kafka: Timeouts { push: Duration::from_secs(7), connect: Duration::from_millis(10) },
             kafka_idle_timeout: Duration::from_secs(60),
             kafka_batch_bytes: Some(4096),
             events_in_flight: 9,
-            ..Limits::default()
+            ..ClientLimits::default()
         });
         for (name, value) in [
             ("message.timeout.ms", "7000"),
@@ -256,7 +256,7 @@ mod tests {
         ] {
             assert_eq!(config.get(name), Some(value), "{name}");
         }
-        let config = properties(Limits::default());
+        let config = properties(ClientLimits::default());
         assert_eq!((config.get("message.timeout.ms"), config.get("batch.size")), (Some("5000"), None));
     }
 }

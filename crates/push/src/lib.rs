@@ -15,9 +15,9 @@ mod kafka;
 mod registry;
 mod tls;
 
-use nacre_notify::push::{Connection, PushFailure, PushMessage, PushTarget, Pusher};
+use nacre_notify::push::{Connection, EndpointConnector, PushFailure, PushMessage, PushTarget};
 use nacre_topics::endpoint::{Endpoint, EndpointPolicy};
-use nacre_topics::record::{self, Delivery};
+use nacre_topics::record::{self, DeliveredEvent};
 use parking_lot::RwLock;
 use registry::Registry;
 use std::sync::{Arc, OnceLock};
@@ -40,7 +40,7 @@ impl Timeouts {
 
 /// Limits of time and memory, which the gateway derives from its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ClientLimits {
     /// `rgw_http_notif_message_timeout` and `rgw_http_notif_connection_timeout`.
     pub http: Timeouts,
     /// `rgw_kafka_message_timeout`.
@@ -65,9 +65,9 @@ pub struct Limits {
 }
 
 /// The defaults of the options.
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ClientLimits {
+    fn default() -> ClientLimits {
+        ClientLimits {
             http: Timeouts::seconds(10, 5),
             kafka: Timeouts::seconds(5, 5),
             amqp: Timeouts::seconds(10, 5),
@@ -82,7 +82,7 @@ impl Default for Limits {
 }
 
 /// Opens connections to endpoints. Connections must be used within a tokio runtime.
-pub struct EndpointPusher {
+pub struct EndpointClients {
     context: Arc<Context>,
     http: Registry<Endpoint, http::HttpClient>,
     producers: Registry<Endpoint, kafka::SharedProducer>,
@@ -93,17 +93,17 @@ pub struct EndpointPusher {
 /// State that all clients share.
 struct Context {
     policy: RwLock<Arc<EndpointPolicy>>,
-    limits: Limits,
+    limits: ClientLimits,
     /// The system's CA certificates, read when the first client needs them.
     system_roots: OnceLock<Arc<tls::RootCerts>>,
 }
 
-impl EndpointPusher {
+impl EndpointClients {
     /// Creates clients that may connect to the endpoints that `policy` allows.
-    pub fn new(policy: EndpointPolicy, limits: Limits) -> EndpointPusher {
+    pub fn new(policy: EndpointPolicy, limits: ClientLimits) -> EndpointClients {
         let context =
             Context { policy: RwLock::new(Arc::new(policy)), limits, system_roots: OnceLock::new() };
-        EndpointPusher {
+        EndpointClients {
             context: Arc::new(context),
             http: Registry::default(),
             producers: Registry::default(),
@@ -126,7 +126,7 @@ impl EndpointPusher {
     }
 }
 
-impl Pusher for EndpointPusher {
+impl EndpointConnector for EndpointClients {
     fn open(&self, target: &PushTarget) -> Result<Arc<dyn Connection>, PushFailure> {
         let key = &target.endpoint;
         match key {
@@ -167,8 +167,12 @@ fn body<'a>(messages: impl Iterator<Item = &'a PushMessage>) -> Vec<u8> {
     record::body(&messages.map(delivery).collect::<Vec<_>>())
 }
 
-fn delivery(message: &PushMessage) -> Delivery<'_> {
-    Delivery { event: &message.event, opaque_data: &message.opaque_data, is_replayed: message.is_replayed }
+fn delivery(message: &PushMessage) -> DeliveredEvent<'_> {
+    DeliveredEvent {
+        event: &message.event,
+        opaque_data: &message.opaque_data,
+        is_replayed: message.is_replayed,
+    }
 }
 
 fn unavailable(reason: impl Into<String>) -> PushFailure {

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 
 /// The most letters that one operation adds. It adds up to [`MAX_SETTLED_BYTES`], or a single letter. Pages for purging and
 /// replaying are not larger.
-pub const MAX_LETTERS: usize = 256;
+pub const MAX_LETTERS_PER_OP: usize = 256;
 
 /// [`LETTERS`]: the counters of a dead-letter queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,19 +111,19 @@ pub struct AddLettersPlan {
 /// Creates the dead-letter queue of a topic; fails with EEXIST if it exists.
 pub fn create(topic: &TopicId) -> ObjectOp {
     let counters = record::encode(&DeadLetterCounters::default());
-    ObjectOp::create(&name::dead_object(topic)).set_xattr(LETTERS, &counters)
+    ObjectOp::create(&name::dead_letter_object(topic)).set_xattr(LETTERS, &counters)
 }
 
 /// Reads a dead-letter queue: its counters and the receipts of a source.
 pub fn read(topic: &TopicId, source: &SourceId) -> ObjectRead {
-    ObjectRead::keys(&name::dead_object(topic), vec![name::receipts_key(source)])
+    ObjectRead::keys(&name::dead_letter_object(topic), vec![name::receipts_key(source)])
 }
 
 /// Reads the counters, and the letters after a sequence number.
 pub fn read_letters(topic: &TopicId, kind: LetterKind, after: Option<u64>, max: u64) -> ObjectRead {
     let kind = kind.key();
     let after = after.map(|sequence| kind.key(sequence)).unwrap_or_default();
-    ObjectRead::page(&name::dead_object(topic), after, kind.prefix(), max)
+    ObjectRead::page(&name::dead_letter_object(topic), after, kind.prefix(), max)
 }
 
 /// The two kinds of letters in a dead-letter queue.
@@ -147,7 +147,7 @@ impl LetterKind {
 impl DeadLetterQueue {
     /// Interprets a reply; `sources` are those whose receipts were read.
     pub fn from_reply(topic: &TopicId, sources: &[SourceId], reply: &ObjectReply) -> Result<DeadLetterQueue> {
-        let object = name::dead_object(topic);
+        let object = name::dead_letter_object(topic);
         let raw = reply.xattrs.get(LETTERS).cloned();
         let raw =
             raw.ok_or_else(|| corrupt(&object, DeadLetterCounters::NAME, "the attribute is missing"))?;
@@ -285,7 +285,7 @@ fn fitting(letters: &[NumberedLetter]) -> usize {
         bytes += letter.event.size_bytes();
         bytes <= MAX_SETTLED_BYTES
     };
-    letters.iter().take(MAX_LETTERS).take_while(fits).count().max(1).min(letters.len())
+    letters.iter().take(MAX_LETTERS_PER_OP).take_while(fits).count().max(1).min(letters.len())
 }
 
 /// The range of numbers that a page covers completely; the page starts with the first letter.
@@ -298,7 +298,7 @@ impl Covered {
     }
 
     fn has(self, id: &EventId) -> bool {
-        self.0.is_some_and(|last| number_of(id).is_some_and(|number| number <= last))
+        self.0.is_some_and(|last| letter_number(id).is_some_and(|number| number <= last))
     }
 }
 
@@ -326,14 +326,14 @@ pub fn replay_page(
 }
 
 /// The number in an id that [`dead_letter_id`] created.
-pub fn number_of(id: &EventId) -> Option<u64> {
+pub fn letter_number(id: &EventId) -> Option<u64> {
     Some(u64::from_be_bytes(id.as_bytes().try_into().ok()?))
 }
 
 /// Removes the outbox records of replayed letters that are in the queue.
-pub fn forget_replayed(topic: &TopicId, numbers: &[u64]) -> ObjectOp {
+pub fn remove_replayed(topic: &TopicId, numbers: &[u64]) -> ObjectOp {
     let keys = numbers.iter().map(|number| QueueRecordKind::Replay.key(*number)).collect();
-    ObjectOp::on(&name::dead_object(topic)).omap_remove(keys)
+    ObjectOp::on(&name::dead_letter_object(topic)).omap_remove(keys)
 }
 
 #[cfg(test)]
@@ -365,7 +365,7 @@ mod tests {
     fn empty() -> DeadLetterQueue {
         let counters = Stored::new(DeadLetterCounters::default());
         let receipts = ReceiptsBySource::from([(source(), BTreeSet::new())]);
-        DeadLetterQueue { object: name::dead_object(&topic()), counters, receipts }
+        DeadLetterQueue { object: name::dead_letter_object(&topic()), counters, receipts }
     }
 
     /// A shard that has enqueued the replays 0 and 9.
@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn an_operation_adds_a_bounded_number_of_letters() {
-        let many: Vec<u64> = (0..MAX_LETTERS as u64 + 9).collect();
+        let many: Vec<u64> = (0..MAX_LETTERS_PER_OP as u64 + 9).collect();
         let queue = empty();
         let limit = DeadLetterLimit { entries: 1000, bytes: 1 << 30 };
         let AddLettersResult::Write(plan) = queue.add(page(&queue, &many), limit, &[]) else {
@@ -452,7 +452,7 @@ mod tests {
         };
         assert_eq!(
             (plan.moved.ids.len(), plan.after.counters.value.entries),
-            (MAX_LETTERS, MAX_LETTERS as u64)
+            (MAX_LETTERS_PER_OP, MAX_LETTERS_PER_OP as u64)
         );
         let large = |number| {
             let mut letter = letter("");
@@ -485,7 +485,7 @@ mod tests {
         let page = replay_page(&topic(), &letters, &shard, true, |_| true);
         let event = &page.events[0].event;
         assert!(event.replayed && event.time_ns == 777);
-        assert_eq!((number_of(&page.events[0].id), page.gone.len()), (Some(0), 1));
+        assert_eq!((letter_number(&page.events[0].id), page.gone.len()), (Some(0), 1));
         let page = replay_page(&topic(), &letters, &shard, false, |_| true);
         assert!(page.gone.is_empty(), "what is behind the page is not known");
         assert!(replay_page(&topic(), &letters, &shard, true, |_| false).events.is_empty());

@@ -26,7 +26,7 @@ pub const BATCH_BYTES: u64 = 64 << 10;
 /// The most events in one batch.
 pub const BATCH_EVENTS: usize = 512;
 /// The most bytes of events in one operation, unless it is a single event.
-pub const OP_BYTES: u64 = 1 << 20;
+pub const MAX_OP_BYTES: u64 = 1 << 20;
 /// The most receipts of one source in one shard.
 pub const MAX_RECEIPTS: usize = 4096;
 /// The most bytes of events in the object itself. Beyond it, outboxes keep their records until the owner has spilled.
@@ -264,7 +264,7 @@ impl<'a> Selection<'a> {
         }
         let (entries, bytes) = (self.events.len() as u64 + 1, self.bytes + event.size_bytes());
         let is_first = self.events.is_empty();
-        let fits_op = is_first || bytes <= OP_BYTES;
+        let fits_op = is_first || bytes <= MAX_OP_BYTES;
         let fits_object = self.shard.resident_bytes() + bytes <= self.resident_bytes;
         // A queue that has nothing to drop accepts a single event of any size: parked events are not dropped.
         let fits_limit = (is_first && self.shard.is_log_empty())
@@ -282,7 +282,7 @@ impl<'a> Selection<'a> {
         let (mut entries, mut bytes) = (0, 0);
         for outbox in self.rest.iter().flat_map(|page| &page.events) {
             let size = outbox.event.size_bytes();
-            if entries > 0 && (entries >= limit.entries || bytes + size > limit.bytes.min(OP_BYTES)) {
+            if entries > 0 && (entries >= limit.entries || bytes + size > limit.bytes.min(MAX_OP_BYTES)) {
                 break;
             }
             entries += 1;

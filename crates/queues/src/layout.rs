@@ -154,18 +154,18 @@ impl QueueLayout {
     }
 
     /// Generations whose events are to be delivered, oldest first.
-    pub fn delivered(&self) -> impl Iterator<Item = Generation> + '_ {
+    pub fn deliverable(&self) -> impl Iterator<Item = Generation> + '_ {
         self.older.iter().copied().chain(self.current)
     }
 
     /// Generations whose events are delivered before those of generation `number`.
     pub fn before(&self, number: u64) -> impl Iterator<Item = Generation> + '_ {
-        self.delivered().filter(move |generation| generation.number < number)
+        self.deliverable().filter(move |generation| generation.number < number)
     }
 
     /// The objects of all shards that the topic may have, to be removed when it is deleted.
     pub fn objects(&self, tenant: &str, topic_name: &str, topic: &TopicId) -> Vec<ObjectKey> {
-        let all = || self.delivered().chain(self.next);
+        let all = || self.deliverable().chain(self.next);
         let visible = all().map(|generation| generation.visible_shards()).max().unwrap_or(0);
         let visible = (0..visible).map(|shard| name::queue_object(tenant, topic_name, shard));
         let hidden = all().flat_map(|generation| {
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(layout.before(3).map(|older| older.shards).collect::<Vec<_>>(), [11, 101]);
         assert_eq!(layout.before(2).map(|older| older.number).collect::<Vec<_>>(), [1]);
         assert!(layout.retire(1) && !layout.retire(1));
-        assert_eq!(layout.delivered().map(|older| older.number).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(layout.deliverable().map(|older| older.number).collect::<Vec<_>>(), [2, 3]);
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub fn is_leased(reply: &ObjectReply, wall_ns: u64) -> bool {
     let Some(Ok(mut info)) = reply.xattrs.get(&attribute).map(|bytes| LockInfo::from_bytes(bytes)) else {
         return false;
     };
-    info.expire(UTime::from_ns(wall_ns));
+    info.remove_expired(UTime::from_ns(wall_ns));
     !info.lockers.is_empty()
 }
 

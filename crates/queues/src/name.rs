@@ -125,7 +125,7 @@ pub fn segment_object(topic: &TopicId, generation: u64, shard: u32, first: u64, 
 }
 
 /// The object of a topic's dead-letter queue.
-pub fn dead_object(topic: &TopicId) -> ObjectKey {
+pub fn dead_letter_object(topic: &TopicId) -> ObjectKey {
     ObjectKey { namespace: DEAD_LETTER_NAMESPACE, name: topic.to_string() }
 }
 
@@ -184,16 +184,16 @@ impl QueueRecordKind {
 }
 
 /// The prefix of the keys of receipts.
-pub const RECEIPTS: &str = "w";
+pub const RECEIPTS_PREFIX: &str = "w";
 
 /// The key of the receipts of a source.
 pub fn receipts_key(source: &SourceId) -> Bytes {
-    format!("{RECEIPTS}{}", source.as_str()).into()
+    format!("{RECEIPTS_PREFIX}{}", source.as_str()).into()
 }
 
 /// The source in a key of receipts.
 pub fn receipts_source(key: &[u8]) -> Option<SourceId> {
-    SourceId::new(std::str::from_utf8(key).ok()?.strip_prefix(RECEIPTS)?).ok()
+    SourceId::new(std::str::from_utf8(key).ok()?.strip_prefix(RECEIPTS_PREFIX)?).ok()
 }
 
 #[cfg(test)]
@@ -236,7 +236,7 @@ mod tests {
     fn hidden_objects_tell_their_topic() {
         let topic = TopicId::new("00ff").expect("valid");
         for object in
-            [closed_object(&topic, 3, 10), segment_object(&topic, 3, 10, 77, 5), dead_object(&topic)]
+            [closed_object(&topic, 3, 10), segment_object(&topic, 3, 10, 77, 5), dead_letter_object(&topic)]
         {
             assert_eq!(topic_of(&object), Some(topic.clone()), "{object}");
         }

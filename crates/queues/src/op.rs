@@ -135,7 +135,7 @@ impl ObjectRead {
     }
 
     /// Interprets the reply to [`ObjectRead::read`].
-    pub fn reply(&self, reply: ReadReply) -> Result<ObjectReply> {
+    pub fn parse_reply(&self, reply: ReadReply) -> Result<ObjectReply> {
         let mut taken = ObjectReply::default();
         let mut has_attributes = false;
         for part in reply.parts {
@@ -196,13 +196,13 @@ mod tests {
         let entries = vec![(bytes("e1"), bytes("value"))];
         let page = Fetched::Page(Page { entries: entries.clone(), more: true });
         let parts = vec![pairs("attribute"), page, Fetched::Data(bytes("data"))];
-        let reply = read.reply(ReadReply { version: 1, parts }).expect("sound");
+        let reply = read.parse_reply(ReadReply { version: 1, parts }).expect("sound");
         assert_eq!((reply.xattrs["attribute"].as_ref(), reply.data.as_ref()), (&b"value"[..], &b"data"[..]));
         assert_eq!((reply.page, reply.more), (entries, true));
         let keys = ObjectRead::keys(&object, vec![bytes("k")]);
         assert_eq!(keys.read().fetches, [Fetch::Attrs, Fetch::Keys(vec![bytes("k")])]);
         let parts = vec![pairs("attribute"), pairs("k")];
-        let reply = keys.reply(ReadReply { version: 1, parts }).expect("sound");
+        let reply = keys.parse_reply(ReadReply { version: 1, parts }).expect("sound");
         assert_eq!((reply.xattrs.len(), reply.values.len()), (1, 1));
     }
 

@@ -253,7 +253,7 @@ impl Versioned for Receipts {
 
 /// The manifest of a spill segment: an object with batches of consecutive events in its data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Segment {
+pub struct SegmentManifest {
     /// The sequence number after its last event.
     pub end: u64,
     /// The epoch in its name.
@@ -264,7 +264,7 @@ pub struct Segment {
     pub time_ns: u64,
 }
 
-impl Versioned for Segment {
+impl Versioned for SegmentManifest {
     const NAME: &'static str = "queue segment";
 }
 
@@ -282,7 +282,7 @@ impl Versioned for SegmentData {
 /// An event that waits outside of the log, so that others can overtake it, because it or an earlier event of its key
 /// failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Parked {
+pub struct ParkedEvent {
     /// The event.
     pub event: Event,
     /// The number of failed attempts.
@@ -293,7 +293,7 @@ pub struct Parked {
     pub detail: String,
 }
 
-impl Versioned for Parked {
+impl Versioned for ParkedEvent {
     const NAME: &'static str = "parked event";
 }
 

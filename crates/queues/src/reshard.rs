@@ -26,7 +26,7 @@
 
 use crate::error::{Result, corrupt};
 use crate::layout::Generation;
-use crate::name::{self, RECEIPTS, SourceId, TopicId};
+use crate::name::{self, RECEIPTS_PREFIX, SourceId, TopicId};
 use crate::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
 use crate::record::{
     self, CLOSED, COPY, CopyState, EventId, HEAD, ID, OWNER, Receipts, STATE, ShardIdentity, TAIL,
@@ -103,7 +103,7 @@ pub fn close(shard: &Shard) -> (ObjectOp, Shard) {
     (op, Shard { is_open: false, ..shard.clone() })
 }
 
-/// Reads a page of a shard's omap, with all records. The reply is valid if [`Shard::is_same_shard`] confirms it.
+/// Reads a page of a shard's omap, with all records. The reply is valid if [`Shard::has_same_owner`] confirms it.
 pub fn read_page(object: &ObjectKey, after: Bytes, max: u64) -> ObjectRead {
     ObjectRead::page(object, after, "", max)
 }
@@ -134,7 +134,7 @@ pub enum BeginCopy {
 
 /// Starts to copy a closed shard to its hidden object, in which `found` was read. Owner only.
 pub fn begin_copy(shard: &Shard, found: Option<&ObjectReply>) -> Result<BeginCopy> {
-    let target = copy_of(shard);
+    let target = copy_object(shard);
     let epoch = shard.owner.value.epoch;
     let mine = record::encode(&CopyState { epoch, is_complete: false });
     let Some(found) = found else {
@@ -179,7 +179,7 @@ pub fn switch_over(shard: &Shard, next: Option<&ShardIdentity>) -> ObjectOp {
 }
 
 /// The hidden object of a shard.
-pub fn copy_of(shard: &Shard) -> ObjectKey {
+pub fn copy_object(shard: &Shard) -> ObjectKey {
     let id = &shard.id.value;
     name::closed_object(&id.topic, id.generation, id.shard)
 }
@@ -187,11 +187,11 @@ pub fn copy_of(shard: &Shard) -> ObjectKey {
 /// Starts an operation on the copy that this owner makes.
 fn copy_op(shard: &Shard) -> ObjectOp {
     let state = CopyState { epoch: shard.owner.value.epoch, is_complete: false };
-    ObjectOp::on(&copy_of(shard)).if_xattr(COPY, &record::encode(&state))
+    ObjectOp::on(&copy_object(shard)).if_xattr(COPY, &record::encode(&state))
 }
 
 fn is_receipts(key: &[u8]) -> bool {
-    key.starts_with(RECEIPTS.as_bytes())
+    key.starts_with(RECEIPTS_PREFIX.as_bytes())
 }
 
 #[cfg(test)]

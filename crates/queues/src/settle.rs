@@ -8,8 +8,8 @@ use crate::error::{Result, corrupt};
 use crate::name::{self, QueueRecordKind};
 use crate::op::{ObjectKey, ObjectOp, ObjectRead};
 use crate::record::{
-    self, Batch, DeadLetter, Event, EventId, HEAD, MAX_EVENT_BYTES, OPEN, Parked, QueueHead, STATE, Segment,
-    SegmentData,
+    self, Batch, DeadLetter, Event, EventId, HEAD, MAX_EVENT_BYTES, OPEN, ParkedEvent, QueueHead, STATE,
+    SegmentData, SegmentManifest,
 };
 use crate::shard::{Shard, Stored};
 use bytes::Bytes;
@@ -34,7 +34,7 @@ pub enum EventOutcome {
     /// It was delivered.
     Delivered,
     /// It waits outside of the log for another attempt.
-    Parked(Parked),
+    Parked(ParkedEvent),
     /// It will not be delivered.
     Dead(DeadLetter),
 }
@@ -104,7 +104,7 @@ impl LogIndex {
     }
 
     /// The cursor ([`read_batches`]'s `after`) from which a read returns the batch with the event `from`.
-    pub fn batches_before(&self, from: u64) -> Option<u64> {
+    pub fn batch_cursor(&self, from: u64) -> Option<u64> {
         let before = self.stretches.range(..from);
         let before = before.filter(|(_, stretch)| stretch.segment.is_none() && stretch.end <= from);
         before.map(|(first, _)| *first).max().max(self.last_removed)
@@ -114,7 +114,7 @@ impl LogIndex {
     pub fn add_segments(&mut self, shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<()> {
         for (key, value) in page {
             let first = sequence(&shard.object, QueueRecordKind::Segment, key)?;
-            let segment: Segment = record::decode(&shard.object, value)?;
+            let segment: SegmentManifest = record::decode(&shard.object, value)?;
             let stretch = LogPart { end: segment.end, bytes: segment.bytes, segment: Some(segment.epoch) };
             let is_settled = segment.end <= shard.head.value.cursor;
             let stretches = if is_settled { &mut self.finished } else { &mut self.stretches };
@@ -124,7 +124,7 @@ impl LogIndex {
     }
 
     /// Decodes the data of a segment. Returns its events that are not settled.
-    pub fn segment_events(&self, shard: &Shard, first: u64, data: &[u8]) -> Result<LoadedEvents> {
+    pub fn decode_segment(&self, shard: &Shard, first: u64, data: &[u8]) -> Result<LoadedEvents> {
         let what = "spill segment";
         let stretch = self.stretches.get(&first).filter(|stretch| stretch.segment.is_some());
         let stretch = stretch.ok_or_else(|| corrupt(&shard.object, what, "it has no manifest"))?;
@@ -146,7 +146,7 @@ impl LogIndex {
 
     /// The segment with the event `from`, or the first one after it: the sequence number of its first event, and its
     /// object.
-    pub fn segment_at(&self, shard: &Shard, from: u64) -> Option<(u64, ObjectKey)> {
+    pub fn segment_from(&self, shard: &Shard, from: u64) -> Option<(u64, ObjectKey)> {
         let segment =
             self.stretches.iter().find(|(_, stretch)| stretch.segment.is_some() && stretch.end > from);
         segment.map(|(first, stretch)| (*first, segment_object(shard, *first, *stretch)))
@@ -198,7 +198,7 @@ impl LogIndex {
     }
 
     /// Replaces batches with the segment into which they were spilled.
-    pub(crate) fn replace_batches(&mut self, first: u64, segment: Segment) {
+    pub(crate) fn replace_batches(&mut self, first: u64, segment: SegmentManifest) {
         let batches: Vec<u64> = self.stretches.range(first..segment.end).map(|(first, _)| *first).collect();
         for batch in batches {
             self.stretches.remove(&batch);
@@ -230,8 +230,8 @@ pub fn read_batches(object: &ObjectKey, after: Option<u64>, max: u64) -> ObjectR
     ObjectRead::page(object, after, QueueRecordKind::Batch.prefix(), max)
 }
 
-/// Reads parked events, manifests of segments, or dead letters. The reply is valid if [`Shard::is_same_shard`] confirms it.
-pub fn read_kind(object: &ObjectKey, kind: QueueRecordKind, after: Bytes, max: u64) -> ObjectRead {
+/// Reads parked events, manifests of segments, or dead letters. The reply is valid if [`Shard::has_same_owner`] confirms it.
+pub fn read_records(object: &ObjectKey, kind: QueueRecordKind, after: Bytes, max: u64) -> ObjectRead {
     ObjectRead::page(object, after, kind.prefix(), max)
 }
 

@@ -7,7 +7,7 @@ use crate::error::{Result, corrupt};
 use crate::name::{self, KeyHash, QueueRecordKind, SourceId};
 use crate::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
 use crate::record::{
-    self, CLOSED, COPY, CopyState, EventId, HEAD, ID, OPEN, OWNER, Owner, Parked, QueueHead, QueueTail,
+    self, CLOSED, COPY, CopyState, EventId, HEAD, ID, OPEN, OWNER, Owner, ParkedEvent, QueueHead, QueueTail,
     RESERVED, Receipts, STATE, ShardIdentity, TAIL,
 };
 use bytes::Bytes;
@@ -206,7 +206,7 @@ impl Shard {
 
     /// Whether a reply to another read of the object is from the same shard with the same owner. An owner checks each page
     /// that it reads, because the object may have become a shard of the next generation.
-    pub fn is_same_shard(&self, reply: &ObjectReply) -> bool {
+    pub fn has_same_owner(&self, reply: &ObjectReply) -> bool {
         reply.xattrs.get(ID) == Some(&self.id.raw) && reply.xattrs.get(OWNER) == Some(&self.owner.raw)
     }
 
@@ -249,15 +249,15 @@ pub fn read_side_records(object: &ObjectKey, max: u64) -> ObjectRead {
 
 /// Whether a page of [`read_side_records`] has no records except receipts.
 pub fn has_only_receipts(page: &[(Bytes, Bytes)]) -> bool {
-    page.iter().all(|(key, _)| key.starts_with(name::RECEIPTS.as_bytes()))
+    page.iter().all(|(key, _)| key.starts_with(name::RECEIPTS_PREFIX.as_bytes()))
 }
 
 /// Decodes the parked events of a page, with their sequence numbers.
-pub fn parse_parked(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(u64, Parked)>> {
+pub fn parse_parked(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(u64, ParkedEvent)>> {
     let sequence = |key: &Bytes| {
         QueueRecordKind::Parked
             .sequence(key)
-            .ok_or_else(|| corrupt(object, Parked::NAME, "the key has no sequence"))
+            .ok_or_else(|| corrupt(object, ParkedEvent::NAME, "the key has no sequence"))
     };
     page.iter().map(|(key, value)| Ok((sequence(key)?, record::decode(object, value)?))).collect()
 }
@@ -277,7 +277,7 @@ impl DrainProgress {
     /// The progress of a shard whose parked events are all in `parked`.
     ///
     /// Only the progress of a closed shard never goes back.
-    pub fn of(shard: &Shard, parked: &[(u64, Parked)]) -> DrainProgress {
+    pub fn of(shard: &Shard, parked: &[(u64, ParkedEvent)]) -> DrainProgress {
         if shard.is_open || !shard.is_log_empty() {
             return DrainProgress::Busy;
         }

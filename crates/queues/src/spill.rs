@@ -10,7 +10,7 @@ use crate::enqueue::MAX_RESIDENT_BYTES;
 use crate::error::{Result, corrupt};
 use crate::name::{self, QueueRecordKind};
 use crate::op::{ObjectKey, ObjectOp, Step, Write};
-use crate::record::{self, Batch, Event, HEAD, Segment, SegmentData};
+use crate::record::{self, Batch, Event, HEAD, SegmentData, SegmentManifest};
 use crate::settle::LogIndex;
 use crate::shard::{Shard, Stored};
 use bytes::Bytes;
@@ -89,7 +89,7 @@ pub fn plan(
     };
     let epoch = shard.owner.value.epoch;
     let time_ns = batches.iter().flat_map(|(_, batch)| &batch.events).map(time).next().unwrap_or_default();
-    let segment = Segment { end, epoch, bytes, time_ns };
+    let segment = SegmentManifest { end, epoch, bytes, time_ns };
     let keys = batches.iter().map(|(first, _)| QueueRecordKind::Batch.key(*first)).collect();
     let data = record::encode(&SegmentData { batches });
     let object = segment_object(shard, first, epoch);
@@ -120,7 +120,7 @@ pub fn parse_segments(shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<Vec<Obje
     let object = |(key, value): &(Bytes, Bytes)| {
         let first = QueueRecordKind::Segment.sequence(key);
         let first = first.ok_or_else(|| corrupt(&shard.object, "queue", "a key has no sequence number"))?;
-        let segment: Segment = record::decode(&shard.object, value)?;
+        let segment: SegmentManifest = record::decode(&shard.object, value)?;
         Ok(segment_object(shard, first, segment.epoch))
     };
     page.iter().map(object).collect()

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::name::QueueRecordKind;
 use crate::op::ObjectKey;
-use crate::record::{self, Batch, Parked, Segment};
+use crate::record::{self, Batch, ParkedEvent, SegmentManifest};
 use crate::retry::BreakerState;
 use crate::shard::Shard;
 use bytes::Bytes;
@@ -124,11 +124,11 @@ fn time_of(shard: &Shard, key: &[u8], value: &[u8], object: &ObjectKey) -> Resul
         return Ok(waiting.next().map(|(_, event)| event.time_ns));
     }
     if QueueRecordKind::Segment.sequence(key).is_some() {
-        let segment: Segment = record::decode(object, value)?;
+        let segment: SegmentManifest = record::decode(object, value)?;
         return Ok((segment.end > head.cursor).then_some(segment.time_ns));
     }
     if QueueRecordKind::Parked.sequence(key).is_some() {
-        return Ok(Some(record::decode::<Parked>(object, value)?.event.time_ns));
+        return Ok(Some(record::decode::<ParkedEvent>(object, value)?.event.time_ns));
     }
     Ok(None)
 }

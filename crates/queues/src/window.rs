@@ -16,7 +16,7 @@
 
 use crate::clock::age_ns;
 use crate::name::KeyHash;
-use crate::record::{DeadLetter, DeadReason, Event, Parked, QueueHead, clip_detail};
+use crate::record::{DeadLetter, DeadReason, Event, ParkedEvent, QueueHead, clip_detail};
 use crate::retry::RetryPolicy;
 use crate::settle::{EventOutcome, EventPlace, MAX_SETTLED, MAX_SETTLED_BYTES, Settlement};
 use crate::shard::DrainProgress;
@@ -164,7 +164,7 @@ impl Window {
     }
 
     /// Loads a parked event. All parked events must be loaded before any event of the log.
-    pub fn load_parked(&mut self, sequence: u64, parked: Parked, wall_ns: u64, now: WindowTime) {
+    pub fn load_parked(&mut self, sequence: u64, parked: ParkedEvent, wall_ns: u64, now: WindowTime) {
         debug_assert!(self.load_from == self.cursor, "parked events come first");
         // An event never waits longer than the longest delay. If it would, a clock was wrong and it is retried now.
         // Otherwise successive owners could each restart the wait.
@@ -186,7 +186,7 @@ impl Window {
     }
 
     /// The next event of the log to load, and the end of the window; `None` if there is no room.
-    pub fn next_load(&self) -> Option<(u64, u64)> {
+    pub fn load_range(&self) -> Option<(u64, u64)> {
         let end = self.cursor + self.limits.window;
         (self.load_from < end).then_some((self.load_from, end))
     }
@@ -436,7 +436,7 @@ impl Window {
                     detail: slot.detail.clone(),
                     dead_ns: wall_ns,
                 }),
-                Status::Waiting | Status::InFlight if slot.is_dirty => EventOutcome::Parked(Parked {
+                Status::Waiting | Status::InFlight if slot.is_dirty => EventOutcome::Parked(ParkedEvent {
                     event: slot.event.clone(),
                     attempts: slot.attempts,
                     next_ns: slot.due_wall_ns,
@@ -573,7 +573,7 @@ impl Window {
     }
 
     /// The time until the first of the loaded events expires; `None` if none does.
-    pub fn next_expiry_ns(&self, now: WindowTime) -> Option<u64> {
+    pub fn time_to_expiry_ns(&self, now: WindowTime) -> Option<u64> {
         let limit = self.policy.time_to_live_ns?;
         let waiting = self.slots.values().filter(|slot| slot.status == Status::Waiting);
         let age = |slot: &Slot| age_ns(slot.event.time_ns, now.steady_ns, slot.known_since_ns, now.mono_ns);
@@ -593,7 +593,7 @@ impl Window {
     }
 
     /// Whether older generations block events.
-    pub fn is_held(&self) -> bool {
+    pub fn has_held_events(&self) -> bool {
         !self.held.is_empty()
     }
 

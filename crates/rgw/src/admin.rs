@@ -61,7 +61,7 @@ impl UserStats {
     }
 
     /// Returns the usage as `GET /admin/user?stats` includes it among the user's fields.
-    pub fn bare(&self) -> Value {
+    pub fn usage_fields(&self) -> Value {
         describe_usage(self.used)
     }
 }
@@ -345,7 +345,7 @@ mod tests {
         ] {
             assert_eq!(parse_epoch(text), epoch, "{text}");
         }
-        assert_eq!(crate::time::spaced_time(3600), "1970-01-01 01:00:00.000000Z");
+        assert_eq!(crate::time::format_usage_time(3600), "1970-01-01 01:00:00.000000Z");
         assert_eq!(parse_epoch(&format_time(86_400_000_000_000)), Some(86_400));
     }
 }

@@ -13,7 +13,7 @@ use crate::ratelimit::RateLimit;
 use crate::record;
 use crate::time::now_ns;
 use nacre_client::IoCtx;
-use nacre_topics::config::{Matcher, NotificationConfig};
+use nacre_topics::notification_config::{Matcher, NotificationConfig};
 use nacre_types::encoding::{self, DecodeError, Versioned};
 use s3s::dto::{CORSConfiguration, ObjectLockConfiguration, WebsiteConfiguration};
 use serde::de::DeserializeOwned;
@@ -199,7 +199,7 @@ impl Bucket {
 
     /// Parses the documents. A document that can't be parsed fails the bucket's requests, because it may be one that
     /// protects the bucket.
-    pub(crate) fn read_documents(mut self) -> Result<Bucket> {
+    pub(crate) fn parse_documents(mut self) -> Result<Bucket> {
         let corrupt = |detail: String| Error::Corrupt {
             name: self.name.clone(),
             source: DecodeError::Corrupt { what: "a bucket's document", detail },
@@ -304,7 +304,7 @@ impl Buckets {
 
     /// Reads the bucket of that name, whatever the format of its index.
     pub(crate) async fn record(&self, name: &str) -> Result<Bucket> {
-        self.record_without_documents(name).await?.read_documents()
+        self.record_without_documents(name).await?.parse_documents()
     }
 
     /// Like [`Buckets::record`], but does not parse the documents. It is for callers that need only the place of the

@@ -10,7 +10,7 @@ use crate::gateway::Gateway;
 use crate::index;
 use crate::message::GatewayMessage;
 use crate::notifications::Cause;
-use crate::object::{RemovalEvents, WriteCondition};
+use crate::object::{RemovalEventTypes, WriteCondition};
 use crate::record;
 use crate::stored::Head;
 use crate::time::now_ns;
@@ -34,7 +34,7 @@ impl Gateway {
         if bucket.index_format == IndexFormat::V2 {
             return Ok(bucket);
         }
-        self.shared()?.with_current_index(bucket).await
+        self.self_handle()?.ensure_current_index(bucket).await
     }
 
     /// Creates a bucket of `owner` with its initial documents.
@@ -79,7 +79,7 @@ impl Gateway {
             documents,
             ..Bucket::default()
         };
-        index::create(&self.pools.index, &bucket).await?;
+        index::create_index(&self.pools.index, &bucket).await?;
         // The list entry is written first: an entry without a bucket can be removed, but a bucket without an entry would be
         // lost.
         let own = UserBucketEntry { id: bucket.id.clone(), created_ns: bucket.created_ns };
@@ -87,7 +87,7 @@ impl Gateway {
         let creating = record::create(&self.pools.buckets, name, &bucket);
         if self.peers.with_best_effort_invalidation(GatewayMessage::Bucket(name.to_owned()), creating).await?
         {
-            return bucket.read_documents();
+            return bucket.parse_documents();
         }
         // Another request has created a bucket of this name first.
         index::remove(&self.pools.index, &bucket).await?;
@@ -254,13 +254,13 @@ impl Gateway {
             for listed in &found.versions {
                 let cause = Cause::administration(self);
                 if bucket.versioning == Versioning::Off {
-                    let (key, events) = ((&*listed.key, ""), (&cause, RemovalEvents::REQUEST));
+                    let (key, events) = ((&*listed.key, ""), (&cause, RemovalEventTypes::REQUEST));
                     self.remove_object(&bucket, key, WriteCondition::None, events).await?;
                     continue;
                 }
                 let may = |head: &Head, _| head.check_lock(true);
                 let version = (&*listed.key, listed.head.version_id());
-                let events = (&cause, RemovalEvents::REQUEST.removed);
+                let events = (&cause, RemovalEventTypes::REQUEST.removed);
                 self.remove_version(&bucket, version, events, may).await?;
             }
         }

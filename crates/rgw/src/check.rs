@@ -123,7 +123,7 @@ impl Gateway {
             self.check_orphans(&bucket, runs, fix, &mut report).await?;
         }
         // The sums must include the repairs. The wait is bounded: a busy gateway always has changes to finish.
-        self.finish_changes().await;
+        self.drain_finisher().await;
         for shard in 0..bucket.shards.max(1) {
             self.check_sums(&index::shard_name(&bucket, shard), fix, &mut report).await?;
         }
@@ -183,14 +183,14 @@ impl Gateway {
                     }
                 }
                 if fix {
-                    self.recover(bucket, stale).await?;
+                    self.recover_stale(bucket, stale).await?;
                 }
                 if !page.more {
                     break;
                 }
             }
         }
-        self.finish_changes().await;
+        self.drain_finisher().await;
         Ok(())
     }
 
@@ -202,7 +202,7 @@ impl Gateway {
         let head = self.objects.protocol_head(&bucket.id, key).await?;
         Ok(head
             .filter(|head| head.is_tombstone())
-            .map_or(ObservedHead::Absent, |head| ObservedHead::Tombstone(head.seq())))
+            .map_or(ObservedHead::Absent, |head| ObservedHead::Tombstone(head.last_seq())))
     }
 
     /// Reads an entry and its head until the entry is the same before and after the head is read, without pending changes of

@@ -2,7 +2,7 @@
 
 mod s3_code;
 
-pub use s3_code::log_fault;
+pub use s3_code::log_server_error;
 
 use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;
@@ -274,7 +274,7 @@ impl Error {
     }
 
     /// Returns the error for a request's task that panicked or was cancelled.
-    pub fn task(what: &'static str) -> impl FnOnce(tokio::task::JoinError) -> Error {
+    pub fn task_failed(what: &'static str) -> impl FnOnce(tokio::task::JoinError) -> Error {
         move |error| Error::Internal { what, detail: error.to_string() }
     }
 

@@ -18,6 +18,6 @@ pub(crate) async fn read(pool: &IoCtx, name: &str, read: &Read) -> Result<Option
 }
 
 /// Whether a write was refused because the object does not match its guards.
-pub(crate) fn is_overtaken(error: &Error) -> bool {
-    matches!(error, Error::Rados(error) if nacre_index::op::is_overtaken(error.errno()))
+pub(crate) fn is_guard_mismatch(error: &Error) -> bool {
+    matches!(error, Error::Rados(error) if nacre_index::op::is_write_conflict(error.errno()))
 }

@@ -3,14 +3,14 @@
 //! Records are in the omap of [`SHARDS`] objects, in the order of the time from which their tails may be removed. Any
 //! gateway may process any of them: removing the same tails twice does no harm.
 
-use crate::classes::StorageClasses;
 use crate::error::Result;
 use crate::record;
+use crate::storage_classes::StorageClasses;
 use crate::time::now_ns;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use nacre_client::IoCtx;
-use nacre_index::record::{Tails, class_of};
+use nacre_index::record::{Tails, storage_class_of};
 use nacre_types::encoding::{self, DecodeError, Versioned};
 use nacre_types::hash::ceph_str_hash_rjenkins;
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ impl Versioned for Garbage {
     const COMPAT: u8 = 2;
 
     fn envelope(&self) -> (u8, u8) {
-        if self.tails.class().is_empty() { (1, 1) } else { (2, 2) }
+        if self.tails.storage_class().is_empty() { (1, 1) } else { (2, 2) }
     }
 
     fn decode_old(_version: u8, body: &[u8]) -> std::result::Result<Garbage, DecodeError> {
@@ -194,7 +194,7 @@ impl GarbageQueue {
     }
 
     async fn remove(&self, record: &GarbageRecord) -> Result<()> {
-        let pool = self.classes.pool_for_read(class_of(&record.name)).await?;
+        let pool = self.classes.pool_for_read(storage_class_of(&record.name)).await?;
         let mut removals = stream::iter(0..record.count)
             .map(|at| pool.remove(&format!("{}_{at}", record.name)))
             .map(|removal| async move {

@@ -1,7 +1,6 @@
 //! A gateway of a cluster: its parts, and the work that continues after a request is answered.
 
 use crate::bucket::{Bucket, Buckets};
-use crate::classes::StorageClasses;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::garbage::GarbageQueue;
@@ -9,19 +8,20 @@ use crate::index::{Finisher, Preparer};
 use crate::lease::Leases;
 use crate::lifecycle_worker::LifecycleSchedule;
 use crate::message::{GatewayMessage, NOTIFY_OBJECT};
-use crate::notifications::{self, Delivery};
+use crate::notifications::{self, DeliveryConfig};
 use crate::object::LastCommits;
-use crate::peers::{Listener, MetadataCache, Peers};
+use crate::peers::{MessageListener, MetadataCache, Peers};
 use crate::pools::Pools;
 use crate::quota::{Quota, QuotaTtls};
 use crate::quota_cache::QuotaCache;
-use crate::ratelimit::RateLimits;
+use crate::ratelimit::RateLimiter;
 use crate::role::Roles;
 use crate::session::Authenticator;
 use crate::sse_secret::SseSecret;
+use crate::storage_classes::StorageClasses;
 use crate::stored::StoredObjects;
-use crate::topics::{EndpointRules, Topics, note_gateways};
-use crate::usage::Usage;
+use crate::topics::{EndpointRules, Topics, refresh_endpoint_rules};
+use crate::usage::UsageStore;
 use crate::user::{DefaultQuotas, Users};
 use nacre_client::Cluster;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -92,7 +92,7 @@ pub struct Config {
     /// `rgw_lc_debug_interval`: the number of seconds that a day of lifecycle rules lasts; a real day if it is not above 0.
     pub lifecycle_debug: i64,
     /// The settings for the queues of topics; `None` for a process that does not process them.
-    pub delivery: Option<Delivery>,
+    pub delivery: Option<DeliveryConfig>,
 }
 
 /// How the usage log is written.
@@ -172,9 +172,9 @@ pub struct Gateway {
     pub(crate) put_memory: Arc<Semaphore>,
     pub(crate) quotas: Arc<QuotaCache>,
     /// The usage log.
-    pub usage: Arc<Usage>,
+    pub usage: Arc<UsageStore>,
     /// The remaining rate limits of users and buckets in this gateway.
-    pub ratelimits: RateLimits,
+    pub ratelimits: RateLimiter,
     pub(crate) bucket_cache: MetadataCache<Bucket>,
     /// The topics of the cluster.
     pub topics: Arc<Topics>,
@@ -202,7 +202,7 @@ where
 /// Answers questions of other gateways about this release.
 struct ReleaseListener;
 
-impl Listener for ReleaseListener {
+impl MessageListener for ReleaseListener {
     fn changed(&self, _change: &GatewayMessage) {}
 
     fn answer(&self, question: &GatewayMessage) -> Option<&'static str> {
@@ -243,7 +243,7 @@ impl Gateway {
             buckets: Buckets::new(&connection, &peers),
             objects: StoredObjects::new(pools.data.clone(), &classes),
             garbage: GarbageQueue::new(&pools.garbage, &classes, config.gc_wait),
-            usage: Arc::new(Usage::new(&pools.usage, config.usage.map(|usage| usage.threshold))),
+            usage: Arc::new(UsageStore::new(&pools.usage, config.usage.map(|usage| usage.threshold))),
             leases: Arc::new(Leases::new(&connection, &peers, config.lease)),
             bucket_cache: MetadataCache::new(&peers, |buckets, change| {
                 if let GatewayMessage::Bucket(name) = change {
@@ -257,7 +257,7 @@ impl Gateway {
             classes,
             put_memory: Arc::new(Semaphore::new(permits)),
             quotas: Arc::default(),
-            ratelimits: RateLimits::default(),
+            ratelimits: RateLimiter::default(),
             answered: tokio::sync::Mutex::new(None),
             peers,
             connection,
@@ -272,7 +272,7 @@ impl Gateway {
         if let Some(delivery) = &gateway.config.delivery {
             let notifier = notifications::start(&gateway, delivery, gateway.connection.number);
             gateway.topics.set_notifier(notifier);
-            tokio::spawn(note_gateways(Arc::downgrade(&gateway.topics)));
+            tokio::spawn(refresh_endpoint_rules(Arc::downgrade(&gateway.topics)));
         }
         tokio::spawn(crate::lease::renew_periodically(Arc::downgrade(&gateway.leases), gateway.config.lease));
         if gateway.config.watch {
@@ -300,7 +300,7 @@ impl Gateway {
         if let Some(notifier) = self.topics.notifier() {
             notifier.stop().await;
         }
-        if !self.finish_changes().await {
+        if !self.drain_finisher().await {
             tracing::warn!("rgw: index entries are left pending, the cluster does not answer");
         }
         match tokio::time::timeout(FINISH_TIMEOUT, self.usage.flush()).await {
@@ -308,7 +308,7 @@ impl Gateway {
             Ok(Err(error)) => tracing::warn!(%error, "rgw: usage is not written"),
             Err(_) => tracing::warn!("rgw: usage is not written, the cluster does not answer"),
         }
-        self.peers.end(FINISH_TIMEOUT).await;
+        self.peers.unwatch(FINISH_TIMEOUT).await;
         // A lease that is not released expires.
         match tokio::time::timeout(FINISH_TIMEOUT, self.leases.release()).await {
             Ok(Ok(())) => {}
@@ -318,7 +318,7 @@ impl Gateway {
     }
 
     /// Waits for a bounded time until this gateway has no change left to be finished in an index. Returns whether there is none.
-    pub(crate) async fn finish_changes(&self) -> bool {
+    pub(crate) async fn drain_finisher(&self) -> bool {
         tokio::time::timeout(FINISH_TIMEOUT, self.finisher.drain()).await.is_ok()
     }
 
@@ -348,7 +348,7 @@ impl Gateway {
     }
 
     /// Returns a handle for a task that may outlive the call. Fails while the gateway is being dropped.
-    pub(crate) fn shared(&self) -> Result<Arc<Gateway>> {
+    pub(crate) fn self_handle(&self) -> Result<Arc<Gateway>> {
         self.own.upgrade().ok_or(Error::Rados(nacre_client::Error::ShutDown))
     }
 
@@ -379,17 +379,17 @@ impl Gateway {
 
     /// Removes a bucket from this gateway's cache.
     pub(crate) fn invalidate_bucket(&self, name: &str) {
-        self.peers.invalidate(&GatewayMessage::Bucket(name.to_owned()));
+        self.peers.invalidate_local(&GatewayMessage::Bucket(name.to_owned()));
     }
 
     /// Removes leases of gateways that ended without releasing them. A lease stays while its gateway has pending changes in
     /// buckets with notifications: it is the record by which these changes are recovered ([`crate::index::recover`]).
     async fn sweep_leases(&self) -> Result<()> {
-        for session in self.leases.ended().await? {
+        for session in self.leases.unwatched_sessions().await? {
             // Checked before the claim, which would block the gateways that recover the changes, and again after it, when no
             // further changes are made.
             let has_pending = !self.notifying_buckets_with_pending(&session).await?.is_empty();
-            if has_pending || !self.leases.claim(&session).await? {
+            if has_pending || !self.leases.claim_if_dead(&session).await? {
                 continue;
             }
             if self.notifying_buckets_with_pending(&session).await?.is_empty() {

@@ -19,7 +19,7 @@ mod versions;
 
 pub(crate) use finish::Finisher;
 pub(crate) use freeze::{
-    ShardCheck, abort_freeze, begin_freeze, check_shard_state, create, open_state, thaw, thaw_abandoned,
+    ShardCheck, abort_freeze, begin_freeze, check_shard_state, create_index, open_state, thaw, thaw_abandoned,
 };
 pub use list::{ListQuery, Listing};
 pub(crate) use prepare::{Prepared, Preparer};
@@ -132,12 +132,12 @@ pub(crate) async fn add_upload(
 ) -> Result<()> {
     let shard = shard_of(bucket, key);
     let write = Write {
-        guards: vec![Guard::Exists, state::is(open_state(bucket))],
+        guards: vec![Guard::Exists, state::guard_equals(open_state(bucket))],
         steps: vec![Step::OmapSet(vec![(key::upload(key, id), record::encode(entry))])],
     };
     match execute::write(&gateway.pools.index, &shard, write).await {
         Err(error) if error.is_canceled() || error.is_not_found() => {
-            Err(freeze::closed_shard_error(gateway, bucket, &shard).await)
+            Err(freeze::recover_closed_shard(gateway, bucket, &shard).await)
         }
         done => done.map(drop),
     }

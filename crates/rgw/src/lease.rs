@@ -55,7 +55,7 @@ impl Leases {
     }
 
     /// Makes sure that this gateway holds its lease. Called before each change that other gateways might finish.
-    pub(crate) async fn ensure(&self) -> Result<()> {
+    pub(crate) async fn ensure_held(&self) -> Result<()> {
         if self.held.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -103,7 +103,7 @@ impl Leases {
 
     /// Claims the lease of a gateway without a watch; returns whether that gateway is dead. If so, it can't take its lease
     /// for [`CLAIM_TIME`], in which the caller fences it.
-    pub(crate) async fn claim(&self, session: &str) -> Result<bool> {
+    pub(crate) async fn claim_if_dead(&self, session: &str) -> Result<bool> {
         let name = object_of(session);
         if !self.lock(&name, CLAIM, CLAIM_TIME).await? {
             tracing::debug!(
@@ -147,7 +147,7 @@ impl Leases {
     }
 
     /// Returns the sessions of gateways that ended without releasing their leases.
-    pub(crate) async fn ended(&self) -> Result<Vec<String>> {
+    pub(crate) async fn unwatched_sessions(&self) -> Result<Vec<String>> {
         let mut sessions = self.sessions().await?;
         let alive = self.peers.live_gateways().await?;
         sessions.retain(|session| session != self.connection.session() && !alive.contains(session));
@@ -189,10 +189,10 @@ mod tests {
         let (session, leases) = first;
         let claim = || {
             let (session, second) = (session.clone(), Arc::clone(&second.1));
-            cluster.run(async move { second.claim(&session).await.unwrap() })
+            cluster.run(async move { second.claim_if_dead(&session).await.unwrap() })
         };
         let own = Arc::clone(&leases);
-        cluster.run(async move { own.ensure().await.unwrap() });
+        cluster.run(async move { own.ensure_held().await.unwrap() });
         assert!(!claim(), "the lease is held");
         cluster.pass(TERM + Duration::from_secs(1));
         assert!(claim());

@@ -259,7 +259,7 @@ impl LifecycleConfig {
     }
 
     /// Returns the storage classes to which objects move.
-    pub fn classes(&self) -> impl Iterator<Item = &str> {
+    pub fn transition_classes(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flat_map(|rule| {
             let current = rule.transitions.iter().map(|(_, class)| class.as_str());
             current.chain(rule.noncurrent_transitions.iter().map(|(_, _, class)| class.as_str()))
@@ -278,7 +278,7 @@ impl LifecycleConfig {
     }
 
     /// Whether an object without versions may have to move now. Its tags are not known yet.
-    pub(crate) fn may_move(&self, key: &str, entry: &Head, now_ns: u64, day: Duration) -> bool {
+    pub(crate) fn may_transition(&self, key: &str, entry: &Head, now_ns: u64, day: Duration) -> bool {
         let due = |rule: &Rule| {
             let mut transitions = rule.transitions.iter();
             transitions.any(|(due, class)| *class != entry.class && due.at_ns(entry.mtime_ns, day) <= now_ns)
@@ -419,11 +419,11 @@ mod tests {
         assert_eq!(at("WARM", 4).as_deref(), Some("COLD"));
         assert_eq!(at("COLD", 4), None);
         assert_eq!(rules.transition("other", &head(""), 9 * DAY_NS, DAY), None);
-        assert!(rules.may_move("logs/k", &head(""), DAY_NS, DAY));
-        assert!(!rules.may_move("logs/k", &head("WARM"), DAY_NS, DAY));
+        assert!(rules.may_transition("logs/k", &head(""), DAY_NS, DAY));
+        assert!(!rules.may_transition("logs/k", &head("WARM"), DAY_NS, DAY));
         let noncurrent = |newer| rules.noncurrent_transition(("logs/k", &head("")), (5, newer), DAY_NS, DAY);
         assert_eq!((noncurrent(0), noncurrent(1)), (None, Some("COLD")));
-        let mut classes: Vec<&str> = rules.classes().collect();
+        let mut classes: Vec<&str> = rules.transition_classes().collect();
         classes.sort_unstable();
         assert_eq!(classes, ["COLD", "COLD", "WARM"]);
     }

@@ -8,7 +8,7 @@ use crate::gateway::Gateway;
 use crate::index::{ListQuery, ListingEntry};
 use crate::lifecycle::{DAY, LifecycleConfig};
 use crate::notifications::Cause;
-use crate::object::{RemovalEvents, WriteCondition};
+use crate::object::{RemovalEventTypes, WriteCondition};
 use crate::record;
 use crate::stored::Head;
 use crate::stored::versions::VersionPage;
@@ -128,7 +128,7 @@ impl Versioned for LifecycleEntry {
 
 /// What rules removed or moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Expired {
+pub struct LifecycleCounts {
     /// Objects removed, or hidden behind a delete marker.
     pub objects: u64,
     /// Noncurrent versions removed.
@@ -141,8 +141,8 @@ pub struct Expired {
     pub moved: u64,
 }
 
-impl Expired {
-    fn add(&mut self, other: Expired) {
+impl LifecycleCounts {
+    fn add(&mut self, other: LifecycleCounts) {
         self.objects += other.objects;
         self.noncurrent += other.noncurrent;
         self.markers += other.markers;
@@ -250,8 +250,8 @@ impl Gateway {
     }
 
     /// Processes the buckets that are due by the schedule; with `all`, every bucket.
-    pub async fn process_lifecycles(self: &Arc<Gateway>, all: bool) -> Result<Expired> {
-        let (mut expired, mut failed) = (Expired::default(), None);
+    pub async fn process_lifecycles(self: &Arc<Gateway>, all: bool) -> Result<LifecycleCounts> {
+        let (mut expired, mut failed) = (LifecycleCounts::default(), None);
         for shard in (0..SHARDS).map(|shard| format!("lc.{shard}")) {
             match self.process_due_shard(&shard, all).await {
                 Ok(done) => expired.add(done),
@@ -263,11 +263,11 @@ impl Gateway {
     }
 
     /// Does what is due in the buckets of a shard, or in all of them, while it holds the shard's lock.
-    async fn process_due_shard(self: &Arc<Gateway>, shard: &str, all: bool) -> Result<Expired> {
+    async fn process_due_shard(self: &Arc<Gateway>, shard: &str, all: bool) -> Result<LifecycleCounts> {
         let entries = self.lifecycle_shard(shard).await?;
         let is_due = |entry: &LifecycleEntry| all || self.lifecycle.is_due(entry.begun_ns, now_ns());
         if !entries.iter().any(|(_, entry)| is_due(entry)) || !self.lock_lifecycle(shard).await? {
-            return Ok(Expired::default());
+            return Ok(LifecycleCounts::default());
         }
         let done = self.process_shard(shard, all).await;
         match self.pools.lifecycle.unlock(shard, LOCK, self.session()).await {
@@ -290,8 +290,8 @@ impl Gateway {
         }
     }
 
-    async fn process_shard(self: &Arc<Gateway>, shard: &str, all: bool) -> Result<Expired> {
-        let mut expired = Expired::default();
+    async fn process_shard(self: &Arc<Gateway>, shard: &str, all: bool) -> Result<LifecycleCounts> {
+        let mut expired = LifecycleCounts::default();
         // The entries are read again: another gateway may have processed them meanwhile.
         for (name, entry) in self.lifecycle_shard(shard).await? {
             if !all && !self.lifecycle.is_due(entry.begun_ns, now_ns()) {
@@ -312,12 +312,12 @@ impl Gateway {
     }
 
     /// Does everything that is due in a bucket now.
-    pub async fn process_lifecycle(self: &Arc<Gateway>, name: &str) -> Result<Expired> {
+    pub async fn process_lifecycle(self: &Arc<Gateway>, name: &str) -> Result<LifecycleCounts> {
         let bucket = Arc::new(self.bucket(name).await?);
         let (mut bucket, mut rules) = ruled(bucket, name)?;
         let (shard, begun_ns) = (shard_of(name), now_ns());
         self.note_progress(&bucket, begun_ns, LifecycleStatus::Processing).await?;
-        let mut expired = Expired::default();
+        let mut expired = LifecycleCounts::default();
         let mut query = ListQuery { max: PAGE, markers: true, ..ListQuery::default() };
         let mut renewed = begun_ns;
         loop {
@@ -356,7 +356,7 @@ impl Gateway {
             expired.uploads = self.expire_uploads(&bucket, &rules, begun_ns).await?;
         }
         self.note_progress(&bucket, begun_ns, LifecycleStatus::Complete).await?;
-        if expired != Expired::default() {
+        if expired != LifecycleCounts::default() {
             tracing::info!(bucket = name, ?expired, "rgw: what was due by the bucket's lifecycle is gone");
         }
         Ok(expired)
@@ -393,15 +393,15 @@ impl Gateway {
         key: String,
         entry: ListingEntry,
         now: u64,
-    ) -> Result<Expired> {
+    ) -> Result<LifecycleCounts> {
         let key = key.as_str();
-        let mut expired = Expired::default();
+        let mut expired = LifecycleCounts::default();
         let day = self.lifecycle.day;
         let ListingEntry { size, mtime_ns, held, class, .. } = entry;
         let has_versions = held.is_some();
         let listed = Head { size, mtime_ns, class, ..Head::default() };
         let may_go = rules.may_expire(key, size, mtime_ns, now, day);
-        if !has_versions && !may_go && !rules.may_move(key, &listed, now, day) {
+        if !has_versions && !may_go && !rules.may_transition(key, &listed, now, day) {
             return Ok(expired);
         }
         let (bucket, rules) = self.still_ruled(bucket).await?;
@@ -412,7 +412,7 @@ impl Gateway {
             // An object that was written since must not be removed.
             let unchanged = WriteCondition::Unchanged(current.mark);
             let (cause, owner) = (Cause::lifecycle(self), (key, &*bucket.owner));
-            let events = (&cause, RemovalEvents::EXPIRATION);
+            let events = (&cause, RemovalEventTypes::EXPIRATION);
             match self.remove_object(bucket, owner, unchanged, events).await {
                 Ok(_) => expired.objects += 1,
                 Err(Error::Precondition(_) | Error::NoSuchKey) => {}

@@ -10,14 +10,14 @@ mod bucket;
 mod delivery;
 mod outboxes;
 
-pub use delivery::Delivery;
+pub use delivery::DeliveryConfig;
 pub(crate) use delivery::start;
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
 use crate::time::now_ns;
-use nacre_index::record::{Event as IndexEvent, Subject};
+use nacre_index::record::{Event as IndexEvent, EventSubject};
 use nacre_index::seq::Seq;
 use nacre_notify::QueueReservation;
 use nacre_topics::attributes::FullQueuePolicy;
@@ -85,7 +85,7 @@ impl Cause {
     }
 
     /// Returns the cause of the request's change number `position`, counted from 0, which is made now.
-    pub fn at(&self, position: u32) -> Cause {
+    pub fn nth_change(&self, position: u32) -> Cause {
         Cause { request: RequestInfo { time_ns: now_ns(), position, ..self.request.clone() } }
     }
 }
@@ -129,7 +129,7 @@ impl ChangeEvents {
     }
 
     /// Returns the events of persistent topics for the change's index entry; `None` if there can't be any.
-    pub(crate) fn index_event(&self, subject: Subject) -> Option<IndexEvent> {
+    pub(crate) fn index_event(&self, subject: EventSubject) -> Option<IndexEvent> {
         let pending = self.queued.as_ref()?;
         Some(IndexEvent {
             fixed: encoding::encode(pending).into(),
@@ -140,7 +140,7 @@ impl ChangeEvents {
 
     /// Notes that the change with that tag is committed: the events that it has use their reservations. Must be called
     /// before the change is finished, so that no mover takes the events earlier.
-    pub(crate) fn committed(&self, key: &str, tag: &str, seq: Seq, subject: &Subject) {
+    pub(crate) fn note_committed(&self, key: &str, tag: &str, seq: Seq, subject: &EventSubject) {
         let admitted = self.take_admitted();
         let Some(pending) = self.queued.as_ref().filter(|_| !admitted.is_empty()) else { return };
         let found = pending.complete(tag, key, &object_of(seq, subject));
@@ -154,7 +154,7 @@ impl ChangeEvents {
 
     /// Notes that it is not known whether the change with that tag is committed: its events keep their reservations for a
     /// while.
-    pub(crate) fn in_doubt(&self, tag: &str) {
+    pub(crate) fn note_in_doubt(&self, tag: &str) {
         for (ordinal, admitted) in self.take_admitted() {
             let bytes = admitted.bytes();
             admitted.commit(tag, ordinal, bytes);
@@ -167,7 +167,7 @@ impl ChangeEvents {
 }
 
 /// Returns the version of an object that a change was about, as events describe it.
-fn object_of(seq: Seq, subject: &Subject) -> ObjectInfo {
+fn object_of(seq: Seq, subject: &EventSubject) -> ObjectInfo {
     let attributes = subject.attributes.clone().unwrap_or_default();
     ObjectInfo {
         size: subject.size,
@@ -233,7 +233,7 @@ impl Gateway {
         key: &str,
         tag: &str,
         seq: Seq,
-        subject: &Subject,
+        subject: &EventSubject,
     ) {
         let Some(pending) = &events.immediate else { return };
         let mut found = pending.complete(tag, key, &object_of(seq, subject));

@@ -18,7 +18,7 @@ pub use body::{BodyStream, Digests, UploadBody};
 pub(crate) use commit::LastCommits;
 pub use index_op::IndexOp;
 pub use put::PutOp;
-pub use remove::{RemovalEvents, RemovalResult};
+pub use remove::{RemovalEventTypes, RemovalResult};
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -47,7 +47,7 @@ pub enum WriteCondition {
 
 /// Returns the prefix of the names of the tails that belong to `tag`, in a storage class.
 fn tails_name(bucket: &Bucket, class: &str, tag: &str) -> String {
-    Tails::name_in(&bucket.id, class, tag)
+    Tails::name_for(&bucket.id, class, tag)
 }
 
 /// Returns the number of tails that hold so many bytes.

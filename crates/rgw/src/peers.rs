@@ -34,7 +34,7 @@ const CACHE_TTL: Duration = Duration::from_secs(900);
 const WATCH_RETRY: Duration = Duration::from_secs(1);
 
 /// A part of a gateway that acts on notifications.
-pub(crate) trait Listener: Send + Sync {
+pub(crate) trait MessageListener: Send + Sync {
     /// Handles a change that this or another gateway made.
     fn changed(&self, change: &GatewayMessage);
 
@@ -55,7 +55,7 @@ pub(crate) struct Peers {
     ended: AtomicBool,
     /// Incremented by every change: a record that was read before a change must not be cached after it.
     changes: AtomicU64,
-    listeners: RwLock<Vec<Arc<dyn Listener>>>,
+    listeners: RwLock<Vec<Arc<dyn MessageListener>>>,
     /// Whether the cluster has blocklisted this gateway.
     blocklisted: watch::Sender<bool>,
 }
@@ -73,7 +73,7 @@ impl Peers {
     }
 
     /// Adds a part that acts on notifications. It must not own these peers.
-    pub(crate) fn add_listener(&self, listener: Arc<dyn Listener>) {
+    pub(crate) fn add_listener(&self, listener: Arc<dyn MessageListener>) {
         self.listeners.write().push(listener);
     }
 
@@ -90,7 +90,7 @@ impl Peers {
 
     /// Gives up the watch: other gateways no longer wait for this one when they change something. Nothing is cached after
     /// this. Gives up after `timeout` if the cluster does not answer.
-    pub(crate) async fn end(&self, timeout: Duration) {
+    pub(crate) async fn unwatch(&self, timeout: Duration) {
         self.ended.store(true, Ordering::Release);
         let cookie = self.watch.lock().take();
         if let Some(cookie) = cookie {
@@ -131,7 +131,7 @@ impl Peers {
     }
 
     /// Handles a change in this gateway only.
-    pub(crate) fn invalidate(&self, change: &GatewayMessage) {
+    pub(crate) fn invalidate_local(&self, change: &GatewayMessage) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         for listener in self.listeners.read().iter() {
             listener.changed(change);
@@ -197,7 +197,7 @@ impl Peers {
     /// not answer has lost its watch and empties its caches. Fails if the gateways could not be notified after [`NOTIFY_ATTEMPTS`]
     /// attempts.
     pub(crate) async fn notify(&self, change: GatewayMessage) -> Result<()> {
-        self.invalidate(&change);
+        self.invalidate_local(&change);
         let payload = postcard::to_stdvec(&change).expect("invariant: names can be encoded");
         let mut attempt = 1;
         loop {
@@ -230,7 +230,7 @@ impl Peers {
                 let listeners = self.listeners.read();
                 answer = listeners.iter().find_map(|listener| listener.answer(&question)).unwrap_or("");
             }
-            Ok(change) => self.invalidate(&change),
+            Ok(change) => self.invalidate_local(&change),
             // A message of a newer release may concern any record.
             Err(_) => self.invalidate_all(),
         }
@@ -260,7 +260,7 @@ struct CacheListener<T> {
     invalidate: Invalidate<T>,
 }
 
-impl<T: Send + Sync> Listener for CacheListener<T> {
+impl<T: Send + Sync> MessageListener for CacheListener<T> {
     fn changed(&self, change: &GatewayMessage) {
         (self.invalidate)(&mut self.entries.lock(), change);
     }
@@ -281,7 +281,7 @@ impl<T: Send + Sync + 'static> MetadataCache<T> {
     pub(crate) fn new(peers: &Arc<Peers>, invalidate: Invalidate<T>) -> MetadataCache<T> {
         let entries = Mutex::new(CacheEntries(HashMap::new()));
         let cached = Arc::new(CacheListener { entries, invalidate });
-        peers.add_listener(Arc::clone(&cached) as Arc<dyn Listener>);
+        peers.add_listener(Arc::clone(&cached) as Arc<dyn MessageListener>);
         MetadataCache { peers: Arc::clone(peers), cached }
     }
 

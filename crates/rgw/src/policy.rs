@@ -436,7 +436,7 @@ impl Policy {
         };
         let statements = list.into_iter().map(|statement| Statement::read(statement, kind));
         let mut policy = Policy { statements: statements.collect::<Result<_, _>>()?, asks_for_tags: false };
-        let asks = policy.keys().any(|key| key.starts_with(EXISTING_TAG));
+        let asks = policy.condition_keys().any(|key| key.starts_with(EXISTING_TAG));
         policy.asks_for_tags = asks;
         Ok(policy)
     }
@@ -460,7 +460,7 @@ impl Policy {
     }
 
     /// Returns the keys that its conditions use, in lower case.
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
+    pub fn condition_keys(&self) -> impl Iterator<Item = &str> {
         let conditions = self.statements.iter().flat_map(|statement| &statement.conditions);
         conditions.map(|condition| condition.key.as_str())
     }

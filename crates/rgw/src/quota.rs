@@ -53,7 +53,7 @@ impl Quota {
         })
     }
 
-    pub(crate) fn limits(&self) -> bool {
+    pub(crate) fn is_effective(&self) -> bool {
         self.enabled && (self.max_size >= 0 || self.max_objects >= 0)
     }
 
@@ -113,7 +113,7 @@ mod tests {
         assert!(!quota(-1, 2).has_room(usage(3, 0)));
         assert!(!quota(0, 0).has_room(usage(1, 0)));
         assert!(Quota { enabled: false, max_size: 0, max_objects: 0 }.has_room(usage(9, 9)));
-        assert!(!quota(-1, -1).limits() && quota(-1, 0).limits());
+        assert!(!quota(-1, -1).is_effective() && quota(-1, 0).is_effective());
     }
 
     #[test]

@@ -205,14 +205,14 @@ impl Gateway {
             Err(error) => return Err(error),
         };
         let own = bucket.quota.filter(|quota| quota.enabled).unwrap_or(owner.bucket_quota);
-        if !own.limits() && !owner.user_quota.limits() {
+        if !own.is_effective() && !owner.user_quota.is_effective() {
             return Ok(None);
         }
         let mut scopes = Vec::new();
-        if own.limits() {
+        if own.is_effective() {
             scopes.push((QuotaScope::Bucket(bucket.id.clone()), own));
         }
-        if owner.user_quota.limits() {
+        if owner.user_quota.is_effective() {
             scopes.push((QuotaScope::User(owner.id.clone()), owner.user_quota));
         }
         for (scope, _) in &scopes {

@@ -137,9 +137,9 @@ impl RateLimiterEntry {
 
 /// All accounts of a gateway.
 #[derive(Debug, Default)]
-pub struct RateLimits(Mutex<HashMap<RateLimitScope, Arc<RateLimiterEntry>>>);
+pub struct RateLimiter(Mutex<HashMap<RateLimitScope, Arc<RateLimiterEntry>>>);
 
-impl RateLimits {
+impl RateLimiter {
     /// Counts an operation. Returns `None` if it exceeds the limit. The bytes that it transfers must be subtracted from the
     /// returned account.
     pub fn take(
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn operations_above_the_limit_are_refused_until_a_share_of_the_minute_went_by() {
         let limit = RateLimit { enabled: true, max_read_ops: 6, max_write_ops: 60, ..RateLimit::default() };
-        let (limits, begin) = (RateLimits::default(), Instant::now());
+        let (limits, begin) = (RateLimiter::default(), Instant::now());
         let take =
             |writes, secs| limits.take(user("a"), limit, writes, begin + Duration::from_secs(secs)).is_some();
         assert_eq!((0..10).filter(|_| take(false, 0)).count(), 6);
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn bytes_are_owed_and_paid_back() {
         let limit = RateLimit { enabled: true, max_write_bytes: 600, ..RateLimit::default() };
-        let (limits, begin) = (RateLimits::default(), Instant::now());
+        let (limits, begin) = (RateLimiter::default(), Instant::now());
         let take = |writes, secs| limits.take(user("a"), limit, writes, begin + Duration::from_secs(secs));
         take(true, 0).unwrap().charge_bytes(5000, 1200);
         assert!(take(true, 0).is_none() && take(true, 59).is_none(), "600 are owed");
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn no_more_than_so_many_are_counted() {
         let limit = RateLimit { enabled: true, max_read_ops: 10, ..RateLimit::default() };
-        let (limits, begin) = (RateLimits::default(), Instant::now());
+        let (limits, begin) = (RateLimiter::default(), Instant::now());
         for n in 0..3 * COUNTED {
             assert!(limits.take(user(&n.to_string()), limit, false, begin).is_some());
             assert!(limits.0.lock().len() <= COUNTED);

@@ -10,7 +10,7 @@ use nacre_types::errno::Errno;
 const MAX_BYTES: u64 = 4 << 20;
 /// The size of the first read, which is enough for most records. A read reserves the bytes that it asks for in the client's
 /// limit on bytes in flight.
-pub(crate) const FIRST_BYTES: u64 = 64 << 10;
+pub(crate) const FIRST_READ_BYTES: u64 = 64 << 10;
 /// Attempts at a change of a record that others change concurrently.
 const ATTEMPTS: usize = 16;
 
@@ -32,7 +32,7 @@ fn encode_bounded<T: Versioned>(value: &T) -> Result<Bytes> {
 
 /// Reads a record and the version of its object; `None` where it is absent.
 pub(crate) async fn read<T: Versioned>(pool: &IoCtx, name: &str) -> Result<Option<(T, u64)>> {
-    let mut asked = FIRST_BYTES;
+    let mut asked = FIRST_READ_BYTES;
     loop {
         let mut op = ReadOp::new();
         op.read(0, asked);

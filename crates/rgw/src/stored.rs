@@ -1,5 +1,5 @@
 //! The objects of buckets as they are stored, for reading. The head of an object is in `default.rgw.buckets.data`, named by
-//! bucket and key; an attribute of the head describes the object. Data of up to [`INLINE_BYTES`] is in the head. More data is
+//! bucket and key; an attribute of the head describes the object. Data of up to [`MAX_INLINE_BYTES`] is in the head. More data is
 //! in tails of [`STRIPE_BYTES`] each, which only the head references (docs/format/rgw.md).
 //!
 //! Tails are never changed. So a reader of an object that is replaced meanwhile reads the old data, until it is collected as
@@ -15,10 +15,10 @@ pub use head_state::HeadStateId;
 pub(crate) use head_state::{CurrentObject, HeadEntry, HeadState, VERSIONS};
 
 use crate::acl::Acl;
-use crate::classes::StorageClasses;
 use crate::crypt::{Encryption, Salt};
 use crate::error::{Error, Result};
 use crate::record;
+use crate::storage_classes::StorageClasses;
 use crate::time::now_ns;
 use nacre_client::{IoCtx, OpReply};
 use nacre_index::record::{ListingEntry, Stats, Tails, VersionKind};
@@ -28,12 +28,12 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The maximum size of data in the head (`rgw_max_chunk_size`).
-pub(crate) const INLINE_BYTES: usize = 4 << 20;
+pub(crate) const MAX_INLINE_BYTES: usize = 4 << 20;
 /// The maximum size of the manifest of an object that was uploaded in parts.
-pub(crate) const MANIFEST_BYTES: usize = 2 << 20;
+pub(crate) const MAX_MANIFEST_BYTES: usize = 2 << 20;
 /// The maximum size of a head's data.
-pub(crate) const HEAD_BYTES: u64 =
-    if INLINE_BYTES > MANIFEST_BYTES { INLINE_BYTES } else { MANIFEST_BYTES } as u64;
+pub(crate) const MAX_HEAD_BYTES: u64 =
+    if MAX_INLINE_BYTES > MAX_MANIFEST_BYTES { MAX_INLINE_BYTES } else { MAX_MANIFEST_BYTES } as u64;
 /// The size of the pieces in which data is received and read.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Size of a tail (`rgw_obj_stripe_size`).
@@ -88,7 +88,7 @@ pub struct Head {
 
 /// [`Head`] in the format without a class.
 #[derive(Deserialize)]
-pub(crate) struct UnclassedHead {
+pub(crate) struct HeadV1 {
     tag: String,
     size: u64,
     mtime_ns: u64,
@@ -108,8 +108,8 @@ pub(crate) struct UnclassedHead {
     data: DataLocation,
 }
 
-impl From<UnclassedHead> for Head {
-    fn from(old: UnclassedHead) -> Head {
+impl From<HeadV1> for Head {
+    fn from(old: HeadV1) -> Head {
         Head {
             tag: old.tag,
             size: old.size,
@@ -212,7 +212,7 @@ impl Versioned for Head {
     }
 
     fn decode_old(_version: u8, body: &[u8]) -> Result<Head, DecodeError> {
-        encoding::decode_body::<UnclassedHead>(Self::NAME, body).map(Head::from)
+        encoding::decode_body::<HeadV1>(Self::NAME, body).map(Head::from)
     }
 }
 
@@ -224,7 +224,7 @@ impl Versioned for Manifest {
 
     /// Format 3 is format 2 with tails in the pool of a class.
     fn envelope(&self) -> (u8, u8) {
-        if self.parts.iter().all(|part| part.tails.class().is_empty()) { (2, 2) } else { (3, 3) }
+        if self.parts.iter().all(|part| part.tails.storage_class().is_empty()) { (2, 2) } else { (3, 3) }
     }
 
     fn decode_old(version: u8, body: &[u8]) -> Result<Manifest, DecodeError> {
@@ -320,7 +320,7 @@ impl Head {
 }
 
 /// Decodes a head from its attribute in a reply.
-pub(crate) fn head_of(reply: &mut OpReply, part: usize, name: &str) -> Result<Head> {
+pub(crate) fn decode_head(reply: &mut OpReply, part: usize, name: &str) -> Result<Head> {
     record::decode(name, &reply.output(part)?)
 }
 
@@ -336,7 +336,7 @@ mod tests {
             assert_eq!(encoded[1], if class.is_empty() { 1 } else { 2 });
             assert_eq!(record::decode::<Head>("head", &encoded).unwrap(), head);
             let tails =
-                Tails { name: Tails::name_in("0123456789abcdef0123456789abcdef", class, "0f"), count: 1 };
+                Tails { name: Tails::name_for("0123456789abcdef0123456789abcdef", class, "0f"), count: 1 };
             let part = ManifestPart { number: 1, size: 5, tails, salt: None, checksum: None };
             let manifest = Manifest { parts: vec![part] };
             let encoded = record::encode(&manifest);

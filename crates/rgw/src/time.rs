@@ -21,6 +21,6 @@ pub(crate) fn format_time(ns: u64) -> String {
 }
 
 /// Formats a time, in seconds since 1970, as in the usage log: `2026-01-31 12:00:00.000000Z`.
-pub(crate) fn spaced_time(epoch: u64) -> String {
+pub(crate) fn format_usage_time(epoch: u64) -> String {
     format_time(epoch.saturating_mul(1_000_000_000)).replace('T', " ")
 }

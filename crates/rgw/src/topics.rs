@@ -6,14 +6,14 @@
 mod commands;
 mod rules;
 
-pub use commands::{DeadLetterAction, DeadLetters};
+pub use commands::{DeadLetterAction, DeadLetterSelection};
 pub use rules::EndpointRules;
-pub(crate) use rules::note_gateways;
+pub(crate) use rules::refresh_endpoint_rules;
 
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::message::GatewayMessage;
-use crate::peers::{Listener, MetadataCache, Peers};
+use crate::peers::{MessageListener, MetadataCache, Peers};
 use nacre_client::Cluster;
 use nacre_notify::Notifier;
 use nacre_notify::topic_store::{StoredTopic, TopicStore};
@@ -57,7 +57,7 @@ pub struct Topics {
 /// Acts on what other gateways say about topics.
 struct TopicListener(Weak<Topics>);
 
-impl Listener for TopicListener {
+impl MessageListener for TopicListener {
     fn changed(&self, change: &GatewayMessage) {
         let Some(topics) = self.0.upgrade() else { return };
         if let (GatewayMessage::Topic(key), Some(notifier)) = (change, topics.notifier()) {
@@ -118,8 +118,8 @@ impl Topics {
     }
 
     /// Records that the gateway listens on these addresses.
-    pub fn note_listening(&self, addresses: impl Iterator<Item = IpAddr>) {
-        self.rules.note_listening(addresses);
+    pub fn add_listen_addresses(&self, addresses: impl Iterator<Item = IpAddr>) {
+        self.rules.add_listen_addresses(addresses);
     }
 
     /// The ARN of the default tenant's topic with that name. Users have no tenants here.
@@ -154,7 +154,7 @@ impl Topics {
     }
 
     /// The number of shards of a new topic. Includes options that the monitors were told before this call.
-    pub async fn new_shards(&self) -> Result<u32> {
+    pub async fn default_shard_count(&self) -> Result<u32> {
         // The monitors' answer comes after the configuration that they sent before it on the same connection.
         self.cluster.engine().refresh_map().await?;
         let text = self.cluster.option(SHARDS_OPTION);
@@ -183,7 +183,7 @@ impl Topics {
     /// Changes the number of shards of a topic's queue.
     pub async fn reshard(&self, name: &str, shards: u32) -> Result<Topic> {
         let arn = self.arn(name);
-        let resharded = self.serving_notifier()?.reshard_topic(&arn, shards).await;
+        let resharded = self.require_notifier()?.reshard_topic(&arn, shards).await;
         let told = self.notify_change(&arn).await;
         let topic = resharded?.record.topic.clone();
         told.map(|()| topic)
@@ -192,14 +192,14 @@ impl Topics {
     /// Removes the topic with that name, its queues and the events in them. Returns whether there was one.
     pub async fn remove(&self, name: &str) -> Result<bool> {
         let arn = self.arn(name);
-        let removed = self.serving_notifier()?.delete_topic(&arn).await;
+        let removed = self.require_notifier()?.delete_topic(&arn).await;
         let told = self.notify_change(&arn).await;
         let was_there = removed?;
         told.map(|()| was_there)
     }
 
     /// The notifier of this process, which serves topics' queues. Fails if there is none.
-    pub fn serving_notifier(&self) -> Result<&Arc<Notifier>> {
+    pub fn require_notifier(&self) -> Result<&Arc<Notifier>> {
         self.notifier().ok_or_else(|| Error::Internal {
             what: "notifications",
             detail: "this process does nothing with topics' queues".to_owned(),
@@ -249,7 +249,7 @@ mod tests {
             let (page, more) = topics.list(Some("a"), 9).await.unwrap();
             assert_eq!((page[0].arn.name.as_str(), page.len(), more), ("b", 1, false));
             assert!(matches!(topics.get("c").await, Err(Error::NoSuchTopic(_))));
-            assert_eq!(topics.new_shards().await.unwrap(), 5);
+            assert_eq!(topics.default_shard_count().await.unwrap(), 5);
             // Queues are served by processes with a notifier only.
             assert!(matches!(topics.remove("a").await, Err(Error::Internal { .. })));
             assert!(topics.get("a").await.is_ok());

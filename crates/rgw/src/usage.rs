@@ -160,17 +160,17 @@ fn category_of(operation: &str) -> String {
 
 /// The counts that a gateway has not written yet.
 #[derive(Debug, Default)]
-pub struct UsageLog {
+pub struct UsageBuffer {
     waiting: Mutex<BTreeMap<UsageKey, Categories>>,
     /// Notified when enough records wait, so that they are written early.
     full: tokio::sync::Notify,
     threshold: usize,
 }
 
-impl UsageLog {
+impl UsageBuffer {
     /// Creates a log that is written at the latest when `threshold` records wait.
-    pub(crate) fn new(threshold: usize) -> UsageLog {
-        UsageLog { threshold: threshold.max(1), ..UsageLog::default() }
+    pub(crate) fn new(threshold: usize) -> UsageBuffer {
+        UsageBuffer { threshold: threshold.max(1), ..UsageBuffer::default() }
     }
 
     /// Counts a request that has ended.
@@ -194,16 +194,19 @@ impl UsageLog {
 }
 
 /// The usage log of a zone.
-pub struct Usage {
+pub struct UsageStore {
     pool: IoCtx,
     /// This gateway's counts; `None` if it does not count.
-    pub log: Option<Arc<UsageLog>>,
+    pub log: Option<Arc<UsageBuffer>>,
 }
 
-impl Usage {
+impl UsageStore {
     /// `pool` contains the records. The log is written at the latest when `threshold` records wait.
-    pub(crate) fn new(pool: &IoCtx, threshold: Option<usize>) -> Usage {
-        Usage { pool: pool.clone(), log: threshold.map(|threshold| Arc::new(UsageLog::new(threshold))) }
+    pub(crate) fn new(pool: &IoCtx, threshold: Option<usize>) -> UsageStore {
+        UsageStore {
+            pool: pool.clone(),
+            log: threshold.map(|threshold| Arc::new(UsageBuffer::new(threshold))),
+        }
     }
 
     /// Writes the counts. Counts that were certainly not written wait for the next attempt.
@@ -346,7 +349,7 @@ fn describe(found: &BTreeMap<UsageKey, Categories>, entries: bool, summary: bool
     for (subject, counted) in found {
         let (buckets, sums) = users.entry(&subject.user).or_default();
         buckets.push(json!({
-            "bucket": subject.bucket, "time": crate::time::spaced_time(subject.epoch), "epoch": subject.epoch,
+            "bucket": subject.bucket, "time": crate::time::format_usage_time(subject.epoch), "epoch": subject.epoch,
             "owner": subject.user, "categories": categories(counted),
         }));
         add_all(sums, counted);
@@ -369,7 +372,7 @@ fn describe(found: &BTreeMap<UsageKey, Categories>, entries: bool, summary: bool
 }
 
 /// Writes the counts periodically, while the gateway exists.
-pub(crate) async fn flush_periodically(usage: Weak<Usage>, log: Arc<UsageLog>, every: Duration) {
+pub(crate) async fn flush_periodically(usage: Weak<UsageStore>, log: Arc<UsageBuffer>, every: Duration) {
     loop {
         // The task must not keep the gateway alive while it waits.
         _ = tokio::time::timeout(every, log.full.notified()).await;
@@ -410,7 +413,7 @@ mod tests {
 
     #[test]
     fn requests_are_summed_by_user_bucket_and_category() {
-        let log = UsageLog::new(2);
+        let log = UsageBuffer::new(2);
         let counts =
             |successful_ops| UsageCounts { bytes_sent: 1, bytes_received: 10, ops: 1, successful_ops };
         log.count("alice", "b", "PutObject", counts(1));
@@ -434,13 +437,13 @@ mod tests {
         let cluster = TestCluster::new();
         let (connection, _) = cluster.connect();
         cluster.run(async move {
-            let [first, second] = [0, 1].map(|_| Usage::new(&connection.pools.usage, Some(100)));
+            let [first, second] = [0, 1].map(|_| UsageStore::new(&connection.pools.usage, Some(100)));
             let counts = |ops| UsageCounts { bytes_sent: 10, bytes_received: 1, ops, successful_ops: ops };
             first.log.as_ref().unwrap().count("alice", "b", "GetObject", counts(1));
             first.log.as_ref().unwrap().count("bob", "c", "GetObject", counts(5));
             second.log.as_ref().unwrap().count("alice", "b", "GetObject", counts(2));
             let alice = UsageFilter { user: Some("alice".into()), ..UsageFilter::default() };
-            let total = async |usage: &Usage, filter: &UsageFilter| {
+            let total = async |usage: &UsageStore, filter: &UsageFilter| {
                 let report = usage.report(filter, false, true).await.unwrap();
                 report["summary"]
                     .as_array()

@@ -12,7 +12,7 @@ use crate::message::{GatewayMessage, QUERY_TIMEOUT};
 use crate::pool_creation::{ROOT_POOL, open_or_create};
 use crate::record;
 use nacre_client::{Cluster, IoCtx};
-use nacre_index::record::class_of;
+use nacre_index::record::storage_class_of;
 use nacre_types::encoding::{self, DecodeError, Versioned};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -265,7 +265,7 @@ impl Zone {
     }
 
     /// Returns the output of `radosgw-admin zonegroup placement list`.
-    pub fn describe_targets(&self) -> Value {
+    pub fn describe_zonegroup_placement(&self) -> Value {
         let mut classes: Vec<&str> =
             self.classes.keys().map(String::as_str).chain([DEFAULT_STORAGE_CLASS]).collect();
         classes.sort_unstable();
@@ -277,12 +277,12 @@ impl Zone {
         json!({
             "id": "default", "name": "default", "api_name": "default", "is_master": true, "endpoints": [],
             "master_zone": "default", "zones": [{ "id": "default", "name": "default" }],
-            "placement_targets": self.describe_targets(), "default_placement": DEFAULT_PLACEMENT, "realm_id": "",
+            "placement_targets": self.describe_zonegroup_placement(), "default_placement": DEFAULT_PLACEMENT, "realm_id": "",
         })
     }
 
     /// Returns the output of `radosgw-admin zone placement list`.
-    pub fn describe_placement(&self) -> Value {
+    pub fn describe_zone_placement(&self) -> Value {
         let mut classes = serde_json::Map::new();
         classes.insert(DEFAULT_STORAGE_CLASS.to_owned(), json!({ "data_pool": self.data_pool }));
         for (class, pool) in self.class_pools() {
@@ -309,7 +309,7 @@ impl Zone {
             "usage_log_pool": "default.rgw.log:usage", "reshard_pool": "default.rgw.log:reshard",
             "roles_pool": "default.rgw.meta:roles", "user_keys_pool": "default.rgw.meta:users.keys",
             "user_uid_pool": "default.rgw.meta:users.uid",
-            "placement_pools": self.describe_placement(), "realm_id": "",
+            "placement_pools": self.describe_zone_placement(), "realm_id": "",
         })
     }
 }
@@ -350,7 +350,7 @@ async fn check_unused(cluster: &Cluster, class: &str, stored: &StorageClass) -> 
     let mut lister = pool.list();
     while let Some(object) = lister.next().await? {
         let run = object.name().rsplit_once('_').map_or("", |(run, _)| run);
-        if class_of(run) == class {
+        if storage_class_of(run) == class {
             return in_use("data of objects in it is there");
         }
     }
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(classed[..2], [2, 2]);
         assert_eq!(record::decode::<Zone>(ZONE, &classed).unwrap(), zone);
         assert_eq!(zone.class_pools().collect::<Vec<_>>(), [("COLD", "cold")]);
-        let targets = zone.describe_targets();
+        let targets = zone.describe_zonegroup_placement();
         assert_eq!(targets[0]["val"]["storage_classes"], json!(["COLD", "STANDARD", "WARM"]));
     }
 

@@ -5,9 +5,11 @@
 //! `cargo run -p nacre-runtime --example msgr_bench -- [SECONDS] [BYTES] [DEPTH] [lossy|lossless] [crc|secure]`
 
 use bytes::Bytes;
-use nacre_common::auth::{Caps, Credential, ServiceKeyring, ServiceKeys, SessionKey, TicketBody, Verifier};
+use nacre_common::auth::{
+    Caps, Credential, RotatingKeyring, RotatingSecrets, SessionKey, TicketBody, Verifier,
+};
 use nacre_common::config::ConfigBuilder;
-use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, Reset};
+use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, ResetReason};
 use nacre_runtime::signal::ShutdownSignal;
 use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::msg::Message;
@@ -51,7 +53,7 @@ impl Dispatcher for Server {
             Err(error) => eprintln!("request: {error}"),
         }
     }
-    fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
+    fn on_reset(&self, _conn: &Conn, _reset: ResetReason) {}
 }
 
 struct Client {
@@ -66,7 +68,7 @@ impl Dispatcher for Client {
         // Refused when the messenger is closing, which ends the run.
         let _ = conn.send(&Request { number: reply.number + 1, data: self.data.clone() });
     }
-    fn on_reset(&self, _conn: &Conn, reset: Reset) {
+    fn on_reset(&self, _conn: &Conn, reset: ResetReason) {
         eprintln!("reset: {reset:?}");
     }
 }
@@ -98,8 +100,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (server_lane, server_thread) = lane(&stop);
     let (client_lane, client_thread) = lane(&stop);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
-    let keys = ServiceKeyring::generate(now, 3600)?;
-    let known = ServiceKeys::new(10);
+    let keys = RotatingSecrets::generate(now, 3600)?;
+    let known = RotatingKeyring::new(10);
     known.update(keys.keys().to_vec());
     let name = EntityName::client("bench");
     let ticket = keys.seal(TicketBody {

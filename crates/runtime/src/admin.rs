@@ -83,7 +83,7 @@ pub struct DaemonCommands {
 impl DaemonCommands {
     /// Executes a command in its JSON form. `own` executes those that are not common to all daemons.
     pub fn run(&self, json: &str, own: impl FnOnce(&Call<'_>) -> CommandResult) -> AdminReply {
-        let call = match self.table.resolve(json) {
+        let call = match self.table.parse_json(json) {
             Ok(call) => call,
             Err(error) => return CommandFailure(error.errno(), error.to_string()).into(),
         };
@@ -114,16 +114,16 @@ impl DaemonCommands {
             "git_version" => Ok(json!({ "git_version": "no_version" }).into()),
             "perf dump" => Ok(self.perf.dump(call.text("logger"), call.text("counter")).into()),
             "perf schema" => Ok(self.perf.schema(None, None).into()),
-            "perf reset" => self.perf_reset(call.required("var")),
+            "perf reset" => self.perf_reset(call.required_text("var")),
             "config show" => Ok(self.config_show().into()),
-            "config get" => self.config_get(call.required("var")),
-            "config set" => self.config_set(call.required("var"), &call.texts("val").join(" ")),
-            "config unset" => self.config_unset(call.required("var")),
+            "config get" => self.config_get(call.required_text("var")),
+            "config set" => self.config_set(call.required_text("var"), &call.texts("val").join(" ")),
+            "config unset" => self.config_unset(call.required_text("var")),
             "config help" => config_help(call.text("var")),
             "config diff" => Ok(json!({ "diff": self.config_diff(None) }).into()),
-            "config diff get" => match options::find(call.required("var")) {
+            "config diff get" => match options::find(call.required_text("var")) {
                 Some(spec) => Ok(json!({ "diff": self.config_diff(Some(spec.name)) }).into()),
-                None => Err(unknown("getting", call.required("var"))),
+                None => Err(unknown("getting", call.required_text("var"))),
             },
             "injectargs" => self.injectargs(&call.texts("injected_args")),
             // Lines are written immediately, so there is nothing to flush.
@@ -155,11 +155,11 @@ impl DaemonCommands {
     fn config_get(&self, name: &str) -> CommandResult {
         match options::find(name) {
             Some(spec) => {
-                let value = self.config.text(spec.name)?;
+                let value = self.config.display_value(spec.name)?;
                 Ok(Value::Object(Map::from_iter([(name.to_owned(), value.into())])).into())
             }
             None => {
-                let option = options::ceph_option(name).ok_or_else(|| unknown("getting", name))?;
+                let option = options::ceph_only_option(name).ok_or_else(|| unknown("getting", name))?;
                 let value = option.default(self.config.is_daemon());
                 Ok(Value::Object(Map::from_iter([(name.to_owned(), value.into())])).into())
             }
@@ -189,7 +189,7 @@ impl DaemonCommands {
             value = options::redacted(spec.name, value),
             "option set by a command"
         );
-        let shown = self.config.text(spec.name)?;
+        let shown = self.config.display_value(spec.name)?;
         let text = if changed.is_empty() { String::new() } else { format!("{} = '{shown}' ", spec.name) };
         Ok(json!({ "success": text }).into())
     }
@@ -197,7 +197,7 @@ impl DaemonCommands {
     fn config_unset(&self, name: &str) -> CommandResult {
         let spec = options::find(name).ok_or_else(|| unknown("unsetting", name))?;
         let changed = self.config.unset(spec.name)?;
-        let shown = self.config.text(spec.name)?;
+        let shown = self.config.display_value(spec.name)?;
         let text = if changed.is_empty() { String::new() } else { format!("{} = '{shown}' ", spec.name) };
         Ok(json!({ "success": text }).into())
     }
@@ -222,7 +222,7 @@ impl DaemonCommands {
         for (name, value) in pairs {
             self.config.set(name, value)?;
             tracing::info!(option = name, value = options::redacted(name, value), "option injected");
-            status.push_str(&format!("{name} = '{}' ", self.config.text(name)?));
+            status.push_str(&format!("{name} = '{}' ", self.config.display_value(name)?));
         }
         Ok(CommandAnswer { status, output: CommandOutput::Json(json!({})) })
     }
@@ -240,7 +240,7 @@ impl DaemonCommands {
             let shown = |text: &str| typed(spec, options::redacted(name, text));
             let mut entry: Map<String, Value> =
                 layers.iter().map(|(source, text)| (source.as_str().to_owned(), shown(text))).collect();
-            let value = self.config.text(name).unwrap_or_default();
+            let value = self.config.display_value(name).unwrap_or_default();
             entry.insert("final".into(), typed(spec, &value));
             out.insert(name.to_owned(), entry.into());
         }

@@ -1,7 +1,7 @@
 //! The facts that daemons report about their machine: `osd metadata`, `mon metadata`, with Ceph's names.
 
 use nacre_common::config::Config;
-use nacre_types::ceph::version_text;
+use nacre_types::ceph::nacre_version;
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -11,7 +11,7 @@ pub fn metadata(config: &Config) -> BTreeMap<String, String> {
     let mut put = |name: &str, value: Option<String>| {
         facts.extend(value.filter(|value| !value.is_empty()).map(|value| (name.to_owned(), value)));
     };
-    put("ceph_version", Some(version_text()));
+    put("ceph_version", Some(nacre_version()));
     put("ceph_version_short", Some(env!("CARGO_PKG_VERSION").to_owned()));
     put("ceph_release", Some("pacific".to_owned()));
     put("hostname", Some(config.host().to_owned()));

@@ -26,13 +26,13 @@ pub use frame::Frame;
 pub use nacre_common::throttle::{Permit, Throttle};
 pub use nacre_session::Policy;
 pub use nacre_session::body::{ALIGN_DATA_FROM_BYTES, DATA_ALIGNMENT};
-pub use nacre_types::msg::Encoded;
+pub use nacre_types::msg::EncodedMessage;
 
 pub(crate) use accept::{HandshakeLimiter, HandshakeSlot};
 
 use conn::ConnInner;
 use nacre_common::auth::handshake::ServerIdentity;
-use nacre_common::auth::{Caps, Credentials, Verifier};
+use nacre_common::auth::{Caps, CredentialProvider, Verifier};
 use nacre_common::config::Config;
 use nacre_common::error::{Error, Result};
 use nacre_common::options::kinds::ConnMode;
@@ -50,7 +50,7 @@ use tokio::runtime::Handle;
 
 /// Why a connection or session has ended.
 #[derive(Debug, Clone)]
-pub enum Reset {
+pub enum ResetReason {
     /// The other side closed it.
     PeerClosed,
     /// Another process answers at the address, or the other side has lost the session: messages in flight may or may not have
@@ -78,7 +78,7 @@ pub trait Dispatcher: Send + Sync + 'static {
 
     /// A connection has ended, or a lossless session restarts (see [`Reset::PeerRestarted`]). Not called after [`Conn::close`]
     /// on this side.
-    fn on_reset(&self, conn: &Conn, reset: Reset);
+    fn on_reset(&self, conn: &Conn, reset: ResetReason);
 
     /// A lossless connection lost its socket, or could not connect, and will try again.
     fn on_fault(&self, _conn: &Conn, _error: &Error) {}
@@ -96,7 +96,7 @@ pub struct ConnectTarget {
     /// The lane that the connection lives on.
     pub lane: usize,
     /// How to authenticate.
-    pub credentials: Arc<dyn Credentials>,
+    pub credentials: Arc<dyn CredentialProvider>,
 }
 
 /// Counters of a messenger since its start.
@@ -120,7 +120,7 @@ pub struct MessengerCounters {
     pub throttle_waits: AtomicU64,
 }
 
-pub(crate) struct Lane {
+pub(crate) struct Worker {
     pub(crate) handle: Handle,
     pub(crate) dispatcher: Arc<dyn Dispatcher>,
 }
@@ -145,7 +145,7 @@ pub(crate) struct MessengerLimits {
 pub(crate) struct MessengerInner {
     pub(crate) identity: ServerIdentity,
     pub(crate) config: Config,
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) lanes: Vec<Worker>,
     pub(crate) verifier: Verifier,
     pub(crate) limits: MessengerLimits,
     pub(crate) client_throttle: Throttle,
@@ -182,7 +182,7 @@ pub struct MessengerBuilder {
     config: Config,
     entity: EntityName,
     nonce: Option<u64>,
-    lanes: Vec<Lane>,
+    lanes: Vec<Worker>,
     verifier: Verifier,
     client_throttle: Option<Throttle>,
     cluster_throttle: Option<Throttle>,
@@ -191,7 +191,7 @@ pub struct MessengerBuilder {
 impl MessengerBuilder {
     /// Adds a lane. Connections are distributed over the lanes in turn, or placed by [`ConnectTarget::lane`].
     pub fn lane(mut self, handle: Handle, dispatcher: Arc<dyn Dispatcher>) -> Self {
-        self.lanes.push(Lane { handle, dispatcher });
+        self.lanes.push(Worker { handle, dispatcher });
         self
     }
 

@@ -9,7 +9,7 @@ mod users;
 use crate::request::{RequestInfo, VirtualHostBucket};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use nacre_rgw::caps::{self, Perm};
-use nacre_rgw::error::{Error, log_fault};
+use nacre_rgw::error::{Error, log_server_error};
 use nacre_rgw::gateway::Gateway;
 use nacre_rgw::usage::UsageFilter;
 use s3s::route::S3Route;
@@ -73,7 +73,7 @@ impl From<Error> for AdminApiError {
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
         };
         if status.is_server_error() {
-            log_fault(&error);
+            log_server_error(&error);
             return AdminApiError::new(status, code, "");
         }
         AdminApiError { status, code, message: error.to_string() }

@@ -17,7 +17,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub(crate) fn who(&self) -> PolicyPrincipal<'_> {
+    pub(crate) fn principal(&self) -> PolicyPrincipal<'_> {
         let role = self.assumed.role.as_ref().map(|(role, session)| (role.name.as_str(), session.as_str()));
         PolicyPrincipal { user: Some(&self.assumed.user.id), role }
     }
@@ -34,21 +34,21 @@ impl Caller {
             None => &self.assumed.user.identity,
         };
         let policies = own.iter().map(|policy| &**policy).chain(of_resource);
-        let decision = self.decide(policies, action, resource);
+        let decision = self.evaluate_policies(policies, action, resource);
         match &self.assumed.policy {
             None => decision,
-            Some(session) => decision.and(self.decide([&**session].into_iter(), action, resource)),
+            Some(session) => decision.and(self.evaluate_policies([&**session].into_iter(), action, resource)),
         }
     }
 
-    pub(crate) fn decide<'p>(
+    pub(crate) fn evaluate_policies<'p>(
         &self,
         policies: impl Iterator<Item = &'p Policy>,
         action: &str,
         resource: &str,
     ) -> Decision {
         let context = |key: &str| self.context.get(key);
-        let asked = PolicyRequest { who: self.who(), action, resource, context: &context };
+        let asked = PolicyRequest { who: self.principal(), action, resource, context: &context };
         policies.fold(Decision::Pass, |decision, policy| decision.or(evaluate(policy, &asked)))
     }
 
@@ -60,7 +60,7 @@ impl Caller {
     }
 
     /// Whether the caller has a capability. Roles, and sessions with a policy, do not have the user's capabilities.
-    pub(crate) fn is_capable(&self, kind: &str, perm: Perm) -> bool {
+    pub(crate) fn has_capability(&self, kind: &str, perm: Perm) -> bool {
         self.is_administrator() || (self.is_plain_user() && caps::allow(&self.assumed.user.caps, kind, perm))
     }
 

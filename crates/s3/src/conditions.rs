@@ -101,7 +101,7 @@ pub(crate) fn sets_tags(operation: &str, headers: &HeaderMap) -> bool {
 
 /// Refuses `response-*` parameters, which a request without a signature must not have: anybody could make links that show a
 /// public object with another type or name.
-pub(crate) fn check_overrides(query: &str) -> S3Result<()> {
+pub(crate) fn refuse_response_overrides(query: &str) -> S3Result<()> {
     const OVERRIDES: [&str; 6] = [
         "response-cache-control",
         "response-content-disposition",
@@ -223,7 +223,7 @@ impl ConditionContext {
 
     /// Keeps only the values that apply to reading the source of a copy. Removes the values of write headers and of tags,
     /// and sets the version to the source's.
-    pub(crate) fn set_reading(&mut self, version: Option<&str>) {
+    pub(crate) fn restrict_to_copy_source(&mut self, version: Option<&str>) {
         self.0.retain(|name, _| !WRITE_KEYS.iter().any(|(_, key)| key == name));
         self.set_request_tags(&[]);
         self.set_existing_tags(&[]);
@@ -248,7 +248,7 @@ mod tests {
         let mut context = ConditionContext::of(&headers, "versionId=a", None, None, None);
         context.set_existing_tags(&pairs(&[("class", "of the destination")]));
         assert_eq!(context.get("s3:requestobjecttag/class"), ["open"]);
-        context.set_reading(Some("b"));
+        context.restrict_to_copy_source(Some("b"));
         for gone in ["s3:x-amz-acl", "s3:requestobjecttag/class", "s3:existingobjecttag/class"] {
             assert!(context.get(gone).is_empty(), "{gone}");
         }

@@ -126,7 +126,12 @@ fn refused(status: StatusCode, code: &str, message: &str) -> Response<Body> {
 }
 
 /// Adds the CORS headers to the response to a browser's request.
-pub(crate) fn grant(bucket: &Bucket, method: &Method, origin: &str, response: &mut Response<Body>) {
+pub(crate) fn add_response_headers(
+    bucket: &Bucket,
+    method: &Method,
+    origin: &str,
+    response: &mut Response<Body>,
+) {
     let asked = PreflightRequest { origin, method: method.as_str(), headers: Vec::new() };
     if let Some(rule) = rule_for(bucket, &asked) {
         add(response.headers_mut(), rule, &asked);

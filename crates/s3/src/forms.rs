@@ -9,7 +9,7 @@ use crate::request::{RequestInfo, RequestOrigin};
 use crate::signature::{self, SigV4Error};
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, header, request};
-use nacre_rgw::error::{Error, log_fault};
+use nacre_rgw::error::{Error, log_server_error};
 use nacre_rgw::gateway::Gateway;
 use s3s::Body;
 use std::sync::Arc;
@@ -20,28 +20,28 @@ const MAX_BODY_BYTES: usize = nacre_topics::sns::MAX_FORM_BYTES;
 
 /// Why a form was refused: HTTP status, AWS's error code, and a message.
 #[derive(Debug)]
-pub(crate) struct FormError {
+pub(crate) struct QueryError {
     pub(crate) status: StatusCode,
     pub(crate) code: &'static str,
     pub(crate) message: String,
 }
 
-impl FormError {
-    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> FormError {
-        FormError { status, code, message: message.into() }
+impl QueryError {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> QueryError {
+        QueryError { status, code, message: message.into() }
     }
 
-    pub(crate) fn invalid(message: impl Into<String>) -> FormError {
-        FormError::new(StatusCode::BAD_REQUEST, "ValidationError", message)
+    pub(crate) fn validation(message: impl Into<String>) -> QueryError {
+        QueryError::new(StatusCode::BAD_REQUEST, "ValidationError", message)
     }
 
-    pub(crate) fn denied(action: &str) -> FormError {
-        FormError::new(StatusCode::FORBIDDEN, "AccessDenied", format!("not authorized to perform {action}"))
+    pub(crate) fn denied(action: &str) -> QueryError {
+        QueryError::new(StatusCode::FORBIDDEN, "AccessDenied", format!("not authorized to perform {action}"))
     }
 }
 
-impl From<Error> for FormError {
-    fn from(error: Error) -> FormError {
+impl From<Error> for QueryError {
+    fn from(error: Error) -> QueryError {
         let (status, code) = match &error {
             Error::NoSuchUser(_) | Error::NoSuchRole(_) => (StatusCode::NOT_FOUND, "NoSuchEntity"),
             Error::UserExists(_) | Error::KeyExists(_) | Error::RoleExists(_) => {
@@ -63,25 +63,25 @@ impl From<Error> for FormError {
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "InternalFailure"),
         };
         if status.is_server_error() {
-            log_fault(&error);
-            return FormError::new(
+            log_server_error(&error);
+            return QueryError::new(
                 status,
                 code,
                 "The request processing has failed because of an internal error.",
             );
         }
-        FormError { status, code, message: error.to_string() }
+        QueryError { status, code, message: error.to_string() }
     }
 }
 
-impl From<nacre_notify::Error> for FormError {
-    fn from(error: nacre_notify::Error) -> FormError {
+impl From<nacre_notify::Error> for QueryError {
+    fn from(error: nacre_notify::Error) -> QueryError {
         Error::from(error).into()
     }
 }
 
-impl From<SigV4Error> for FormError {
-    fn from(refusal: SigV4Error) -> FormError {
+impl From<SigV4Error> for QueryError {
+    fn from(refusal: SigV4Error) -> QueryError {
         let (code, message) = match refusal {
             SigV4Error::Missing => ("MissingAuthenticationToken", "the request is not signed"),
             SigV4Error::Malformed => {
@@ -90,12 +90,12 @@ impl From<SigV4Error> for FormError {
             SigV4Error::Skewed => ("RequestExpired", "the request's time is too far from this server's"),
             SigV4Error::Wrong => ("SignatureDoesNotMatch", "the signature is not that of the request"),
         };
-        FormError::new(StatusCode::FORBIDDEN, code, message)
+        QueryError::new(StatusCode::FORBIDDEN, code, message)
     }
 }
 
 /// A form with a valid signature.
-pub(crate) struct SignedForm {
+pub(crate) struct SignedQuery {
     pub(crate) body: Bytes,
     pub(crate) caller: Caller,
     /// The service that it was signed for.
@@ -129,7 +129,7 @@ impl Service {
 }
 
 /// Whether a request is a form.
-pub(crate) fn is_form(method: &Method, path: &str, headers: &HeaderMap) -> bool {
+pub(crate) fn is_query_request(method: &Method, path: &str, headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     *method == Method::POST
         && path == "/"
@@ -145,28 +145,32 @@ pub(crate) async fn authenticate(
     head: &request::Parts,
     mut body: Body,
     info: Arc<RequestInfo>,
-) -> Result<SignedForm, FormError> {
+) -> Result<SignedQuery, QueryError> {
     if head.uri.query().is_some_and(|query| !query.is_empty()) {
-        return Err(FormError::new(
+        return Err(QueryError::new(
             StatusCode::BAD_REQUEST,
             "InvalidParameterCombination",
             "parameters are in the form",
         ));
     }
     let body = body.store_all_limited(MAX_BODY_BYTES).await;
-    let body = body.map_err(|_| FormError::invalid("the form is cut short or too long"))?;
+    let body = body.map_err(|_| QueryError::validation("the form is cut short or too long"))?;
     let signature = signature::read(&head.headers)?;
     let other_service = || {
-        FormError::new(StatusCode::FORBIDDEN, "SignatureDoesNotMatch", "the signature is for another service")
+        QueryError::new(
+            StatusCode::FORBIDDEN,
+            "SignatureDoesNotMatch",
+            "the signature is for another service",
+        )
     };
     let service = Service::named(signature.service).ok_or_else(other_service)?;
     let unknown =
-        || FormError::new(StatusCode::FORBIDDEN, "InvalidClientTokenId", "there is no such access key");
+        || QueryError::new(StatusCode::FORBIDDEN, "InvalidClientTokenId", "there is no such access key");
     let secret = match gateway.authenticator.secret_key(signature.access_key).await {
         Err(Error::NoSuchUser(_)) => return Err(unknown()),
         secret => secret?,
     };
-    signature.check_form(&head.headers, &body, &secret, OffsetDateTime::now_utc())?;
+    signature.check_query_form(&head.headers, &body, &secret, OffsetDateTime::now_utc())?;
     let token = head.headers.get("x-amz-security-token").and_then(|token| token.to_str().ok());
     let assumed = match gateway.authenticator.authenticate(signature.access_key, token).await {
         Err(Error::NoSuchUser(_)) => return Err(unknown()),
@@ -176,7 +180,7 @@ pub(crate) async fn authenticate(
     let context =
         ConditionContext::of(&head.headers, "", peer, Some(assumed.user.as_ref()), assumed.role.as_ref());
     let temporary = nacre_rgw::user::is_temporary(signature.access_key);
-    Ok(SignedForm {
+    Ok(SignedQuery {
         body,
         caller: Caller { assumed, temporary, context },
         service,
@@ -193,9 +197,9 @@ mod tests {
     fn forms_are_told_from_objects() {
         let headers = |kind: &str| HeaderMap::from_iter([(header::CONTENT_TYPE, kind.parse().unwrap())]);
         let form = "application/x-www-form-urlencoded; charset=utf-8";
-        assert!(is_form(&Method::POST, "/", &headers(form)));
-        assert!(!is_form(&Method::POST, "/bucket", &headers(form)));
-        assert!(!is_form(&Method::PUT, "/", &headers(form)));
-        assert!(!is_form(&Method::POST, "/", &headers("multipart/form-data")));
+        assert!(is_query_request(&Method::POST, "/", &headers(form)));
+        assert!(!is_query_request(&Method::POST, "/bucket", &headers(form)));
+        assert!(!is_query_request(&Method::PUT, "/", &headers(form)));
+        assert!(!is_query_request(&Method::POST, "/", &headers("multipart/form-data")));
     }
 }

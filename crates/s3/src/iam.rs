@@ -10,7 +10,7 @@ mod users;
 
 use crate::caller::Caller;
 use crate::conditions::is_known_key;
-use crate::forms::{FormError, Service, SignedForm};
+use crate::forms::{QueryError, Service, SignedQuery};
 use http::StatusCode;
 use nacre_rgw::caps::Perm;
 use nacre_rgw::gateway::Gateway;
@@ -27,12 +27,12 @@ const MAX_PAGE: usize = 1000;
 /// The beginning of a response.
 const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>";
 
-fn malformed(message: impl Into<String>) -> FormError {
-    FormError::new(StatusCode::BAD_REQUEST, "MalformedPolicyDocument", message)
+fn malformed(message: impl Into<String>) -> QueryError {
+    QueryError::new(StatusCode::BAD_REQUEST, "MalformedPolicyDocument", message)
 }
 
-fn absent(message: impl Into<String>) -> FormError {
-    FormError::new(StatusCode::NOT_FOUND, "NoSuchEntity", message)
+fn absent(message: impl Into<String>) -> QueryError {
+    QueryError::new(StatusCode::NOT_FOUND, "NoSuchEntity", message)
 }
 
 /// The XML content of a response.
@@ -90,9 +90,9 @@ impl Xml {
 struct Form(BTreeMap<String, String>);
 
 impl Form {
-    fn read(body: &[u8]) -> Result<Form, FormError> {
+    fn read(body: &[u8]) -> Result<Form, QueryError> {
         let wrong =
-            || FormError::new(StatusCode::BAD_REQUEST, "MalformedQueryString", "the form can't be read");
+            || QueryError::new(StatusCode::BAD_REQUEST, "MalformedQueryString", "the form can't be read");
         let body = std::str::from_utf8(body).map_err(|_| wrong())?;
         let mut fields = BTreeMap::new();
         for pair in body.split('&').filter(|pair| !pair.is_empty()) {
@@ -111,36 +111,36 @@ impl Form {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    fn needed(&self, name: &str) -> Result<&str, FormError> {
-        self.get(name).ok_or_else(|| FormError::invalid(format!("{name} is needed")))
+    fn needed(&self, name: &str) -> Result<&str, QueryError> {
+        self.get(name).ok_or_else(|| QueryError::validation(format!("{name} is needed")))
     }
 
     /// Returns a number, which must be within the bounds, or `None` if it is absent.
-    fn number(&self, name: &str, bounds: std::ops::RangeInclusive<u32>) -> Result<Option<u32>, FormError> {
+    fn number(&self, name: &str, bounds: std::ops::RangeInclusive<u32>) -> Result<Option<u32>, QueryError> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let number = text.parse().ok().filter(|number| bounds.contains(number));
         let wrong =
-            || FormError::invalid(format!("{name} is between {} and {}", bounds.start(), bounds.end()));
+            || QueryError::validation(format!("{name} is between {} and {}", bounds.start(), bounds.end()));
         number.map(Some).ok_or_else(wrong)
     }
 
     /// Returns the name of a policy, role or session.
-    fn name(&self, name: &str, max: usize) -> Result<&str, FormError> {
+    fn name(&self, name: &str, max: usize) -> Result<&str, QueryError> {
         let text = self.needed(name)?;
         let sound = text.len() <= max
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_+=,.@-".contains(&byte));
         if sound {
             Ok(text)
         } else {
-            Err(FormError::invalid(format!("{name}: '{text}' is not a name that it may have")))
+            Err(QueryError::validation(format!("{name}: '{text}' is not a name that it may have")))
         }
     }
 
     /// Checks a policy and returns its text.
-    fn policy(&self, name: &str, read: fn(&str) -> Result<Policy, String>) -> Result<&str, FormError> {
+    fn policy(&self, name: &str, read: fn(&str) -> Result<Policy, String>) -> Result<&str, QueryError> {
         let text = self.needed(name)?;
         let policy = read(text).map_err(malformed)?;
-        match policy.keys().find(|key| !is_known_key(key)) {
+        match policy.condition_keys().find(|key| !is_known_key(key)) {
             Some(key) => Err(malformed(format!("conditions can't ask for {key}"))),
             None => Ok(text),
         }
@@ -156,22 +156,22 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// Refuses a caller that has neither the capability nor a policy that allows the action.
-    fn may(&self, kind: &str, perm: Perm, action: &str, resource: &str) -> Result<(), FormError> {
+    fn may(&self, kind: &str, perm: Perm, action: &str, resource: &str) -> Result<(), QueryError> {
         match self.caller.own_decision(action, resource) {
-            Decision::Deny if !self.caller.is_administrator() => Err(FormError::denied(action)),
+            Decision::Deny if !self.caller.is_administrator() => Err(QueryError::denied(action)),
             Decision::Allow => Ok(()),
-            _ if self.caller.is_capable(kind, perm) => Ok(()),
-            _ => Err(FormError::denied(action)),
+            _ if self.caller.has_capability(kind, perm) => Ok(()),
+            _ => Err(QueryError::denied(action)),
         }
     }
 
-    async fn answer(&self, action: &str) -> Result<Xml, FormError> {
+    async fn answer(&self, action: &str) -> Result<Xml, QueryError> {
         let known = match action {
             "AssumeRole" | "GetSessionToken" | "GetCallerIdentity" => return sts::answer(self, action).await,
             // As in AWS, credentials of GetSessionToken can't call IAM without a second factor, which Nacre does not
             // support: a thief could use them to create credentials that do not expire.
             _ if self.caller.temporary && self.caller.assumed.role.is_none() => {
-                return Err(FormError::denied(action));
+                return Err(QueryError::denied(action));
             }
             _ => roles::answer(self, action).await?,
         };
@@ -180,13 +180,13 @@ impl Call<'_> {
             None => users::answer(self, action).await?,
         };
         known.ok_or_else(|| {
-            FormError::new(StatusCode::BAD_REQUEST, "InvalidAction", format!("there is no {action} here"))
+            QueryError::new(StatusCode::BAD_REQUEST, "InvalidAction", format!("there is no {action} here"))
         })
     }
 }
 
 /// Answers a form.
-pub(crate) async fn answer(gateway: &Arc<Gateway>, signed: &SignedForm) -> Result<String, FormError> {
+pub(crate) async fn answer(gateway: &Arc<Gateway>, signed: &SignedQuery) -> Result<String, QueryError> {
     let form = Form::read(&signed.body)?;
     let action = form.needed("Action")?;
     let is_sts = signed.service == Service::Sts;
@@ -211,7 +211,7 @@ pub(crate) async fn answer(gateway: &Arc<Gateway>, signed: &SignedForm) -> Resul
 }
 
 /// Returns the response to a form that was refused.
-pub(crate) fn error_xml(failure: &FormError) -> String {
+pub(crate) fn error_xml(failure: &QueryError) -> String {
     let mut xml = Xml::default();
     let kind = if failure.status.is_server_error() { "Receiver" } else { "Sender" };
     xml.part("ErrorResponse", |xml| {

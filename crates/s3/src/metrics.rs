@@ -105,17 +105,17 @@ impl Metrics {
     }
 
     /// Counts a request in progress; also returns the number of requests in progress, including this one.
-    pub(crate) fn begin(self: &Arc<Metrics>) -> (ActiveRequest, u64) {
+    pub(crate) fn request_started(self: &Arc<Metrics>) -> (ActiveRequest, u64) {
         let under_way = self.active.fetch_add(1, Ordering::Relaxed) + 1;
         (ActiveRequest(Arc::clone(self)), under_way)
     }
 
-    pub(crate) fn slow_down(&self) {
+    pub(crate) fn request_slowed(&self) {
         self.slowed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a connection.
-    pub(crate) fn connected(self: &Arc<Metrics>) -> OpenConnection {
+    pub(crate) fn connection_opened(self: &Arc<Metrics>) -> OpenConnection {
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.open_connections.fetch_add(1, Ordering::Relaxed);
         OpenConnection(Arc::clone(self))
@@ -129,11 +129,11 @@ impl Metrics {
         self.refused_connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn line_lost(&self) -> u64 {
+    pub(crate) fn access_log_line_lost(&self) -> u64 {
         self.lost_lines.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(crate) fn ended(&self, ended: &RequestSummary<'_>) {
+    pub(crate) fn request_ended(&self, ended: &RequestSummary<'_>) {
         let name = if ended.operation.is_empty() { "Unknown" } else { ended.operation };
         let mut operations = self.operations.lock();
         // The names are those of the protocol's table, so there are few of them.
@@ -235,10 +235,11 @@ mod tests {
         let metrics = Arc::new(Metrics::default());
         let counts =
             || [&metrics.active, &metrics.open_connections].map(|count| count.load(Ordering::Relaxed));
-        let (connection, (request, under_way)) = (metrics.connected(), metrics.begin());
+        let (connection, (request, under_way)) = (metrics.connection_opened(), metrics.request_started());
         assert_eq!((under_way, counts()), (1, [1, 1]));
         let panics = || {
-            let (_connection, (_request, under_way)) = (metrics.connected(), metrics.begin());
+            let (_connection, (_request, under_way)) =
+                (metrics.connection_opened(), metrics.request_started());
             assert_eq!((under_way, counts()), (2, [2, 2]));
             std::panic::resume_unwind(Box::new("a request"));
         };
@@ -262,7 +263,7 @@ mod tests {
                 took,
                 slow: us > 30_000_000,
             };
-            metrics.ended(&ended);
+            metrics.request_ended(&ended);
         }
         let mut out = Exposition::default();
         metrics.expose("rgw.a", &mut out);

@@ -3,12 +3,12 @@
 //! They do not use the protocol's own operations, whose structures lack Ceph's filters by metadata and tags.
 
 use crate::ops::{AccessChecker, Requester};
-use crate::request::{addressed_bucket, content_length};
+use crate::request::{bucket_level_target, content_length};
 use crate::topics::may_publish;
 use http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use nacre_rgw::bucket::NOTIFICATIONS;
 use nacre_rgw::{BodyFault, Error, Gateway};
-use nacre_topics::config::{Matcher, NotificationConfig};
+use nacre_topics::notification_config::{Matcher, NotificationConfig};
 use s3s::route::S3Route;
 use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl S3Route for NotificationRoute {
     fn is_match(&self, method: &Method, uri: &Uri, _: &HeaderMap, marks: &mut Extensions) -> bool {
         [Method::GET, Method::PUT, Method::DELETE].contains(method)
             && uri.query().is_some_and(|query| configuration_of(query).is_some())
-            && addressed_bucket(uri, marks).is_some()
+            && bucket_level_target(uri, marks).is_some()
     }
 
     /// [`NotificationRoute::call`] checks access, because it has the bucket.
@@ -56,10 +56,10 @@ impl S3Route for NotificationRoute {
     }
 
     async fn call(&self, mut req: S3Request<Body>) -> S3Result<S3Response<Body>> {
-        let name = addressed_bucket(&req.uri, &req.extensions).ok_or_else(|| s3_error!(InvalidURI))?;
+        let name = bucket_level_target(&req.uri, &req.extensions).ok_or_else(|| s3_error!(InvalidURI))?;
         let id = configuration_of(req.uri.query().unwrap_or_default()).filter(|id| !id.is_empty());
         let access = AccessChecker(Arc::clone(&self.gateway));
-        let (requester, bucket) = access.of_bucket(&req, &name, operation_of(&req.method)).await?;
+        let (requester, bucket) = access.check_bucket_request(&req, &name, operation_of(&req.method)).await?;
         match req.method {
             Method::PUT if id.is_some() => Err(s3_error!(
                 InvalidArgument,

@@ -53,7 +53,10 @@ fn timestamp(ns: u64) -> Timestamp {
 
 impl S3Api {
     /// Stores the object of a form. The form was checked; the requester and the bucket are among the request's extensions.
-    pub(crate) async fn post(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
+    pub(crate) async fn post_object(
+        &self,
+        req: S3Request<PutObjectInput>,
+    ) -> S3Result<S3Response<PutObjectOutput>> {
         self.do_put_object(req, &[EventType::ObjectCreatedPost]).await
     }
 

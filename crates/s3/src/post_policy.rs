@@ -111,7 +111,12 @@ impl PostSignature<'_> {
     }
 
     /// Refuses a form that does not meet its policy; returns the minimum and maximum length of the file.
-    pub(crate) fn check(&self, fields: &Fields, bucket: &str, now: SystemTime) -> S3Result<(u64, u64)> {
+    pub(crate) fn check_policy(
+        &self,
+        fields: &Fields,
+        bucket: &str,
+        now: SystemTime,
+    ) -> S3Result<(u64, u64)> {
         let invalid =
             |what: &dyn std::fmt::Display| s3_error!(AccessDenied, "Invalid according to Policy: {what}");
         let policy = PostPolicy::from_base64(self.policy)
@@ -222,7 +227,7 @@ mod tests {
         let signed = PostSignature::of(&fields).unwrap().unwrap();
         assert_eq!(signed.access_key, "AKIAIOSFODNN7EXAMPLE");
         assert!(signed.is_signed_with(SECRET) && !signed.is_signed_with("another"));
-        assert_eq!(signed.check(&fields, "sigv4examplebucket", then()).unwrap(), (0, u64::MAX));
+        assert_eq!(signed.check_policy(&fields, "sigv4examplebucket", then()).unwrap(), (0, u64::MAX));
     }
 
     #[test]
@@ -231,7 +236,7 @@ mod tests {
             let mut fields = example();
             change(&mut fields);
             let signed = PostSignature::of(&fields).unwrap().unwrap();
-            signed.check(&fields, bucket, at).unwrap_err().message().unwrap_or_default().to_owned()
+            signed.check_policy(&fields, bucket, at).unwrap_err().message().unwrap_or_default().to_owned()
         };
         let set = |name: &'static str, value: &'static str| {
             move |fields: &mut Fields| drop(fields.insert(name.to_owned(), value.to_owned()))
@@ -262,7 +267,7 @@ mod tests {
         fields.insert("policy".into(), STANDARD.encode(policy));
         let signed = PostSignature::of(&fields).unwrap().unwrap();
         assert!(!signed.is_signed_with(SECRET), "another policy than the signed one");
-        assert_eq!(signed.check(&fields, "any", then()).unwrap(), (5, 10));
+        assert_eq!(signed.check_policy(&fields, "any", then()).unwrap(), (5, 10));
     }
 
     #[test]

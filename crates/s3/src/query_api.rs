@@ -1,7 +1,7 @@
 //! The query APIs: a form posted to `/` is answered by IAM and STS ([`crate::iam`]) or by SNS ([`crate::topics`]), whichever
 //! its `Action` belongs to.
 
-use crate::forms::{FormError, Service, authenticate};
+use crate::forms::{QueryError, Service, authenticate};
 use crate::request::RequestInfo;
 use crate::{iam, signature, topics};
 use http::{HeaderValue, Request, Response, StatusCode, header};
@@ -27,7 +27,7 @@ pub(crate) async fn respond(gateway: &Arc<Gateway>, request: Request<Body>) -> R
     };
     let (status, text) = match answered {
         Ok(text) => (StatusCode::OK, text),
-        Err(FormError { status, code, message }) if is_sns => {
+        Err(QueryError { status, code, message }) if is_sns => {
             (status, nacre_topics::sns::error(status.as_u16(), code, &message, &id))
         }
         Err(failure) => (failure.status, iam::error_xml(&failure)),

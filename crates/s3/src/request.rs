@@ -73,7 +73,7 @@ pub(crate) fn content_length(headers: &HeaderMap) -> u64 {
 }
 
 /// Returns the bucket that a request concerns as a whole, by its host or its path; `None` for other requests.
-pub(crate) fn addressed_bucket(uri: &Uri, marks: &Extensions) -> Option<String> {
+pub(crate) fn bucket_level_target(uri: &Uri, marks: &Extensions) -> Option<String> {
     let path = uri.path().strip_prefix('/')?;
     if let Some(VirtualHostBucket(bucket)) = marks.get::<VirtualHostBucket>() {
         return path.is_empty().then(|| bucket.clone());
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn buckets_are_named_by_host_or_path() {
-        let by_path = |path: &str| addressed_bucket(&path.parse().unwrap(), &Extensions::new());
+        let by_path = |path: &str| bucket_level_target(&path.parse().unwrap(), &Extensions::new());
         assert_eq!(by_path("/photos?notification"), Some("photos".into()));
         assert_eq!(by_path("/photos/?notification=a"), Some("photos".into()));
         assert_eq!(by_path("/ph%6ftos?notification"), Some("photos".into()));
@@ -100,7 +100,7 @@ mod tests {
         let by_host = |path: &str| {
             let mut marks = Extensions::new();
             marks.insert(VirtualHostBucket("photos".into()));
-            addressed_bucket(&path.parse().unwrap(), &marks)
+            bucket_level_target(&path.parse().unwrap(), &marks)
         };
         assert_eq!(by_host("/?notification"), Some("photos".into()));
         assert_eq!(by_host("/key?notification"), None);

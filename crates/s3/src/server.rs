@@ -4,9 +4,9 @@
 mod accept;
 mod access_log;
 mod connections;
-mod form;
 mod host;
 mod message;
+mod post_form;
 mod region;
 mod request_body;
 mod routes;
@@ -102,7 +102,7 @@ impl Server {
             addrs.push((listener.local_addr().map_err(failed)?, certificate.is_some()));
             listeners.push((listener, certificate.clone()));
         }
-        gateway.topics.note_listening(addrs.iter().map(|(addr, _)| addr.ip()));
+        gateway.topics.add_listen_addresses(addrs.iter().map(|(addr, _)| addr.ip()));
         let mut builder = S3ServiceBuilder::new(S3Api { gateway: Arc::clone(&gateway) });
         builder.set_auth(SecretKeyProvider(Arc::clone(&gateway)));
         builder.set_access(AccessChecker(Arc::clone(&gateway)));
@@ -118,7 +118,7 @@ impl Server {
                 tokio::spawn(tls::reload_periodically(Arc::downgrade(certificate), reload));
             }
         }
-        tokio::spawn(connections::close_late(Arc::downgrade(&tracker.connections), limits));
+        tokio::spawn(connections::enforce_timeouts(Arc::downgrade(&tracker.connections), limits));
         let service = builder.build();
         let handler = Handler { gateway: Arc::clone(&gateway), service, tracker: Arc::clone(&tracker) };
         let (stop, stopped) = oneshot::channel();
@@ -222,7 +222,7 @@ async fn listen(listeners: Vec<Listener>, handler: Handler, mut stopped: oneshot
         });
     }
     drop(listeners);
-    connections.close_silent();
+    connections.close_unused();
     if tokio::time::timeout(settings.exit_timeout, graceful.shutdown()).await.is_err() {
         tracing::warn!("rgw: requests under way took too long and are given up");
     }
@@ -396,7 +396,7 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
             return refusal(status, code, &unsound.to_string());
         }
     }
-    if forms::is_form(request.method(), request.uri().path(), request.headers()) {
+    if forms::is_query_request(request.method(), request.uri().path(), request.headers()) {
         return Box::pin(query_api::respond(gateway, request)).await;
     }
     // Boxed, because the future of every request would otherwise contain what few requests need.
@@ -422,13 +422,13 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
     let judged = judged.and_then(|method| Method::from_bytes(method.as_bytes()).ok()).unwrap_or(method);
     let mut response = if addressed.website {
         Box::pin(website::serve(handler, &addressed.bucket, request.map(drop))).await
-    } else if form::is_form(&request) {
-        Box::pin(form::post(handler, &addressed.bucket, request)).await
+    } else if post_form::is_post_form(&request) {
+        Box::pin(post_form::post_object(handler, &addressed.bucket, request)).await
     } else {
-        let is_about_attributes = attributes::is_asked(&request);
+        let is_about_attributes = attributes::is_get_object_attributes(&request);
         let date = request.headers().get("x-amz-date").cloned();
         let answered = service.call(request).await;
-        let answered = if is_about_attributes { answered.map(attributes::unquoted) } else { answered };
+        let answered = if is_about_attributes { answered.map(attributes::unquote_etag) } else { answered };
         let answered = answered.map(|response| message::complete_error(response, date.as_ref()));
         answered.unwrap_or_else(|error| {
             tracing::error!(?error, "rgw: no answer could be made");
@@ -437,7 +437,7 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
     };
     if let (Some(bucket), Some(origin)) = (bucket, origin) {
         // As in radosgw, for the method that a browser would ask for.
-        cors::grant(&bucket, &judged, &origin, &mut response);
+        cors::add_response_headers(&bucket, &judged, &origin, &mut response);
     }
     response
 }
@@ -489,7 +489,7 @@ fn is_document<B>(request: &Request<B>, tracker: &RequestTracker) -> bool {
         urlencoding::decode(name).is_ok_and(|name| is_name(&name))
     };
     match *request.method() {
-        Method::POST => !form::is_form(request),
+        Method::POST => !post_form::is_post_form(request),
         Method::PUT => key.is_empty() || query.split('&').any(of_object),
         _ => false,
     }

@@ -98,7 +98,7 @@ pub(crate) fn read(headers: &HeaderMap) -> Result<Signature<'_>, SigV4Error> {
 impl Signature<'_> {
     /// Checks the signature of a form that is posted to `/` without parameters in its URI. The body is in memory, so its
     /// digest is always checked, too.
-    pub(crate) fn check_form(
+    pub(crate) fn check_query_form(
         &self,
         headers: &HeaderMap,
         body: &[u8],
@@ -232,14 +232,14 @@ mod tests {
         let headers = headers(RIGHT);
         let signature = read(&headers).unwrap();
         assert_eq!((signature.access_key, signature.service), ("AKID", "iam"));
-        assert_eq!(signature.check_form(&headers, BODY, "secret", at()), Ok(()));
-        assert_eq!(signature.check_form(&headers, BODY, "other", at()), Err(SigV4Error::Wrong));
+        assert_eq!(signature.check_query_form(&headers, BODY, "secret", at()), Ok(()));
+        assert_eq!(signature.check_query_form(&headers, BODY, "other", at()), Err(SigV4Error::Wrong));
         assert_eq!(
-            signature.check_form(&headers, b"Action=DeleteUser", "secret", at()),
+            signature.check_query_form(&headers, b"Action=DeleteUser", "secret", at()),
             Err(SigV4Error::Wrong)
         );
         let later = at() + Duration::minutes(16);
-        assert_eq!(signature.check_form(&headers, BODY, "secret", later), Err(SigV4Error::Skewed));
+        assert_eq!(signature.check_query_form(&headers, BODY, "secret", later), Err(SigV4Error::Skewed));
     }
 
     #[test]
@@ -250,19 +250,19 @@ mod tests {
         let mut twice = headers(RIGHT);
         twice.append("host", "evil".parse().unwrap());
         assert_eq!(
-            read(&twice).unwrap().check_form(&twice, BODY, "secret", at()),
+            read(&twice).unwrap().check_query_form(&twice, BODY, "secret", at()),
             Err(SigV4Error::Malformed)
         );
         let mut changed = headers(RIGHT);
         changed.insert("host", "evil".parse().unwrap());
         assert_eq!(
-            read(&changed).unwrap().check_form(&changed, BODY, "secret", at()),
+            read(&changed).unwrap().check_query_form(&changed, BODY, "secret", at()),
             Err(SigV4Error::Wrong)
         );
         for wrong in ["", "zz", "00"] {
             let headers = headers(wrong);
-            let checked =
-                read(&headers).and_then(|signature| signature.check_form(&headers, BODY, "secret", at()));
+            let checked = read(&headers)
+                .and_then(|signature| signature.check_query_form(&headers, BODY, "secret", at()));
             assert!(checked.is_err(), "{wrong}");
         }
         assert_eq!(read(&HeaderMap::new()).unwrap_err(), SigV4Error::Missing);

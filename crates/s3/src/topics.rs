@@ -2,7 +2,7 @@
 
 use crate::caller::Caller;
 use crate::conditions::is_known_key;
-use crate::forms::{FormError, SignedForm};
+use crate::forms::{QueryError, SignedQuery};
 use http::StatusCode;
 use nacre_rgw::caps::{self, Perm};
 use nacre_rgw::policy::{Decision, Policy};
@@ -24,7 +24,7 @@ const DESTINATION: [&str; 6] =
     ["push-endpoint", "kafka-brokers", "use-ssl", "verify-ssl", "ca-location", "mechanism"];
 
 /// Answers a form that asks for an action of SNS.
-pub(crate) async fn answer(gateway: &Arc<Gateway>, form: &SignedForm) -> Result<String, FormError> {
+pub(crate) async fn answer(gateway: &Arc<Gateway>, form: &SignedQuery) -> Result<String, QueryError> {
     let request = Request::parse(&form.body).map_err(Error::from)?;
     let (caller, id) = (&form.caller, form.info.id());
     form.info.set_operation(request.action(), &caller.assumed.user.id);
@@ -36,7 +36,7 @@ pub(crate) async fn answer(gateway: &Arc<Gateway>, form: &SignedForm) -> Result<
         let topic = gateway.topics.cached(arn).await?;
         let topic = topic.ok_or_else(|| Error::NoSuchTopic(arn.to_string()))?;
         check_permission(caller, &topic, permission)?;
-        Ok::<Arc<Topic>, FormError>(topic)
+        Ok::<Arc<Topic>, QueryError>(topic)
     };
     Ok(match request {
         Request::CreateTopic { name, attributes } => {
@@ -83,7 +83,7 @@ fn check_policy(attributes: &Attributes) -> Result<()> {
         return Ok(());
     }
     let policy = Policy::read_topic(&attributes.policy).map_err(|reason| invalid("Policy", reason))?;
-    match policy.keys().find(|key| !is_known_key(key) && *key != SOURCE_ARN) {
+    match policy.condition_keys().find(|key| !is_known_key(key) && *key != SOURCE_ARN) {
         Some(key) => Err(invalid("Policy", format!("conditions can't ask for {key}"))),
         None => Ok(()),
     }
@@ -98,36 +98,36 @@ fn is_permitted(caller: &Caller, topic: &Topic, action: &str) -> Result<bool> {
         Decision::Allow => true,
         Decision::Pass => {
             let perm = if action == "sns:GetTopicAttributes" { Perm::READ } else { Perm::WRITE };
-            caller.is_user(&topic.owner) || caller.is_capable(caps::TOPICS, perm)
+            caller.is_user(&topic.owner) || caller.has_capability(caps::TOPICS, perm)
         }
     })
 }
 
-fn denied(action: &str, topic: &TopicArn) -> FormError {
+fn denied(action: &str, topic: &TopicArn) -> QueryError {
     let message = format!("not authorized to perform {action} on {topic}");
-    FormError::new(StatusCode::FORBIDDEN, "AuthorizationError", message)
+    QueryError::new(StatusCode::FORBIDDEN, "AuthorizationError", message)
 }
 
 /// Fails unless the caller may perform the action on the topic.
-pub(crate) fn check_permission(caller: &Caller, topic: &Topic, action: &str) -> Result<(), FormError> {
+pub(crate) fn check_permission(caller: &Caller, topic: &Topic, action: &str) -> Result<(), QueryError> {
     if is_permitted(caller, topic, action)? { Ok(()) } else { Err(denied(action, &topic.arn)) }
 }
 
 /// Refuses a change that sends the topic's password elsewhere if the caller is only permitted to change the topic: the caller
 /// would learn the password.
-fn check_destination(caller: &Caller, topic: &Topic, attribute: &str) -> Result<(), FormError> {
+fn check_destination(caller: &Caller, topic: &Topic, attribute: &str) -> Result<(), QueryError> {
     let attributes = &topic.attributes;
     let stays = match attribute {
         // Credentials in the endpoint itself are replaced together with it.
         "push-endpoint" => attributes.password.is_some(),
         _ => attributes.has_secret(),
     };
-    let is_own = caller.is_user(&topic.owner) || caller.is_capable(caps::TOPICS, Perm::WRITE);
+    let is_own = caller.is_user(&topic.owner) || caller.has_capability(caps::TOPICS, Perm::WRITE);
     if is_own || !stays || !DESTINATION.contains(&attribute) {
         return Ok(());
     }
     let message = format!("only the owner of {} may change where its password is sent", topic.arn);
-    Err(FormError::new(StatusCode::FORBIDDEN, "AuthorizationError", message))
+    Err(QueryError::new(StatusCode::FORBIDDEN, "AuthorizationError", message))
 }
 
 /// Whether the caller may name the topic in a configuration of that bucket.
@@ -149,7 +149,7 @@ impl TopicApi<'_> {
         caller: &Caller,
         after: Option<&str>,
         max: usize,
-    ) -> Result<(Vec<Topic>, bool), FormError> {
+    ) -> Result<(Vec<Topic>, bool), QueryError> {
         let (mut found, mut after) = (Vec::new(), after.map(str::to_owned));
         loop {
             let (topics, more) = self.gateway.topics.list(after.as_deref(), max as u64 + 1).await?;
@@ -178,14 +178,14 @@ impl TopicApi<'_> {
         name: &str,
         attributes: &Attributes,
         came_safely: bool,
-    ) -> Result<Topic, FormError> {
+    ) -> Result<Topic, QueryError> {
         const ACTION: &str = "sns:CreateTopic";
         check_policy(attributes)?;
         self.gateway.topics.check_endpoint(name, attributes, came_safely)?;
-        let (arn, notifier) = (self.gateway.topics.arn(name), self.gateway.topics.serving_notifier()?);
+        let (arn, notifier) = (self.gateway.topics.arn(name), self.gateway.topics.require_notifier()?);
         for _ in 0..ATTEMPTS {
             if self.gateway.topics.stored(&arn).await?.is_some() {
-                let replacing = notifier.update_topic(&arn, |topic| -> Result<(), FormError> {
+                let replacing = notifier.update_topic(&arn, |topic| -> Result<(), QueryError> {
                     check_permission(caller, topic, ACTION)?;
                     Ok(topic.replace(attributes.clone()).map_err(Error::from)?)
                 });
@@ -210,10 +210,10 @@ impl TopicApi<'_> {
             let mut id = [0; 16];
             getrandom::fill(&mut id).map_err(Error::no_random_numbers)?;
             let (id, owner) = (TopicId::from_random(id), &caller.assumed.user.id);
-            let shards = self.gateway.topics.new_shards().await?;
+            let shards = self.gateway.topics.default_shard_count().await?;
             let topic = Topic::new(id, arn.clone(), owner, now_ns(), shards, attributes.clone());
             let created = notifier.create_topic(topic.map_err(Error::from)?).await;
-            match created.map_err(|error| FormError::from(Error::from(error))) {
+            match created.map_err(|error| QueryError::from(Error::from(error))) {
                 // Another request created one with that name.
                 Ok(None) => {}
                 Ok(Some(stored)) => {
@@ -232,9 +232,9 @@ impl TopicApi<'_> {
         arn: &TopicArn,
         (name, value): (&str, &str),
         came_safely: bool,
-    ) -> Result<(), FormError> {
+    ) -> Result<(), QueryError> {
         let changing =
-            self.gateway.topics.serving_notifier()?.update_topic(arn, |topic| -> Result<(), FormError> {
+            self.gateway.topics.require_notifier()?.update_topic(arn, |topic| -> Result<(), QueryError> {
                 check_permission(caller, topic, "sns:SetTopicAttributes")?;
                 check_destination(caller, topic, name)?;
                 topic.set(name, value).map_err(Error::from)?;
@@ -246,13 +246,13 @@ impl TopicApi<'_> {
     }
 
     /// Removes a topic if the caller is permitted to. It is not an error if there is no such topic.
-    async fn remove_topic_for(&self, caller: &Caller, arn: &TopicArn) -> Result<(), FormError> {
+    async fn remove_topic_for(&self, caller: &Caller, arn: &TopicArn) -> Result<(), QueryError> {
         let Some(stored) = self.gateway.topics.stored(arn).await? else { return Ok(()) };
         let topic = &stored.record.topic;
         check_permission(caller, topic, "sns:DeleteTopic")?;
         // A topic created with its name meanwhile may belong to another user.
         let removed =
-            self.gateway.topics.serving_notifier()?.delete_topic_with_id(&topic.arn, topic.id).await;
+            self.gateway.topics.require_notifier()?.delete_topic_with_id(&topic.arn, topic.id).await;
         let told = self.gateway.topics.notify_change(&topic.arn).await;
         removed?;
         Ok(told?)
@@ -262,8 +262,8 @@ impl TopicApi<'_> {
     async fn notify_topic_change<T>(
         &self,
         arn: &TopicArn,
-        outcome: Result<T, FormError>,
-    ) -> Result<T, FormError> {
+        outcome: Result<T, QueryError>,
+    ) -> Result<T, QueryError> {
         if outcome.as_ref().map_or_else(|failure| failure.status.is_server_error(), |_| true) {
             let told = self.gateway.topics.notify_change(arn).await;
             if outcome.is_ok() {

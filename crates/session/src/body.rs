@@ -81,7 +81,7 @@ impl FrameBody {
             return Ok((meta, Payload::from(data)));
         }
         let data = Payload::with_checksums(data);
-        if data.append_to(0) != header.data_crc {
+        if data.extend_crc(0) != header.data_crc {
             return Err("bad data checksum");
         }
         Ok((meta, data))

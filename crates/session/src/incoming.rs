@@ -2,7 +2,7 @@
 
 use crate::queue::SendQueue;
 use crate::receive::ReceiveState;
-use crate::{Confirm, EndCause, Mutation, Nanos, Ready, Rules, SessionOutcome, SocketLoss};
+use crate::{ConnectReply, ConnectRequest, EndCause, Mutation, Nanos, Rules, SessionOutcome, SocketLoss};
 use nacre_types::ids::EntityName;
 use std::collections::{BTreeMap, HashMap};
 
@@ -63,7 +63,7 @@ impl<S: Clone, R: PartialEq> SessionTable<S, R> {
         &self,
         entity: &EntityName,
         rights: &R,
-        confirm: &Confirm,
+        confirm: &ConnectRequest,
         standing: impl Fn(&S) -> SessionStatus,
     ) -> SessionAdmission<S> {
         let Some(of_entity) = self.of.get(entity).filter(|of_entity| !of_entity.is_empty()) else {
@@ -77,14 +77,20 @@ impl<S: Clone, R: PartialEq> SessionTable<S, R> {
         }
     }
 
-    fn is_same(&self, entry: &Entry<S, R>, rights: &R, confirm: &Confirm, standing: SessionStatus) -> bool {
+    fn is_same(
+        &self,
+        entry: &Entry<S, R>,
+        rights: &R,
+        confirm: &ConnectRequest,
+        standing: SessionStatus,
+    ) -> bool {
         // A peer from which nothing was received may not know of the reset: it sent its earlier messages in another session.
         let knows_reset = !entry.is_reset || standing.has_heard || self.rules.breaks(Mutation::ForgetReset);
         entry.nonce == confirm.nonce && entry.rights == *rights && !standing.is_over && knows_reset
     }
 
     /// Inserts the session that [`SessionAdmission::Begin`] required.
-    pub fn insert(&mut self, entity: EntityName, rights: R, confirm: &Confirm, session: S) {
+    pub fn insert(&mut self, entity: EntityName, rights: R, confirm: &ConnectRequest, session: S) {
         let entry = Entry { nonce: confirm.nonce, is_reset: confirm.established, rights, session };
         self.of.entry(entity).or_default().insert(confirm.cookie, entry);
     }
@@ -113,7 +119,7 @@ pub enum IncomingEvent {
     /// Only time has passed.
     Wake,
     /// The peer connected or reconnected. An earlier socket is dropped.
-    Attached(Confirm),
+    Attached(ConnectRequest),
     /// The socket is lost.
     Lost(SocketLoss),
     /// This side ends the session.
@@ -129,7 +135,7 @@ pub enum IncomingStep {
     /// Send this answer; then the socket carries frames.
     Run {
         /// The answer.
-        ready: Ready,
+        ready: ConnectReply,
         /// Whether it is the session's first socket: its owner is then notified.
         first: bool,
     },
@@ -188,7 +194,12 @@ impl Incoming {
         }
     }
 
-    fn attach(&mut self, confirm: &Confirm, queue: &mut SendQueue, received: &ReceiveState) -> IncomingStep {
+    fn attach(
+        &mut self,
+        confirm: &ConnectRequest,
+        queue: &mut SendQueue,
+        received: &ReceiveState,
+    ) -> IncomingStep {
         let first = !self.accepted;
         let outcome = match (first, confirm.established) {
             (true, true) => SessionOutcome::Reset,
@@ -203,7 +214,7 @@ impl Incoming {
         self.lapses_at = None;
         let in_seq = received.last();
         received.mark_acked(in_seq);
-        IncomingStep::Run { ready: Ready { outcome, in_seq }, first }
+        IncomingStep::Run { ready: ConnectReply { outcome, in_seq }, first }
     }
 }
 
@@ -213,9 +224,9 @@ mod tests {
     use crate::Policy;
     use nacre_types::OsdId;
 
-    const FRESH: Confirm =
-        Confirm { nonce: 3, policy: Policy::Lossless, cookie: 9, established: false, in_seq: 0 };
-    const KNOWN: Confirm = Confirm { established: true, ..FRESH };
+    const FRESH: ConnectRequest =
+        ConnectRequest { nonce: 3, policy: Policy::Lossless, cookie: 9, established: false, in_seq: 0 };
+    const KNOWN: ConnectRequest = ConnectRequest { established: true, ..FRESH };
 
     fn entity() -> EntityName {
         EntityName::osd(OsdId(4))
@@ -235,9 +246,11 @@ mod tests {
         assert_eq!(table.admit(&entity(), &"rw", &FRESH, standing(false)), SessionAdmission::Resume(1));
         let over = |_: &u32| SessionStatus { is_over: true, has_heard: true };
         assert_eq!(table.admit(&entity(), &"rw", &KNOWN, over), SessionAdmission::Supersede(vec![1]));
-        for (rights, confirm) in
-            [("r", KNOWN), ("rw", Confirm { nonce: 4, ..KNOWN }), ("rw", Confirm { cookie: 10, ..FRESH })]
-        {
+        for (rights, confirm) in [
+            ("r", KNOWN),
+            ("rw", ConnectRequest { nonce: 4, ..KNOWN }),
+            ("rw", ConnectRequest { cookie: 10, ..FRESH }),
+        ] {
             let admission = table.admit(&entity(), &rights, &confirm, standing(true));
             assert_eq!(admission, SessionAdmission::Supersede(vec![1]));
         }
@@ -264,7 +277,7 @@ mod tests {
             let step = session.turn(now, input, &mut queue, &received);
             (step, session.next_wake())
         };
-        let ready = |outcome| Ready { outcome, in_seq: 0 };
+        let ready = |outcome| ConnectReply { outcome, in_seq: 0 };
         let first = IncomingStep::Run { ready: ready(SessionOutcome::Reset), first: true };
         assert_eq!(turn(0, IncomingEvent::Attached(KNOWN)), (first, None));
         assert_eq!(turn(10, IncomingEvent::Lost(SocketLoss::Fault)), (IncomingStep::Wait, Some(110)));

@@ -36,7 +36,7 @@ pub enum Policy {
 
 /// The connecting side's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Confirm {
+pub struct ConnectRequest {
     /// Identifies its process.
     pub nonce: u64,
     /// What happens on faults.
@@ -51,7 +51,7 @@ pub struct Confirm {
 
 /// The answer about the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ready {
+pub struct ConnectReply {
     /// Whether the session continues.
     pub outcome: SessionOutcome,
     /// The last message that the answering side has received.

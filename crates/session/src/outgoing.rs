@@ -2,7 +2,7 @@
 
 use crate::queue::SendQueue;
 use crate::receive::ReceiveState;
-use crate::{Confirm, EndCause, Nanos, Policy, Ready, SessionOutcome, SocketLoss};
+use crate::{ConnectReply, ConnectRequest, EndCause, Nanos, Policy, SessionOutcome, SocketLoss};
 
 /// A socket that lasted this long is replaced at once when it is lost, others after a growing delay. Two processes that use the same name,
 /// or a peer that fails on a message, must not make both sides loop.
@@ -23,7 +23,7 @@ pub enum OutgoingEvent {
     /// Only time has passed.
     Wake,
     /// The peer has answered on a new socket.
-    Ready(Ready),
+    Ready(ConnectReply),
     /// The socket is lost, or there was none: the peer could not be reached, or did not answer in time.
     Lost(SocketLoss),
 }
@@ -32,7 +32,7 @@ pub enum OutgoingEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutgoingStep {
     /// Connect and send this.
-    Connect(Confirm),
+    Connect(ConnectRequest),
     /// The socket carries frames. If the session restarts, its owner is notified first.
     Run {
         /// Messages that were in flight may or may not have been handled.
@@ -100,7 +100,7 @@ impl Outgoing {
 
     fn connect(&mut self, received: &ReceiveState) -> OutgoingStep {
         self.retry_at = None;
-        OutgoingStep::Connect(Confirm {
+        OutgoingStep::Connect(ConnectRequest {
             nonce: self.nonce,
             policy: self.policy,
             cookie: self.cookie,
@@ -110,7 +110,7 @@ impl Outgoing {
     }
 
     /// Adopts the other side's state of the session. Returns whether the session continues.
-    fn adopt(&mut self, ready: &Ready, queue: &mut SendQueue, received: &ReceiveState) -> bool {
+    fn adopt(&mut self, ready: &ConnectReply, queue: &mut SendQueue, received: &ReceiveState) -> bool {
         let resumed = ready.outcome != SessionOutcome::Reset && queue.resume(ready.in_seq).is_ok();
         self.established = true;
         if !resumed {
@@ -153,21 +153,21 @@ mod tests {
             (step, session.next_wake())
         };
         let confirm =
-            Confirm { nonce: 1, policy: Policy::Lossless, cookie: 9, established: false, in_seq: 0 };
+            ConnectRequest { nonce: 1, policy: Policy::Lossless, cookie: 9, established: false, in_seq: 0 };
         assert_eq!(turn(0, OutgoingEvent::Wake), (OutgoingStep::Connect(confirm), None));
         for (now, at) in [(1000, 1100), (2000, 2200), (3000, 3350), (4000, 4350)] {
             assert_eq!(turn(now, OutgoingEvent::Lost(SocketLoss::Fault)), (OutgoingStep::Wait, Some(at)));
             assert_eq!(turn(at - 1, OutgoingEvent::Wake), (OutgoingStep::Wait, Some(at)));
             assert_eq!(turn(at, OutgoingEvent::Wake), (OutgoingStep::Connect(confirm), None));
         }
-        let ready = Ready { outcome: SessionOutcome::New, in_seq: 0 };
+        let ready = ConnectReply { outcome: SessionOutcome::New, in_seq: 0 };
         assert_eq!(turn(5000, OutgoingEvent::Ready(ready)).0, OutgoingStep::Run { restarted: false });
-        let again = Confirm { established: true, ..confirm };
+        let again = ConnectRequest { established: true, ..confirm };
         assert_eq!(
             turn(5000 + STEADY_NS, OutgoingEvent::Lost(SocketLoss::Fault)),
             (OutgoingStep::Connect(again), None)
         );
-        let reset = Ready { outcome: SessionOutcome::Reset, in_seq: 0 };
+        let reset = ConnectReply { outcome: SessionOutcome::Reset, in_seq: 0 };
         assert_eq!(
             turn(5000 + STEADY_NS, OutgoingEvent::Ready(reset)).0,
             OutgoingStep::Run { restarted: true }

@@ -287,7 +287,7 @@ impl WriteBatch {
             }
         }
         self.bytes += header.wire_bytes() as usize;
-        if header.kind < crate::wire::CONTROL {
+        if header.kind < crate::wire::FIRST_CONTROL_KIND {
             self.frames += 1;
         }
     }
@@ -348,7 +348,7 @@ impl WriteBatch {
 /// Returns a message's header, complete except for its sequence number.
 pub fn header_of(kind: u16, meta: &[u8], data: &[Payload], crc_data: bool) -> FrameHeader {
     let data_len: usize = data.iter().map(|part| part.len()).sum();
-    let data_crc = if crc_data { data.iter().fold(0, |crc, part| part.append_to(crc)) } else { 0 };
+    let data_crc = if crc_data { data.iter().fold(0, |crc, part| part.extend_crc(crc)) } else { 0 };
     FrameHeader {
         flags: if crc_data { FLAG_DATA_CRC } else { 0 },
         kind,

@@ -1,6 +1,6 @@
 //! The receiving side of a connection: validates the order of frames and decides when to acknowledge them.
 
-use crate::wire::{ACK, CLOSE, CONTROL, FrameHeader, KEEPALIVE, KEEPALIVE_ACK};
+use crate::wire::{ACK, CLOSE, FIRST_CONTROL_KIND, FrameHeader, KEEPALIVE, KEEPALIVE_ACK};
 use crate::{Mutation, Policy, Rules};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -97,7 +97,7 @@ pub enum FrameAction {
 
 /// The frames of one socket.
 #[derive(Debug)]
-pub struct FrameReader {
+pub struct FrameValidator {
     lossless: bool,
     limits: FrameLimits,
     rules: Rules,
@@ -106,11 +106,11 @@ pub struct FrameReader {
     heard: bool,
 }
 
-impl FrameReader {
+impl FrameValidator {
     /// Creates a reader for a new socket.
-    pub fn new(policy: Policy, limits: FrameLimits, rules: Rules) -> FrameReader {
+    pub fn new(policy: Policy, limits: FrameLimits, rules: Rules) -> FrameValidator {
         let lossless = policy == Policy::Lossless;
-        FrameReader { lossless, limits, rules, seen_ack: 0, unacked_bytes: 0, heard: false }
+        FrameValidator { lossless, limits, rules, seen_ack: 0, unacked_bytes: 0, heard: false }
     }
 
     /// The header's acknowledgement, if it is new for [`crate::queue::SendQueue::acknowledge`].
@@ -132,7 +132,7 @@ impl FrameReader {
             self.heard = true;
             received.heard.store(true, Ordering::Relaxed);
         }
-        if header.kind >= CONTROL {
+        if header.kind >= FIRST_CONTROL_KIND {
             if header.body_len() > 0 || header.seq > 0 {
                 return Err("control frame with a body".into());
             }
@@ -162,12 +162,12 @@ impl FrameReader {
     }
 
     /// Records that the next message is complete and is being handled.
-    pub fn handled(&mut self, header: &FrameHeader, received: &ReceiveState) {
+    pub fn mark_handled(&mut self, header: &FrameHeader, received: &ReceiveState) {
         received.last.store(header.seq, Ordering::Relaxed);
     }
 
     /// Accounts for a handled message. Returns whether an acknowledgement is due that no message carries.
-    pub fn is_ack_due(&mut self, header: &FrameHeader, received: &ReceiveState) -> bool {
+    pub fn count_handled(&mut self, header: &FrameHeader, received: &ReceiveState) -> bool {
         if !self.lossless {
             return false;
         }
@@ -206,15 +206,15 @@ mod tests {
     #[test]
     fn messages_follow_one_another_and_repeats_are_dropped() {
         let received = ReceiveState::default();
-        let mut reader = FrameReader::new(Policy::Lossless, LIMITS, Rules::default());
+        let mut reader = FrameValidator::new(Policy::Lossless, LIMITS, Rules::default());
         for seq in 1..=3 {
             assert_eq!(reader.classify(&header(seq, 5), &received), Ok(FrameAction::Next));
-            reader.handled(&header(seq, 5), &received);
+            reader.mark_handled(&header(seq, 5), &received);
         }
         assert_eq!(reader.classify(&header(2, 5), &received), Ok(FrameAction::Duplicate));
         assert!(reader.classify(&header(5, 5), &received).is_err(), "a gap");
         assert!(reader.classify(&header(4, 1001), &received).is_err(), "too big");
-        let mut lossy = FrameReader::new(Policy::Lossy, LIMITS, Rules::default());
+        let mut lossy = FrameValidator::new(Policy::Lossy, LIMITS, Rules::default());
         assert_eq!(lossy.classify(&header(4, 5), &received), Ok(FrameAction::Next));
         assert!(lossy.classify(&header(2, 5), &received).is_err());
         assert_eq!(lossy.classify(&FrameHeader::control(CLOSE, 0), &received), Ok(FrameAction::Close));
@@ -224,10 +224,10 @@ mod tests {
     #[test]
     fn acknowledgements_are_due_by_messages_and_by_bytes() {
         let received = ReceiveState::default();
-        let mut reader = FrameReader::new(Policy::Lossless, LIMITS, Rules::default());
+        let mut reader = FrameValidator::new(Policy::Lossless, LIMITS, Rules::default());
         let mut due = |seq, bytes| {
-            reader.handled(&header(seq, bytes), &received);
-            reader.is_ack_due(&header(seq, bytes), &received)
+            reader.mark_handled(&header(seq, bytes), &received);
+            reader.count_handled(&header(seq, bytes), &received)
         };
         for seq in 1..ACK_AFTER_MESSAGES {
             assert!(!due(seq, 1));

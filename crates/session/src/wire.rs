@@ -11,7 +11,7 @@ const VERSION: u8 = 1;
 pub const FLAG_DATA_CRC: u8 = 1;
 
 /// Kinds from this one on are the messenger's own; they have no body and no sequence number.
-pub const CONTROL: u16 = 0xff00;
+pub const FIRST_CONTROL_KIND: u16 = 0xff00;
 /// Carries only an acknowledgement.
 pub const ACK: u16 = 0xff01;
 /// Requests a [`KEEPALIVE_ACK`].

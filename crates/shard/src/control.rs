@@ -18,7 +18,7 @@ use nacre_pg::KnownOsds;
 use nacre_pg::heartbeat::{HbCommand, HbEnvelope, HbEvent, HeartbeatMap};
 use nacre_types::encoding::{DecodeError, decode};
 use nacre_types::ids::{Epoch, OsdId};
-use nacre_types::msg::{MapPublish, MonSubscribe, OsdAlive, OsdBoot, PgCasReply, StatsReport};
+use nacre_types::msg::{MapPublish, MonSubscribe, OsdBeacon, OsdBoot, PgCasReply, StatsReport};
 use nacre_types::osdmap::{Incremental, OsdMap};
 use nacre_types::stats::{OsdStats, PoolCompression};
 use std::collections::{BTreeMap, BTreeSet};
@@ -160,7 +160,7 @@ impl Control {
 
     /// Handles the map authority's answer to a proposal.
     pub fn on_cas(&self, reply: PgCasReply) {
-        self.shared.heartbeats.lock().acts_on(reply.epoch);
+        self.shared.heartbeats.lock().advance_acted_epoch(reply.epoch);
         self.shared.inboxes[self.shared.shard_of(reply.pg)].post(ShardMessage::Cas(reply));
     }
 
@@ -227,7 +227,7 @@ impl Control {
         let beat_map = HeartbeatMap::new(&map, whoami, &sharing, min_peers);
         // The OSDs that the map lists are durable before any PG acts on it (rule R7).
         if self.known.on_map(&map)
-            && let Err(error) = superblock::write_known(&self.known, &*shared.store)
+            && let Err(error) = superblock::write_known_osds(&self.known, &*shared.store)
         {
             shared.fatal(&format!("can't record which OSDs there are: {error}"));
             return;
@@ -350,7 +350,7 @@ impl Control {
         for command in said {
             match command {
                 HbCommand::SendPing { to, msg } | HbCommand::SendReply { to, msg } => {
-                    self.shared.world.ping(to, &self.shared.heartbeat(msg));
+                    self.shared.world.ping(to, &self.shared.hb_envelope(msg));
                 }
                 HbCommand::ReportFailure(report) | HbCommand::CancelFailure(report) => {
                     tracing::info!(target_osd = %report.target, silent_ms = report.silent_ms, refused = report.refused,
@@ -401,14 +401,14 @@ impl Control {
             self.next_beacon_ns = now_ns + options.osd.osd_beacon_report_interval.as_nanos() as u64;
             self.told_full = full;
             let epoch = shared.map.load().as_ref().map_or(Epoch(0), |map| map.epoch);
-            shared.to_mon(&OsdAlive { boot_nonce: shared.boot_nonce, epoch, full });
+            shared.to_mon(&OsdBeacon { boot_nonce: shared.boot_nonce, epoch, full });
         }
         let slow = self.watch_slow_ops(now_ns);
         // The first slow op, and the end of the last one, are reported at once.
         let news = (slow.count > 0) != self.told_slow;
         self.told_slow = slow.count > 0;
         let all = now_ns >= self.next_full_report_ns;
-        let pgs = self.looks.report(all);
+        let pgs = self.looks.take_pg_stats(all);
         let news = news || shared.options_changed.load(Ordering::Relaxed);
         if pgs.is_empty() && !all && !news && now_ns < self.next_report_ns {
             return;
@@ -450,7 +450,7 @@ impl Control {
             apply_latency_ms: metrics::average_ms(metrics(), |m| &m.apply_latency),
             heartbeat_peers,
             health: shared.world.health(&*shared.store),
-            slow_ops: self.looks.slow(),
+            slow_ops: self.looks.slow_ops(),
             compressed,
         }
     }

@@ -59,7 +59,7 @@ pub(crate) struct AdmittedCopy {
 impl AdmittedCopy {
     /// Takes the copy's share of `throttle`; `None` if there is no room.
     pub(crate) fn new(copy: Result<Box<CopiedObject>, Errno>, throttle: &Throttle) -> Option<AdmittedCopy> {
-        let share = throttle.try_take(copy.as_ref().map_or(0, |copy| copy.bytes()))?;
+        let share = throttle.try_take(copy.as_ref().map_or(0, |copy| copy.payload_bytes()))?;
         Some(AdmittedCopy { copy: Some(copy), _share: share })
     }
 
@@ -69,12 +69,12 @@ impl AdmittedCopy {
     }
 
     /// The bytes that the copy writes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.copy.iter().flatten().map(|copy| copy.bytes()).sum()
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        self.copy.iter().flatten().map(|copy| copy.payload_bytes()).sum()
     }
 
     /// Drops the copy, because the request was executed: the change has the data that it needs.
-    pub(crate) fn executed(&mut self) {
+    pub(crate) fn release_data(&mut self) {
         self.copy = None;
     }
 }
@@ -177,7 +177,7 @@ impl CopyReader {
     }
 
     /// The bytes of data that further pieces will have; 0 before the first.
-    pub fn left(&self) -> u64 {
+    pub fn remaining_bytes(&self) -> u64 {
         self.copied.head.size.saturating_sub(self.cursor.offset)
     }
 }

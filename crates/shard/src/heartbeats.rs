@@ -52,7 +52,7 @@ impl Heartbeats {
     }
 
     /// The leases as a PG sees them.
-    pub fn view(&self, now_ns: u64) -> LeaseSnapshot<'_> {
+    pub fn lease_snapshot(&self, now_ns: u64) -> LeaseSnapshot<'_> {
         self.leases.at(now_ns)
     }
 
@@ -66,7 +66,7 @@ impl Heartbeats {
             for_boot_nonce: request.boot_nonce,
             sent_at_ns: request.sent_at_ns,
         };
-        self.leases.granted(from, &grant, now_ns);
+        self.leases.on_grant(from, &grant, now_ns);
     }
 
     /// Passes an event; the commands wait for [`Heartbeats::take_commands`].
@@ -88,7 +88,7 @@ impl Heartbeats {
     }
 
     /// Records that PGs are about to act on `epoch`, though its map is not here yet.
-    pub fn acts_on(&mut self, epoch: Epoch) {
+    pub fn advance_acted_epoch(&mut self, epoch: Epoch) {
         self.leases.advance_acted_epoch(epoch);
     }
 

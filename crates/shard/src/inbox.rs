@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// The up set of every PG.
-pub type UpMap = Arc<IdMap<PgId, Vec<OsdId>>>;
+pub type PgUpSets = Arc<IdMap<PgId, Vec<OsdId>>>;
 
 /// A message to a shard.
 pub enum ShardMessage {
@@ -31,7 +31,7 @@ pub enum ShardMessage {
         /// The map.
         map: Arc<OsdMap>,
         /// The up set of every PG in it.
-        up: UpMap,
+        up: PgUpSets,
         /// OSDs that earlier generations listed and that it does not list.
         unlisted: Arc<[OsdId]>,
     },

@@ -52,7 +52,7 @@ impl ShardActivity {
     }
 
     /// For each shard: when its turn began, and when its oldest change that is not durable was queued in the store; 0 for none.
-    pub fn under_way(&self) -> impl ExactSizeIterator<Item = (u64, u64)> {
+    pub fn busy_since_ns(&self) -> impl ExactSizeIterator<Item = (u64, u64)> {
         let times = |shard: &ShardProgress| {
             (shard.turn_since_ns.load(Ordering::Relaxed), shard.commit_since_ns.load(Ordering::Relaxed))
         };

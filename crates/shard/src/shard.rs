@@ -9,9 +9,9 @@
 
 mod background;
 mod copies;
-mod early;
 mod hosting;
 mod inflight;
+mod map_wait;
 mod ops;
 mod space;
 mod sums;
@@ -34,15 +34,15 @@ mod watches;
 
 pub use tier::{PgAccesses, advise};
 
-use crate::inbox::{Inbox, ShardMessage, UpMap};
+use crate::host::Observation;
+use crate::inbox::{Inbox, PgUpSets, ShardMessage};
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::tracker::{OpTracker, TrackerLimits};
-use crate::world::Observation;
 use background::BackgroundWork;
 use copies::PendingCopies;
-use early::WaitingForMap;
 use inflight::{InflightTxns, token_slot, txn_token};
+use map_wait::WaitingForMap;
 use nacre_common::conn::ConnRef;
 use nacre_common::options::Options;
 use nacre_exec::ContextCache;
@@ -54,7 +54,7 @@ use nacre_types::msg::PgCas;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::stats::{IoCounters, PgStats};
 use nacre_types::txn::Transaction;
-use ops::Ops;
+use ops::InflightOps;
 use parking_lot::Mutex;
 use space::MemberSpace;
 use std::cmp::Reverse;
@@ -107,14 +107,14 @@ pub struct Shard {
     inbox: Arc<Inbox>,
     metrics: Arc<Metrics>,
     map: Option<Arc<OsdMap>>,
-    up: UpMap,
+    up: PgUpSets,
     unlisted: Arc<[OsdId]>,
     by_pg: IdMap<PgId, u32>,
     /// Slots are never reused: late completions and answers for a PG that is gone find nothing.
     slots: Vec<Option<Box<Hosted>>>,
     /// Collections that are being removed; their PGs are not hosted until that is done.
     removing: IdMap<PgId, ()>,
-    ops: Ops,
+    ops: InflightOps,
     contexts: ContextCache,
     watches: WatchTable,
     copies: PendingCopies,
@@ -170,14 +170,14 @@ impl ShardCell {
             inbox: Arc::clone(&inbox),
             metrics: Arc::clone(&shared.metrics[index]),
             map: None,
-            up: UpMap::default(),
+            up: PgUpSets::default(),
             unlisted: Arc::from([]),
             by_pg: IdMap::default(),
             slots: Vec::new(),
             removing: IdMap::default(),
-            ops: Ops::default(),
+            ops: InflightOps::default(),
             contexts: ContextCache::new(CONTEXTS_PER_SHARD),
-            watches: watches::table(shared),
+            watches: watches::new_watch_table(shared),
             copies: PendingCopies::default(),
             tiers: TierObjects::default(),
             next_generation: 1,
@@ -351,15 +351,15 @@ impl Shard {
             ShardMessage::RemoveUnfound(pg) => self.remove_unfound(pg),
             ShardMessage::Reserved(pg) => match self.by_pg.get(&pg) {
                 Some(slot) => self.feed(*slot, PgEvent::Reserved),
-                None => self.shared.release(pg),
+                None => self.shared.release_recovery(pg),
             },
             ShardMessage::TargetReserved(pg) => match self.by_pg.get(&pg) {
                 // Its primary repeats the request until there is room.
                 Some(_) if self.shared.backfill_full.load(Ordering::Relaxed) => {
-                    self.shared.release_target(pg)
+                    self.shared.release_remote_backfill(pg)
                 }
                 Some(slot) => self.feed(*slot, PgEvent::RemoteBackfillReserved),
-                None => self.shared.release_target(pg),
+                None => self.shared.release_remote_backfill(pg),
             },
             ShardMessage::TargetTooFull(pg) => {
                 if let Some(slot) = self.by_pg.get(&pg) {
@@ -395,7 +395,7 @@ impl Shard {
     fn tell_machine(&mut self, slot: u32, event: PgEvent, commands: &mut Vec<PgCommand>) {
         let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
         let heartbeats = self.shared.heartbeats.lock();
-        hosted.machine.handle(self.now_ns, &heartbeats.view(self.now_ns), event, commands);
+        hosted.machine.handle(self.now_ns, &heartbeats.lease_snapshot(self.now_ns), event, commands);
     }
 
     /// Executes commands in order, but the machine's commands in answer to an execution before the rest. Each execution may
@@ -474,9 +474,9 @@ impl Shard {
             PgCommand::Send { to, msg } => self.send(slot, to, msg),
             PgCommand::Reply { token } => self.reply(slot, token),
             PgCommand::ReplyDup { token, version, result } => self.reply_dup(slot, token, version, &result),
-            PgCommand::Drop { token, reason } => self.drop_request(slot, token, reason),
+            PgCommand::Drop { token, reason } => self.backoff_request(slot, token, reason),
             PgCommand::Refuse { token, errno } => self.refuse(slot, token, errno),
-            PgCommand::Forget { token } => self.forget(slot, token),
+            PgCommand::Forget { token } => self.forget_superseded(slot, token),
             PgCommand::Propose(cas) => self.propose(cas),
             PgCommand::ReadObject { read, object, cursor, max_bytes } => {
                 self.background.push_back(BackgroundWork::Read { slot, read, object, cursor, max_bytes });
@@ -488,12 +488,12 @@ impl Shard {
             }
             PgCommand::Reserve { backfill, priority } => {
                 if let Some(hosted) = self.slots[slot as usize].as_ref() {
-                    self.shared.reserve(hosted.pg, backfill, priority);
+                    self.shared.reserve_recovery(hosted.pg, backfill, priority);
                 }
             }
             PgCommand::Release => {
                 if let Some(hosted) = self.slots[slot as usize].as_ref() {
-                    self.shared.release(hosted.pg);
+                    self.shared.release_recovery(hosted.pg);
                 }
             }
             PgCommand::ReserveRemoteBackfill { priority } => {
@@ -503,11 +503,11 @@ impl Shard {
             }
             PgCommand::ReleaseRemoteBackfill => {
                 if let Some(hosted) = self.slots[slot as usize].as_ref() {
-                    self.shared.release_target(hosted.pg);
+                    self.shared.release_remote_backfill(hosted.pg);
                 }
             }
-            PgCommand::Invalidate { object } => self.invalidate(slot, object.as_ref()),
-            PgCommand::RemovePg => self.retire(slot),
+            PgCommand::Invalidate { object } => self.invalidate_contexts(slot, object.as_ref()),
+            PgCommand::RemovePg => self.remove_pg(slot),
         }
     }
 
@@ -620,7 +620,7 @@ impl Shard {
     }
 
     fn propose(&mut self, mut cas: PgCas) {
-        cas.tid = self.shared.next_tid();
+        cas.tid = self.shared.next_mon_tid();
         self.shared.to_mon(&cas);
     }
 
@@ -653,8 +653,8 @@ impl Shard {
     pub fn close(&mut self) {
         self.links.clear();
         self.early = WaitingForMap::default();
-        self.ops = Ops::default();
-        self.watches = watches::table(&self.shared);
+        self.ops = InflightOps::default();
+        self.watches = watches::new_watch_table(&self.shared);
         self.copies = PendingCopies::default();
         self.tiers = TierObjects::default();
         let (mut messages, mut committed) = (Vec::new(), Vec::new());
@@ -664,7 +664,10 @@ impl Shard {
     /// The time of the next deadline.
     fn next_ns(&self) -> Option<u64> {
         let tick = self.timers.peek().map(|Reverse((at, _))| *at);
-        [tick, self.watches.next_ns(), self.early.next_ns(), self.next_agent_ns()].into_iter().flatten().min()
+        [tick, self.watches.next_ns(), self.early.next_expiry_ns(), self.next_agent_ns()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The PGs hosted, in no particular order.

@@ -2,11 +2,11 @@
 
 use crate::copy::{CopyThrottle, MAX_COPY_BYTES, MAX_TIER_COPY_BYTES};
 use crate::heartbeats::{self, Heartbeats};
+use crate::host::ShardHost;
 use crate::inbox::{Inbox, ShardMessage};
 use crate::metrics::Metrics;
 use crate::progress::ShardActivity;
 use crate::watch::WatchCounts;
-use crate::world::ShardHost;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use nacre_common::config::Config;
 use nacre_common::options::Options;
@@ -19,7 +19,7 @@ use nacre_pg::lease::LeaseSettings;
 use nacre_pg::reserve::{Reserver, SlotGrant};
 use nacre_tier::promote::throttle::PromoteThrottle;
 use nacre_types::ids::{OsdId, PgId};
-use nacre_types::msg::{Encoded, Message, OsdMarkMeDown};
+use nacre_types::msg::{EncodedMessage, Message, OsdMarkMeDown};
 use nacre_types::osdmap::{Member, OsdMap};
 use nacre_types::pool::Pool;
 use parking_lot::Mutex;
@@ -187,7 +187,7 @@ impl Shared {
     }
 
     /// Requests a slot for `pg`; its shard gets a message when it is granted.
-    pub fn reserve(&self, pg: PgId, backfill: bool, urgency: u8) {
+    pub fn reserve_recovery(&self, pg: PgId, backfill: bool, urgency: u8) {
         let slots = if backfill { &self.local_backfill_reserver } else { &self.recovery_reserver };
         if slots.lock().request(pg, self.priority(pg, urgency)) == SlotGrant::Granted {
             self.inboxes[self.shard_of(pg)].post(ShardMessage::Reserved(pg));
@@ -223,14 +223,14 @@ impl Shared {
     }
 
     /// Releases that slot, or withdraws the request.
-    pub fn release_target(&self, pg: PgId) {
+    pub fn release_remote_backfill(&self, pg: PgId) {
         for next in self.remote_backfill_reserver.lock().release(&pg) {
             self.inboxes[self.shard_of(next)].post(ShardMessage::TargetReserved(next));
         }
     }
 
     /// Applies the options for the numbers of slots and the rates of promotions.
-    pub fn set_slots(&self, options: &Options) {
+    pub fn apply_recovery_options(&self, options: &Options) {
         let osd = &options.osd;
         let rates = (osd.osd_tier_promote_max_objects_sec, osd.osd_tier_promote_max_bytes_sec);
         self.promotions.lock().set_rates(rates.0, rates.1);
@@ -248,7 +248,7 @@ impl Shared {
     }
 
     /// Releases `pg`'s slots, or withdraws its requests.
-    pub fn release(&self, pg: PgId) {
+    pub fn release_recovery(&self, pg: PgId) {
         for slots in [&self.local_backfill_reserver, &self.recovery_reserver] {
             for next in slots.lock().release(&pg) {
                 self.inboxes[self.shard_of(next)].post(ShardMessage::Reserved(next));
@@ -274,11 +274,11 @@ impl Shared {
 
     /// See [`ShardHost::send_to_mon`].
     pub fn to_mon<M: Message>(&self, message: &M) {
-        self.world.send_to_mon(Encoded::new(message));
+        self.world.send_to_mon(EncodedMessage::new(message));
     }
 
     /// A number for a message to the map authority.
-    pub fn next_tid(&self) -> u64 {
+    pub fn next_mon_tid(&self) -> u64 {
         self.next_tid.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -319,11 +319,11 @@ impl Shared {
         if has_said {
             self.report.notify_one();
         }
-        answer.map(|msg| self.heartbeat(msg))
+        answer.map(|msg| self.hb_envelope(msg))
     }
 
     /// Creates the envelope of a heartbeat.
-    pub fn heartbeat(&self, msg: HbMsg) -> HbEnvelope {
+    pub fn hb_envelope(&self, msg: HbMsg) -> HbEnvelope {
         HbEnvelope { space_bytes: self.space_bytes.load(Ordering::Relaxed), msg }
     }
 

@@ -44,7 +44,7 @@ impl Superblock {
 }
 
 /// Reads the OSDs that this one knows from maps (rule R7); empty if the store has no record.
-pub fn read_known(store: &dyn ObjectStore) -> Result<KnownOsds, LoadError> {
+pub fn read_known_osds(store: &dyn ObjectStore) -> Result<KnownOsds, LoadError> {
     match store.super_get(KNOWN_KEY)? {
         Some(bytes) => Ok(encoding::decode(&bytes)?),
         None => Ok(KnownOsds::default()),
@@ -52,7 +52,7 @@ pub fn read_known(store: &dyn ObjectStore) -> Result<KnownOsds, LoadError> {
 }
 
 /// Records them; durable on return.
-pub(crate) fn write_known(known: &KnownOsds, store: &dyn ObjectStore) -> Result<()> {
+pub(crate) fn write_known_osds(known: &KnownOsds, store: &dyn ObjectStore) -> Result<()> {
     store.super_set(&[(KNOWN_KEY, Some(encoding::encode(known).into()))])
 }
 

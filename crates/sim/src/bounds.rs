@@ -15,7 +15,7 @@ pub const LONG_OMAP: usize = 900_000;
 /// Omap entries of one piece of an object (`OMAP_STEP_ENTRIES` of `nacre-exec`).
 const OMAP_PIECE: usize = 4_096;
 /// Objects that a backfill lists in one step (`osd_backfill_scan_max`).
-pub const LONG_SCAN: usize = 512;
+pub const BACKFILL_SCAN_OBJECTS: usize = 512;
 
 macro_rules! bounds {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $often:literal;)*) => {
@@ -121,9 +121,9 @@ impl fmt::Display for Bound {
 
 /// Counts of bounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bounds(BTreeMap<Bound, u64>);
+pub struct BoundCounts(BTreeMap<Bound, u64>);
 
-impl Bounds {
+impl BoundCounts {
     /// Adds `times` to the count of a bound.
     pub fn add(&mut self, bound: Bound, times: u64) {
         if times > 0 {
@@ -132,7 +132,7 @@ impl Bounds {
     }
 
     /// Adds another's counts.
-    pub fn merge(&mut self, other: &Bounds) {
+    pub fn merge(&mut self, other: &BoundCounts) {
         other.0.iter().for_each(|(bound, times)| self.add(*bound, *times));
     }
 
@@ -156,7 +156,7 @@ impl Bounds {
         match message {
             PeerMsg::CatchUp { backfill: true, .. } => Some(Bound::Backfill),
             PeerMsg::Scan { from: Some(_), .. } => Some(Bound::ScanGoesOn),
-            PeerMsg::ScanReply { objects, end: false, .. } if objects.len() >= LONG_SCAN => {
+            PeerMsg::ScanReply { objects, end: false, .. } if objects.len() >= BACKFILL_SCAN_OBJECTS => {
                 Some(Bound::LongScan)
             }
             PeerMsg::Push { piece: Some(piece), .. } if piece.next.is_none() && piece.size >= LONG_DATA => {
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn counts_add_up() {
-        let (mut some, mut more) = (Bounds::default(), Bounds::default());
+        let (mut some, mut more) = (BoundCounts::default(), BoundCounts::default());
         some.add(Bound::NoSpace, 2);
         more.add(Bound::NoSpace, 3);
         more.add(Bound::Pieces, 0);

@@ -13,10 +13,11 @@ mod reading;
 pub mod requests;
 mod watches;
 
-use crate::bounds::{Bound, Bounds};
+use crate::bounds::{Bound, BoundCounts};
 use crate::history::listing::Listing;
 use crate::history::{
-    Action, Asker, BrokenPromise, EntryId, History, Outcome, Source, Stamp, Token as Mark, Value, is_copy,
+    Action, Asker, EntryId, GuaranteeViolation, History, MapVersion, Outcome, Source, Token as Mark, Value,
+    is_copy_target,
 };
 use crate::network::Node;
 use crate::packet::SocketEvent;
@@ -27,13 +28,14 @@ use batches::BatchListing;
 use nacre_common::error::Error as SendError;
 use nacre_engine::Error;
 use nacre_exec::{CopiedObject, Limits};
-use nacre_objecter::{Answer, Objecter, SendOutcome, Sink, Submission, WatchAttempt, Watches, newest_map};
+use nacre_objecter::{Answer, Objecter, SendOutcome, Sink, Submission, WatchAttempt, Watches, apply_publish};
 use nacre_session::Policy;
 use nacre_shard::copy::CopyReader;
 use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{
-    Encoded, MapPublish, Message, MonSubscribe, OsdBackoff, OsdReply, OsdRequest, WatchLost, WatchNotify,
+    EncodedMessage, MapPublish, Message, MonSubscribe, OsdReply, OsdRequest, OsdStaleMap, WatchLost,
+    WatchNotify,
 };
 use nacre_types::object::SNAP_HEAD;
 use nacre_types::op::{ListReply, Op, OsdOp, request_flag};
@@ -74,7 +76,7 @@ pub enum ClientOutput {
     /// The outcome of a request of its process, by the request's number.
     Answered(u64, Box<Result<Answer, Error>>),
     /// A rule was broken.
-    Broken(BrokenPromise),
+    Broken(GuaranteeViolation),
 }
 
 /// The purpose of a request of the objecter.
@@ -131,7 +133,7 @@ impl Sink<Token> for Outside<'_> {
         let conn = *open.entry(osd).or_insert_with(|| {
             sessions.connect(self.now, (Node::Osd(osd.0), Policy::Lossy), 0, Some(*client))
         });
-        match sessions.send(conn, Encoded::new(request)) {
+        match sessions.send(conn, EncodedMessage::new(request)) {
             // If a connection is over, its reset is reported.
             Ok(()) | Err(SendError::Closed) => SendOutcome::Queued,
             Err(_) => SendOutcome::Full,
@@ -326,13 +328,13 @@ impl Client {
     }
 
     /// Its map's generation and epoch.
-    pub fn stamp(&self) -> Stamp {
+    pub fn map_version(&self) -> MapVersion {
         self.map().map_or((0, Epoch(0)), |map| (map.generation, map.epoch))
     }
 
     /// The client, with its session and map.
     fn asker(&self) -> Asker {
-        Asker { client: self.node, session: self.session(), map: self.stamp() }
+        Asker { client: self.node, session: self.session(), map: self.map_version() }
     }
 
     /// A token that no other client writes.
@@ -416,7 +418,7 @@ impl Client {
         history: &mut History,
         result: Result<Answer, Error>,
         out: &mut Vec<ClientOutput>,
-    ) -> Result<(), BrokenPromise> {
+    ) -> Result<(), GuaranteeViolation> {
         // The listing ends with its pool, with the session, or when it is refused.
         let answer = result.ok().filter(|answer| answer.reply.result >= 0);
         let Some(answer) = answer else {
@@ -425,7 +427,7 @@ impl Client {
         };
         let page = answer.reply.ops.first().map(|part| encoding::decode::<ListReply>(&part.output));
         let Some(Ok(page)) = page else {
-            return Err(BrokenPromise {
+            return Err(GuaranteeViolation {
                 rule: "malformed reply",
                 detail: format!("of a listing: {:?}", answer.reply),
             });
@@ -439,7 +441,7 @@ impl Client {
         if !self.next_page(now)
             && let Some(listing) = self.listing.take()
         {
-            history.listed(now, &listing)?;
+            history.check_listing(now, &listing)?;
         }
         Ok(())
     }
@@ -453,7 +455,7 @@ impl Client {
         out: &mut Vec<ClientOutput>,
     ) {
         let have = self.map().cloned();
-        match newest_map(have.as_ref(), publish) {
+        match apply_publish(have.as_ref(), publish) {
             Ok(Some(map)) => {
                 let known = map.clone();
                 self.step(now, history, out, |objecter, sink| {
@@ -492,13 +494,13 @@ impl Client {
     }
 
     /// Exchanges pending work with the connections. Must be the last part of every step.
-    pub fn settle(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOutput>) {
+    pub fn pump_connections(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOutput>) {
         while let Some(event) = self.connections.sessions.next_event(now) {
             match event {
                 Event::Message(delivery) => {
                     if let Err(error) = self.on_message(now, history, &delivery, out) {
                         let detail = error.to_string();
-                        out.push(ClientOutput::Broken(BrokenPromise {
+                        out.push(ClientOutput::Broken(GuaranteeViolation {
                             rule: "a message that can't be decoded",
                             detail,
                         }));
@@ -538,7 +540,7 @@ impl Client {
         };
         let conn = (OsdId(osd), delivery.id);
         match delivery.kind {
-            OsdBackoff::KIND => {
+            OsdStaleMap::KIND => {
                 out.push(ClientOutput::Reached(Bound::Backoff));
                 self.on_backoff(now, conn, delivery.decode()?);
             }
@@ -549,7 +551,7 @@ impl Client {
             }
             _ => {
                 let reply: OsdReply = delivery.decode()?;
-                out.extend(Bounds::of_reply(&reply).map(ClientOutput::Reached));
+                out.extend(BoundCounts::of_reply(&reply).map(ClientOutput::Reached));
                 self.on_reply(now, history, conn, reply, out);
             }
         }
@@ -572,7 +574,7 @@ impl Client {
     }
 
     /// Handles a backoff: the client needs a newer map first.
-    fn on_backoff(&mut self, now: Nanos, (osd, conn): (OsdId, u64), backoff: OsdBackoff) {
+    fn on_backoff(&mut self, now: Nanos, (osd, conn): (OsdId, u64), backoff: OsdStaleMap) {
         if self.connection(osd) == Some(conn) {
             self.objecter.on_backoff(backoff, millis(now));
         }
@@ -604,9 +606,9 @@ impl Client {
         number: u64,
         result: Result<Answer, Error>,
         out: &mut Vec<ClientOutput>,
-    ) -> Result<(), BrokenPromise> {
+    ) -> Result<(), GuaranteeViolation> {
         let Some(Asked { object, action, entry, patient }) = self.asked.remove(&number) else {
-            return Err(BrokenPromise {
+            return Err(GuaranteeViolation {
                 rule: "a request is answered twice",
                 detail: format!("{}:{number}", self.node),
             });
@@ -621,7 +623,7 @@ impl Client {
             }
             Err(error) => {
                 let detail = format!("{}:{number} {action:?} on {object}: {error}", self.node);
-                return Err(BrokenPromise { rule: "a request failed", detail });
+                return Err(GuaranteeViolation { rule: "a request failed", detail });
             }
         };
         if reply.result == Errno::ESTALE.negated() {
@@ -637,11 +639,11 @@ impl Client {
             return Ok(());
         }
         let (outcome, version) = requests::outcome(&action, &reply, self.token_bytes).map_err(|detail| {
-            BrokenPromise { rule: "malformed reply", detail: format!("{detail}: {reply:?}") }
+            GuaranteeViolation { rule: "malformed reply", detail: format!("{detail}: {reply:?}") }
         })?;
         if let (Outcome::Saw(Some(value)), Some(version)) = (&outcome, version) {
             self.seen.insert(object.clone(), (version, value.clone()));
-            if !patient && !is_copy(&object) && self.random.range(0, COPIED) == 0 {
+            if !patient && !is_copy_target(&object) && self.random.range(0, COPIED) == 0 {
                 let source = Source { object: object.clone(), version, value: value.clone() };
                 let target = format!("c{}", self.random.range(0, 2));
                 let target = ObjectId::new(object.pool(), "", "", &target);
@@ -663,7 +665,7 @@ impl Client {
     }
 
     /// Checks that two attempts of one write got the same answer (rule R6). An expired session gets ESTALE instead.
-    fn compare_with_earlier(&self, reply: &OsdReply) -> Result<(), BrokenPromise> {
+    fn compare_with_earlier(&self, reply: &OsdReply) -> Result<(), GuaranteeViolation> {
         let Some(earlier) = self.answers.get(&reply.reqid.tid) else { return Ok(()) };
         let refused = [Errno::ENOSPC, Errno::EIO, Errno::ESTALE, Errno::EBLOCKLISTED].map(Errno::negated);
         // The version in a failure is not guaranteed.
@@ -672,7 +674,7 @@ impl Client {
         {
             return Ok(());
         }
-        Err(BrokenPromise {
+        Err(GuaranteeViolation {
             rule: "a resend was answered differently",
             detail: format!(
                 "{}: first {earlier:?}, then {:?}",
@@ -686,7 +688,7 @@ impl Client {
     pub fn on_time(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOutput>) {
         self.wake = self.wake.filter(|wake| *wake > now);
         self.connections.sessions.on_time(now);
-        self.mon.keep(now, &mut self.connections.sessions);
+        self.mon.connect_if_due(now, &mut self.connections.sessions);
         self.step(now, history, out, |objecter, sink| objecter.on_tick(millis(now), sink));
         self.apply(now, history, out, |watches, now_ms| watches.on_tick(now_ms, false));
     }
@@ -706,7 +708,7 @@ impl Client {
     }
 
     /// Continues with a new session; requests without an answer fail.
-    pub fn new_session(
+    pub fn restart_session(
         &mut self,
         now: Nanos,
         history: &mut History,

@@ -101,7 +101,7 @@ pub struct Disk {
     seen: Image,
     durable: Image,
     unflushed: VecDeque<Transaction>,
-    /// Objects that flushes have touched since the last [`Disk::take_touched`].
+    /// Objects that flushes have touched since the last [`Disk::take_newly_durable`].
     touched: BTreeSet<(PgId, ObjectId)>,
     /// Capacity in bytes; 0 for no limit.
     capacity: u64,
@@ -109,7 +109,7 @@ pub struct Disk {
 
 impl Disk {
     /// The image that the OSD sees.
-    pub fn seen(&self) -> &Image {
+    pub fn visible(&self) -> &Image {
         &self.seen
     }
 
@@ -140,7 +140,7 @@ impl Disk {
     }
 
     /// Whether a transaction needs a damaged part of an object, so that the store refuses it.
-    pub fn is_prevented(&self, transaction: &Transaction) -> bool {
+    pub fn needs_damaged_part(&self, transaction: &Transaction) -> bool {
         self.seen.is_prevented(transaction)
     }
 
@@ -191,7 +191,7 @@ impl Disk {
     }
 
     /// Objects that have become durable, or were removed durably, since the last call.
-    pub fn take_touched(&mut self) -> BTreeSet<(PgId, ObjectId)> {
+    pub fn take_newly_durable(&mut self) -> BTreeSet<(PgId, ObjectId)> {
         std::mem::take(&mut self.touched)
     }
 
@@ -223,7 +223,7 @@ impl Disk {
     }
 
     /// The free bytes.
-    pub fn left(&self) -> u64 {
+    pub fn free_bytes(&self) -> u64 {
         if self.capacity == 0 { u64::MAX } else { self.capacity.saturating_sub(self.used()) }
     }
 
@@ -643,22 +643,25 @@ mod tests {
             txn.push(TxnOp::Write { oid: oid.clone(), offset: 3, data: Bytes::from_static(b"x").into() });
             txn
         };
-        assert!(!disk.is_prevented(&append()));
+        assert!(!disk.needs_damaged_part(&append()));
         disk.damage(pg(), &oid, Damage::Data);
-        let read = |disk: &Disk| disk.seen().read(pg(), &oid, 0, 9);
-        assert!(read(&disk).unwrap_err().is_damage() && disk.seen().stat(pg(), &oid).is_ok());
-        assert!(disk.is_prevented(&append()));
+        let read = |disk: &Disk| disk.visible().read(pg(), &oid, 0, 9);
+        assert!(read(&disk).unwrap_err().is_damage() && disk.visible().stat(pg(), &oid).is_ok());
+        assert!(disk.needs_damaged_part(&append()));
         // The object was truncated to nothing first; a crash reverts that.
-        assert!(!disk.is_prevented(&write("two")));
+        assert!(!disk.needs_damaged_part(&write("two")));
         disk.apply(write("two")).unwrap();
         assert_eq!(read(&disk).unwrap(), "two");
         disk.crash(0);
         assert!(read(&disk).unwrap_err().is_damage());
         disk.damage(pg(), &oid, Damage::Record);
-        assert!(disk.seen().stat(pg(), &oid).unwrap_err().is_damage() && disk.is_prevented(&write("two")));
+        assert!(
+            disk.visible().stat(pg(), &oid).unwrap_err().is_damage()
+                && disk.needs_damaged_part(&write("two"))
+        );
         let mut remove = Transaction::new(pg());
         remove.push(TxnOp::Remove(oid.clone()));
-        assert!(!disk.is_prevented(&remove));
+        assert!(!disk.needs_damaged_part(&remove));
         disk.apply(remove).unwrap();
         disk.flush(1);
         disk.crash(0);

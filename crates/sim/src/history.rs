@@ -48,17 +48,17 @@ pub struct Source {
 }
 
 /// Whether the object is a target of copies.
-pub fn is_copy(object: &ObjectId) -> bool {
+pub fn is_copy_target(object: &ObjectId) -> bool {
     object.name().starts_with('c')
 }
 
 /// The object that represents a batch in the history.
-pub fn part(pool: PoolId, batch: u32) -> ObjectId {
+pub fn batch_object(pool: PoolId, batch: u32) -> ObjectId {
     ObjectId::new(pool, "", "", &format!("m/{batch}"))
 }
 
 /// Whether an object of the history is a batch.
-pub fn is_part(object: &ObjectId) -> bool {
+pub fn is_batch_object(object: &ObjectId) -> bool {
     object.name().starts_with("m/")
 }
 
@@ -232,7 +232,7 @@ impl Outcome {
 }
 
 /// The position of a map in the order of all maps: its generation and epoch.
-pub type Stamp = (u64, Epoch);
+pub type MapVersion = (u64, Epoch);
 
 /// One request and its answer.
 #[derive(Clone, Debug)]
@@ -242,10 +242,10 @@ pub struct Entry {
     /// Its session.
     pub session: ClientId,
     /// The client's map at the time of the request.
-    pub asked_at: Stamp,
+    pub asked_at: MapVersion,
     /// The map that put the session on the blocklist. An unanswered request of the session takes effect before any request
     /// that is made with that map, or never.
-    pub fenced_at: Option<Stamp>,
+    pub fenced_at: Option<MapVersion>,
     /// The request's number.
     pub tid: u64,
     /// When it was first sent.
@@ -320,12 +320,12 @@ pub struct Asker {
     /// Its session.
     pub session: ClientId,
     /// Its map.
-    pub map: Stamp,
+    pub map: MapVersion,
 }
 
 /// A broken guarantee to clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BrokenPromise {
+pub struct GuaranteeViolation {
     /// The rule, in a few words.
     pub rule: &'static str,
     /// What happened.
@@ -359,14 +359,14 @@ pub struct History {
     /// Watches and notifies.
     pub watching: WatchChecker,
     /// Sessions on the blocklist, with the first map that contains each.
-    fenced: BTreeMap<ClientId, Stamp>,
+    fenced: BTreeMap<ClientId, MapVersion>,
 }
 
 impl History {
     /// An operator deletes the pool. No answer is checked any more, even if a restored map contains the pool again.
-    pub fn give_up(&mut self, pool: PoolId) {
+    pub fn ignore_pool(&mut self, pool: PoolId) {
         self.given_up.insert(pool);
-        self.watching.give_up(pool);
+        self.watching.ignore_pool(pool);
     }
 
     /// Records a request.
@@ -399,18 +399,18 @@ impl History {
         id: &EntryId,
         outcome: Outcome,
         version: Option<u64>,
-    ) -> Result<(), BrokenPromise> {
+    ) -> Result<(), GuaranteeViolation> {
         if self.given_up.contains(&id.object.pool()) {
             return Ok(());
         }
         let of = self.objects.get_mut(&id.object).expect("invariant: begun before");
         let entry = &mut of.entries[id.index];
-        let version = version.filter(|_| !is_copy(&id.object) && !is_part(&id.object));
+        let version = version.filter(|_| !is_copy_target(&id.object) && !is_batch_object(&id.object));
         (entry.reply, entry.outcome, entry.version) = (Some(now), outcome, version);
         let Some(version) = version else { return Ok(()) };
         let entry = &of.entries[id.index];
         let broken = |rule, detail: String| {
-            Err(BrokenPromise { rule, detail: format!("{}: {detail}: {entry}", id.object) })
+            Err(GuaranteeViolation { rule, detail: format!("{}: {detail}: {entry}", id.object) })
         };
         if version < entry.floor {
             let rule = if entry.action.is_write() { "lost write" } else { "stale read" };
@@ -435,7 +435,7 @@ impl History {
     }
 
     /// Records that a page showed a batch; the page was requested and received in this span.
-    pub fn saw(
+    pub fn record_batch_read(
         &mut self,
         asker: Asker,
         object: &ObjectId,
@@ -451,7 +451,7 @@ impl History {
     }
 
     /// Records that a map puts a session on the blocklist.
-    pub fn fence(&mut self, session: ClientId, map: Stamp) {
+    pub fn fence(&mut self, session: ClientId, map: MapVersion) {
         if let btree_map::Entry::Vacant(vacant) = self.fenced.entry(session) {
             vacant.insert(map);
             self.watching.fenced(session);
@@ -471,11 +471,11 @@ impl History {
     }
 
     /// Checks a listing of a pool that has ended.
-    pub fn listed(&self, now: Nanos, listing: &Listing) -> Result<(), BrokenPromise> {
+    pub fn check_listing(&self, now: Nanos, listing: &Listing) -> Result<(), GuaranteeViolation> {
         if self.given_up.contains(&listing.pool) {
             return Ok(());
         }
-        let is_listed = |object: &ObjectId| object.pool() == listing.pool && !is_part(object);
+        let is_listed = |object: &ObjectId| object.pool() == listing.pool && !is_batch_object(object);
         listing.check_listing(now, self.objects().filter(|(object, _)| is_listed(object)))
     }
 
@@ -522,7 +522,7 @@ mod tests {
     }
 
     /// Records requests with their answers, one after another.
-    fn run(steps: &[(Action, Outcome, u64)]) -> Result<(), BrokenPromise> {
+    fn run(steps: &[(Action, Outcome, u64)]) -> Result<(), GuaranteeViolation> {
         let mut history = History::default();
         for (n, (action, outcome, version)) in steps.iter().enumerate() {
             let at = 10 * n as Nanos;

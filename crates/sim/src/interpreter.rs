@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use uuid::Uuid;
 
 /// The environment in which a request is executed.
-pub struct Setting<'a> {
+pub struct ExecContext<'a> {
     /// The PG's pool.
     pub pool: &'a Pool,
     /// Ceph's limits.
@@ -28,7 +28,7 @@ pub struct Setting<'a> {
 }
 
 /// Executes a request. Damage is returned as [`ExecResult::damaged`]. Watches are not counted, and nothing is copied from other objects.
-pub fn execute(image: &Image, setting: &Setting<'_>, request: &OsdRequest) -> ExecResult {
+pub fn execute(image: &Image, setting: &ExecContext<'_>, request: &OsdRequest) -> ExecResult {
     let context = match nacre_exec::load_context(image, request.pg, &request.object) {
         Ok(context) => context,
         Err(StoreError::NoCollection(_)) => ObjectContext::default(),

@@ -66,15 +66,15 @@ impl Invariants {
     }
 
     /// An operator deletes the pool. Its copies are removed, and a restored map that contains the pool again does not restore them.
-    pub fn give_up(&mut self, pool: PoolId) {
+    pub fn ignore_pool(&mut self, pool: PoolId) {
         self.given_up.insert(pool);
-        self.contents.give_up(pool);
+        self.contents.ignore_pool(pool);
     }
 
     /// Checks changes that have become durable on an OSD.
     pub fn flushed(&mut self, osd: &Osd) -> Result<(), Violation> {
         let mut disk = osd.disk();
-        for (pg, oid) in disk.take_touched() {
+        for (pg, oid) in disk.take_newly_durable() {
             let stored = disk.durable().object_of(pg, &oid);
             if let Some(object) =
                 stored.filter(|_| !nacre_pg::is_temp(&oid) && !self.given_up.contains(&pg.pool))
@@ -86,7 +86,7 @@ impl Invariants {
     }
 
     /// A process ordered an update in `interval`. A version identifies one update only if one process orders all updates of an interval.
-    pub fn ordered(&mut self, osd: &Osd, pg: PgId, interval: Interval) -> Result<(), Violation> {
+    pub fn check_orderer(&mut self, osd: &Osd, pg: PgId, interval: Interval) -> Result<(), Violation> {
         let me = (osd.id, osd.life);
         let known = *self.orderers.entry((pg, interval)).or_insert(me);
         if known == me {
@@ -141,7 +141,7 @@ impl Invariants {
 
     /// Checks an answer of `osd` to a client that an object is unreadable: no other in-sync member may have a copy of it. The
     /// primary's own copy is checked when it answers, because later requests may create the object again.
-    pub fn unreadable(
+    pub fn check_unreadable(
         &self,
         osds: &[Osd],
         osd: u32,
@@ -154,7 +154,7 @@ impl Invariants {
         };
         let members = membership.in_sync.iter().filter_map(|m| osds.iter().find(|osd| osd.member() == *m));
         let mut others = members.filter(|member| member.id.0 != osd);
-        match others.find(|osd| osd.has_stored(pg, object)) {
+        match others.find(|osd| osd.has_current_copy(pg, object)) {
             Some(osd) => Err((
                 "an object is refused that a member in sync has",
                 format!("{object} of {pg}: {}", osd.id),
@@ -221,7 +221,7 @@ impl Invariants {
     }
 
     /// Checks that no two OSDs serve the same PG at one time. `changed` is the only OSD whose state has changed.
-    pub fn one_server(&self, osds: &[Osd], changed: u32, now: Nanos) -> Result<(), Violation> {
+    pub fn check_single_server(&self, osds: &[Osd], changed: u32, now: Nanos) -> Result<(), Violation> {
         let me = &osds[changed as usize];
         for pg in me.serving(now) {
             if let Some(other) = osds.iter().find(|osd| osd.id != me.id && osd.serves(pg, now)) {
@@ -237,7 +237,12 @@ impl Invariants {
     }
 
     /// Checks, at rest, that acknowledged writes are durable and that all copies of a PG are the same.
-    pub fn at_rest(&self, osds: &[Osd], view: &MapView, lost: &BTreeSet<PgId>) -> Result<(), Violation> {
+    pub fn check_at_rest(
+        &self,
+        osds: &[Osd],
+        view: &MapView,
+        lost: &BTreeSet<PgId>,
+    ) -> Result<(), Violation> {
         for pg in view.up.keys().filter(|pg| !lost.contains(*pg)) {
             let Some(membership) = view.map.membership(*pg) else { continue };
             self.are_held(osds, *pg, membership)?;

@@ -52,8 +52,8 @@ pub mod invariants;
 pub mod linearize;
 pub mod monitor;
 pub mod mutation;
+pub mod mutation_test;
 pub mod network;
-pub mod notice;
 pub mod osd;
 pub mod packet;
 pub mod pattern;
@@ -67,7 +67,7 @@ pub mod store;
 pub mod sweep;
 pub mod world;
 
-use bounds::Bounds;
+use bounds::BoundCounts;
 use mutation::Mutation;
 use program::Program;
 use scenario::{Fault, Scenario};
@@ -115,7 +115,7 @@ pub struct Report {
     /// How often each event of sessions and connections occurred.
     pub sessions: BTreeMap<SessionTrouble, u64>,
     /// How often bounds were reached.
-    pub reached: Bounds,
+    pub reached: BoundCounts,
     /// How often the machines reached a point where a rule is broken on purpose.
     pub breaches: u64,
 }

@@ -13,7 +13,7 @@
 //! A request that succeeds with or without a change ([`Action::Ensure`], [`Action::Truncate`]) has no version of its own in
 //! its answer, and neither has a removal: they are tried at every possible place.
 
-use crate::history::{Action, BrokenPromise, Entry, History, Outcome, Stamp, Token, Value};
+use crate::history::{Action, Entry, GuaranteeViolation, History, MapVersion, Outcome, Token, Value};
 use crate::schedule::Nanos;
 use nacre_types::Epoch;
 use std::collections::{BTreeSet, HashSet};
@@ -25,15 +25,15 @@ pub const BUDGET: usize = 1_000_000;
 const MAX_UNKNOWN: usize = 128;
 
 /// Checks every object.
-pub fn check_all(history: &History) -> Result<(), BrokenPromise> {
+pub fn check_all(history: &History) -> Result<(), GuaranteeViolation> {
     history.objects().try_for_each(|(object, entries)| {
         check(entries)
-            .map_err(|broken| BrokenPromise { detail: format!("{object}: {}", broken.detail), ..broken })
+            .map_err(|broken| GuaranteeViolation { detail: format!("{object}: {}", broken.detail), ..broken })
     })
 }
 
 /// Checks one object's entries.
-pub fn check(entries: &[Entry]) -> Result<(), BrokenPromise> {
+pub fn check(entries: &[Entry]) -> Result<(), GuaranteeViolation> {
     no_token_twice(entries)?;
     // An unanswered request that no read shows is rarely needed, and each one doubles the search space.
     let seen = seen_tokens(entries);
@@ -50,7 +50,7 @@ pub fn check(entries: &[Entry]) -> Result<(), BrokenPromise> {
     let mut shown: Vec<&Entry> = entries.iter().collect();
     shown.sort_by_key(|e| e.call);
     let lines: Vec<String> = shown.iter().map(|e| format!("\n    {e}")).collect();
-    Err(BrokenPromise { rule, detail: format!("no order explains{}", lines.concat()) })
+    Err(GuaranteeViolation { rule, detail: format!("no order explains{}", lines.concat()) })
 }
 
 /// All tokens and marks that reads show.
@@ -63,12 +63,12 @@ fn seen_tokens(entries: &[Entry]) -> BTreeSet<Token> {
 }
 
 /// A token twice in one value is a write applied twice; reported separately, because that says more than a failed search.
-fn no_token_twice(entries: &[Entry]) -> Result<(), BrokenPromise> {
+fn no_token_twice(entries: &[Entry]) -> Result<(), GuaranteeViolation> {
     for entry in entries {
         let Outcome::Saw(Some(value)) = &entry.outcome else { continue };
         let mut seen = BTreeSet::new();
         if let Some(token) = value.tokens.iter().find(|t| **t != 0 && !seen.insert(**t)) {
-            return Err(BrokenPromise {
+            return Err(GuaranteeViolation {
                 rule: "write applied twice",
                 detail: format!("token {token:x}: {entry}"),
             });
@@ -94,7 +94,7 @@ struct Configuration {
     /// Which unanswered requests have been placed: a bit each.
     unknown: u128,
     /// The newest map of all placed requests.
-    seen: Stamp,
+    seen: MapVersion,
 }
 
 impl Configuration {
@@ -137,7 +137,7 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     /// A search in which only the unanswered requests that `may` accepts can take effect.
-    fn new(entries: &'a [Entry], may: impl Fn(&Entry) -> bool) -> Result<Search<'a>, BrokenPromise> {
+    fn new(entries: &'a [Entry], may: impl Fn(&Entry) -> bool) -> Result<Search<'a>, GuaranteeViolation> {
         let mut definite: Vec<&Entry> =
             entries.iter().filter(|e| e.reply.is_some() && e.outcome != Outcome::Refused).collect();
         definite.sort_by_key(|e| e.call);
@@ -145,7 +145,7 @@ impl<'a> Search<'a> {
             entries.iter().filter(|e| e.reply.is_none() && e.action.is_write() && may(e)).collect();
         if unknown.len() > MAX_UNKNOWN {
             let detail = format!("{} requests of unknown outcome", unknown.len());
-            return Err(BrokenPromise { rule: "history too long to decide", detail });
+            return Err(GuaranteeViolation { rule: "history too long to decide", detail });
         }
         Ok(Search { definite, unknown, failed: HashSet::default(), budget: BUDGET })
     }

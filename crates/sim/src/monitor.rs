@@ -10,12 +10,12 @@ use crate::packet::{MapView, SocketEvent};
 use crate::schedule::{MILLI, Nanos};
 use crate::sessions::{Delivery, SessionOutput, SessionSettings, Sessions};
 use bytes::Bytes;
-use nacre_mon::logic::{MapEffect, MapEvent, MapState, Now, Origin, Tuning, new_generation};
+use nacre_mon::logic::{ConnToken, MapEffect, MapEvent, MapState, Now, Tuning, new_generation};
 use nacre_types::OsdId;
 use nacre_types::encoding::DecodeError;
 use nacre_types::msg::{
-    Encoded, MapBlob, MapPublish, Message, MonSubscribe, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown, PgCas,
-    StatsReport,
+    EncodedIncremental, EncodedMessage, MapPublish, Message, MonSubscribe, OsdBeacon, OsdBoot, OsdFailure,
+    OsdMarkMeDown, PgCas, StatsReport,
 };
 use nacre_types::osdmap::OsdMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ use uuid::Uuid;
 /// The cluster's id.
 pub const FSID: Uuid = Uuid::from_u128(0xf51d);
 /// Wall clock at the start of the run, nanoseconds since 1970.
-pub const WALL: u64 = 1_700_000_000_000_000_000;
+pub const START_WALL_NS: u64 = 1_700_000_000_000_000_000;
 /// Distinguishes its processes from those of OSDs and clients.
 const NONCE: u64 = 100;
 /// The number of old maps kept for restores.
@@ -78,13 +78,13 @@ pub struct PublishTrouble {
     pub losing: BTreeMap<Node, u32>,
     /// Receivers whose last publication was lost.
     pub lost: BTreeSet<Node>,
-    /// The number of publications lost since the last [`Monitor::miss_maps`].
+    /// The number of publications lost since the last [`Monitor::take_missed_maps`].
     missed: u64,
 }
 
 /// A message with maps.
 struct Publication {
-    message: Encoded,
+    message: EncodedMessage,
     /// The next epoch after it.
     following: u32,
     is_whole: bool,
@@ -210,7 +210,7 @@ impl Monitor {
     }
 
     /// Exchanges pending work with the connections. Must be the last part of every step.
-    pub fn settle(&mut self, now: Nanos, out: &mut Vec<MonOutput>) {
+    pub fn pump_connections(&mut self, now: Nanos, out: &mut Vec<MonOutput>) {
         while let Some(event) = self.sessions.as_mut().and_then(|sessions| sessions.next_event(now)) {
             match event {
                 crate::sessions::Event::Message(delivery) => {
@@ -245,12 +245,12 @@ impl Monitor {
         let event = match delivery.kind {
             OsdBoot::KIND => MapEvent::Boot(delivery.decode()?),
             OsdFailure::KIND => MapEvent::Failure { reporter: osd, report: delivery.decode()? },
-            OsdAlive::KIND => MapEvent::Alive { osd, alive: delivery.decode()? },
+            OsdBeacon::KIND => MapEvent::Alive { osd, alive: delivery.decode()? },
             OsdMarkMeDown::KIND => MapEvent::MarkMeDown { osd, request: delivery.decode()? },
             StatsReport::KIND => MapEvent::Stats { osd, report: delivery.decode()? },
             PgCas::KIND => {
                 *self.waiting.entry(delivery.id).or_default() += 1;
-                MapEvent::Cas { origin: Origin(delivery.id), osd, cas: delivery.decode()? }
+                MapEvent::Cas { origin: ConnToken(delivery.id), osd, cas: delivery.decode()? }
             }
             // Neither options nor the cluster log are simulated.
             _ => return Ok(()),
@@ -276,7 +276,12 @@ impl Monitor {
     }
 
     /// Changes the map like an operator's command.
-    pub fn operate(&mut self, now: Nanos, out: &mut Vec<MonOutput>, change: impl FnOnce(&mut MapState, Now)) {
+    pub fn apply_operator_change(
+        &mut self,
+        now: Nanos,
+        out: &mut Vec<MonOutput>,
+        change: impl FnOnce(&mut MapState, Now),
+    ) {
         let now_there = self.time(now);
         if let Some(state) = &mut self.state {
             change(state, now_there);
@@ -304,7 +309,7 @@ impl Monitor {
             self.store(view, out);
         }
         let Some(state) = &mut self.state else { return };
-        let effects = state.committed(number);
+        let effects = state.on_committed(number);
         // Answers and maps race to the proposers. Here answers are sent first; on a slow link maps arrive first.
         self.carry_out(effects, out);
         self.publish(out);
@@ -319,7 +324,7 @@ impl Monitor {
             out.push(MonOutput::Reached(Bound::CasRefused, u64::from(!reply.accepted)));
             if let Some(sessions) = &mut self.sessions {
                 // If it can't be sent, the connection is over, which is reported separately.
-                let _ = sessions.send(to.0, Encoded::new(&reply));
+                let _ = sessions.send(to.0, EncodedMessage::new(&reply));
             }
         }
     }
@@ -358,9 +363,9 @@ impl Monitor {
         let from = self.stored.iter().rposition(|view| view.map.epoch.0 == next);
         let following =
             from.filter(|_| next >= self.at_hand_from).map_or(&[][..], |from| &self.stored[from..]);
-        let incrementals: Vec<MapBlob> = following
+        let incrementals: Vec<EncodedIncremental> = following
             .iter()
-            .map_while(|view| view.incremental().cloned().map(MapBlob))
+            .map_while(|view| view.incremental().cloned().map(EncodedIncremental))
             .take(self.publishing.batch)
             .collect();
         let (full, following) = match incrementals.len() as u32 {
@@ -368,12 +373,12 @@ impl Monitor {
             count => (Bytes::new(), next + count),
         };
         let (is_whole, is_batch) = (!full.is_empty(), incrementals.len() > 1);
-        let message = Encoded::new(&MapPublish { fsid, full, incrementals, newest: epoch });
+        let message = EncodedMessage::new(&MapPublish { fsid, full, incrementals, newest: epoch });
         Publication { message, following, is_whole, is_batch }
     }
 
     /// The number of late nodes among `nodes`, plus the publications lost since the last call.
-    pub fn miss_maps(&mut self, nodes: &BTreeSet<Node>) -> u64 {
+    pub fn take_missed_maps(&mut self, nodes: &BTreeSet<Node>) -> u64 {
         let newest = self.view().map.epoch.0;
         let is_late = |node: &&Node| {
             let mut of_node = self.subscribers.values().filter(|(of, _)| of == *node);
@@ -385,7 +390,7 @@ impl Monitor {
 
     /// Publishes maps to the nodes again. Returns the nodes that lost the last publication; they learn of it when their
     /// connection is replaced.
-    pub fn reach_again(&mut self, nodes: &BTreeSet<Node>, out: &mut Vec<MonOutput>) -> Vec<Node> {
+    pub fn resume_publishing(&mut self, nodes: &BTreeSet<Node>, out: &mut Vec<MonOutput>) -> Vec<Node> {
         self.trouble.late.retain(|node| !nodes.contains(node));
         self.trouble.losing.retain(|node, _| !nodes.contains(node));
         let broken = self.trouble.lost.iter().filter(|node| nodes.contains(node)).copied().collect();
@@ -402,7 +407,7 @@ impl Monitor {
     }
 
     fn time(&self, now: Nanos) -> Now {
-        Now { mono_ms: now / MILLI, wall_ns: (WALL + now).saturating_add_signed(self.wall_ahead) }
+        Now { mono_ms: now / MILLI, wall_ns: (START_WALL_NS + now).saturating_add_signed(self.wall_ahead) }
     }
 
     /// How often the time is passed to the map logic.

@@ -149,7 +149,7 @@ impl FromStr for Mutation {
 
 impl Mutation {
     /// Whether another rule compensates for the breach, so that it is not visible.
-    pub fn is_made_good(self) -> bool {
+    pub fn is_compensated(self) -> bool {
         self.noticed_by().is_empty()
     }
 

@@ -192,7 +192,7 @@ impl<M> Network<M> {
             return Vec::new();
         }
         let links = self.connections(link);
-        links.into_iter().filter_map(|link| self.hold_up(now, link, 0)).collect()
+        links.into_iter().filter_map(|link| self.delay_in_transit(now, link, 0)).collect()
     }
 
     /// The existing connections in a direction.
@@ -202,7 +202,7 @@ impl<M> Network<M> {
     }
 
     /// Delays all messages in transit in a direction by `by`.
-    pub fn hold_up(&mut self, now: Nanos, link: Link, by: Nanos) -> Due {
+    pub fn delay_in_transit(&mut self, now: Nanos, link: Link, by: Nanos) -> Due {
         let direction = self.directions.get_mut(&link)?;
         for (at, _) in &mut direction.queue {
             *at = (*at).max(now) + by;
@@ -234,7 +234,7 @@ impl<M> Network<M> {
     }
 
     /// The longest queue that any direction ever had.
-    pub fn longest(&self) -> usize {
+    pub fn longest_queue(&self) -> usize {
         self.longest
     }
 
@@ -283,7 +283,7 @@ mod tests {
             assert_eq!(network.send(n, LINK, n as u32), None, "one delivery is due already");
         }
         assert_eq!(drain(&mut network, due), (0..50).collect::<Vec<_>>());
-        assert_eq!((network.under_way(), network.longest()), (0, 50));
+        assert_eq!((network.under_way(), network.longest_queue()), (0, 50));
     }
 
     #[test]
@@ -306,7 +306,7 @@ mod tests {
         }
         let (first, due) = network.deliver(due.0, due.1);
         assert_eq!(first, Some(0));
-        network.hold_up(due.unwrap().0, LINK, 1_000_000_000);
+        network.delay_in_transit(due.unwrap().0, LINK, 1_000_000_000);
         assert_eq!(network.cut(LINK), (1..10).collect::<Vec<_>>());
         assert!(network.cut(LINK.back()).is_empty());
         let due = due.map(|(_, link)| (5_000_000_000, link));

@@ -7,7 +7,7 @@
 mod host;
 mod pings;
 
-use crate::bounds::{Bound, Bounds, LONG_OMAP};
+use crate::bounds::{Bound, BoundCounts, LONG_OMAP};
 use crate::disk::{Disk, Image};
 use crate::monitor::FSID;
 use crate::network::Node;
@@ -21,16 +21,16 @@ use host::Host;
 use nacre_common::Config;
 use nacre_objectstore::ObjectStore;
 use nacre_pg::heartbeat::HbEnvelope;
-use nacre_pg::log::{FLOOR_PREFIX, FORGOTTEN_KEY, RECORD_PREFIX};
+use nacre_pg::log::{FLOOR_PREFIX, FORGOTTEN_CLIENT_KEY, RECORD_PREFIX};
 use nacre_pg::{KnownOsds, Pg, PgEnvelope};
 use nacre_session::Policy;
 use nacre_shard::control::Control;
+use nacre_shard::host::ShardHost;
 use nacre_shard::inbox::ShardMessage;
 use nacre_shard::session::{IncomingRequest, Session};
 use nacre_shard::shard::{REMOVING_KEY, Shard, ShardCell, Turn};
 use nacre_shard::shared::{RunState, ShardSettings, Shared};
-use nacre_shard::superblock::{Superblock, read_known};
-use nacre_shard::world::ShardHost;
+use nacre_shard::superblock::{Superblock, read_known_osds};
 use nacre_types::encoding::DecodeError;
 use nacre_types::msg::{MapPublish, Message, OsdRequest, PgCasReply};
 use nacre_types::osdmap::{Member, PgMembership};
@@ -138,7 +138,7 @@ pub struct Osd {
     store: Arc<Store>,
     process: Option<Process>,
     settings: OsdSettings,
-    reached: Bounds,
+    reached: BoundCounts,
 }
 
 /// A running OSD process.
@@ -172,7 +172,7 @@ impl Osd {
             store: Arc::new(Store::new(settings.real_bounds)),
             process: None,
             settings,
-            reached: Bounds::default(),
+            reached: BoundCounts::default(),
         }
     }
 
@@ -204,7 +204,7 @@ impl Osd {
         let shared = Shared::new(&settings.config, self.member(), nonce, store, world, &settings.shards);
         let cells: Vec<ShardCell> =
             (0..shared.inboxes.len()).map(|index| ShardCell::new(&shared, index)).collect();
-        let pgs: Vec<PgId> = self.disk().seen().collections.keys().copied().collect();
+        let pgs: Vec<PgId> = self.disk().visible().collections.keys().copied().collect();
         for pg in pgs {
             if let Err(error) = cells[shared.shard_of(pg)].with(|shard| shard.load(pg)) {
                 out.push(OsdOutput::Broken("a PG does not load", format!("{pg} on {}: {error}", self.id)));
@@ -212,7 +212,7 @@ impl Osd {
         }
         let cells = Arc::new(cells);
         let superblock = Superblock::read(&*self.store).map(|found| found.unwrap_or_else(|| self.mkfs()));
-        let (superblock, known) = match (superblock, read_known(&*self.store)) {
+        let (superblock, known) = match (superblock, read_known_osds(&*self.store)) {
             (Ok(superblock), Ok(known)) => (superblock, known),
             (Err(error), _) | (_, Err(error)) => {
                 out.push(OsdOutput::Broken("a superblock does not load", format!("{}: {error}", self.id)));
@@ -232,7 +232,7 @@ impl Osd {
             stalled: [const { None }; ACTORS],
             osd_sessions: self.settings.osd_sessions.clone(),
         });
-        self.act(now, out, |process| process.host.keep_mon());
+        self.act(now, out, |process| process.host.connect_mon_if_due());
     }
 
     /// The superblock of a new disk.
@@ -245,8 +245,8 @@ impl Osd {
     }
 
     /// The PG's highest record that the disk would have after a crash.
-    pub fn remembered(&self, pg: PgId) -> Option<PgMembership> {
-        self.copies().load(self.disk().durable(), pg)?.remembered().cloned()
+    pub fn durable_membership(&self, pg: PgId) -> Option<PgMembership> {
+        self.copies().load(self.disk().durable(), pg)?.highest_recorded().cloned()
     }
 
     /// The start of the durable log of a complete copy of the PG.
@@ -266,19 +266,19 @@ impl Osd {
         let disk = self.disk();
         self.copies().load(disk.durable(), pg).is_some_and(|copy| copy.is_whole())
             && is_undamaged(disk.durable())
-            && is_undamaged(disk.seen())
+            && is_undamaged(disk.visible())
     }
 
     /// Whether the disk has a readable copy of the object, and no record that it is not the newest.
-    pub fn has_stored(&self, pg: PgId, object: &ObjectId) -> bool {
+    pub fn has_current_copy(&self, pg: PgId, object: &ObjectId) -> bool {
         self.copies().has_stored(&self.disk(), pg, object)
     }
 
     /// Whether the copy is known to lack the object, or has an unreadable one.
     pub fn lacks(&self, pg: PgId, object: &ObjectId) -> bool {
         let disk = self.disk();
-        disk.seen().damaged.contains_key(&(pg, object.clone()))
-            || self.copies().load(disk.seen(), pg).is_some_and(|copy| copy.lacks(object))
+        disk.visible().damaged.contains_key(&(pg, object.clone()))
+            || self.copies().load(disk.visible(), pg).is_some_and(|copy| copy.lacks(object))
     }
 
     /// Whether the durable copy is known to lack the object.
@@ -294,7 +294,7 @@ impl Osd {
         self.harvest();
         self.process = None;
         self.life += 1;
-        self.store.forget();
+        self.store.drop_completions();
         self.disk().crash(surviving);
     }
 
@@ -306,7 +306,7 @@ impl Osd {
     }
 
     /// Whether the newest map here shows its process up.
-    pub fn is_shown_up(&self) -> bool {
+    pub fn is_up_in_map(&self) -> bool {
         self.process.as_ref().is_some_and(Process::is_shown_up)
     }
 
@@ -329,7 +329,7 @@ impl Osd {
         let Osd { process, reached, .. } = self;
         for cell in process.iter().flat_map(|process| process.cells.iter()) {
             cell.inspect(|shard| {
-                for counted in shard.pgs().filter_map(|pg| shard.machine(pg)).map(Pg::reached) {
+                for counted in shard.pgs().filter_map(|pg| shard.machine(pg)).map(Pg::limit_hits) {
                     reached.add(Bound::SessionExpired, counted.sessions_expired);
                     reached.add(Bound::WritesInFlight, counted.writes_held);
                 }
@@ -338,7 +338,7 @@ impl Osd {
     }
 
     /// The counts of bounds. If its process still runs, it is not counted from then on.
-    pub fn reached(&mut self) -> Bounds {
+    pub fn take_bound_counts(&mut self) -> BoundCounts {
         if let Some(process) = &mut self.process {
             process.end_stalled();
         }
@@ -349,7 +349,7 @@ impl Osd {
             reached.add(Bound::LogTrimmed, u64::from(collection.trimmed > Eversion::default()));
             reached.add(Bound::DupRetained, has(RECORD_PREFIX));
             reached.add(Bound::DupDropped, has(FLOOR_PREFIX));
-            reached.add(Bound::ClientsForgotten, has(FORGOTTEN_KEY));
+            reached.add(Bound::ClientsForgotten, has(FORGOTTEN_CLIENT_KEY));
             let has_long_omap = collection.objects.values().any(|object| object.omap.len() >= LONG_OMAP);
             reached.add(Bound::LongOmap, u64::from(has_long_omap));
         }
@@ -357,7 +357,7 @@ impl Osd {
     }
 
     /// The disk is replaced by another one, as that of a new OSD with the same id.
-    pub fn replace(&mut self) {
+    pub fn replace_disk(&mut self) {
         self.wipe();
         self.uuid = Uuid::from_u128(self.uuid.as_u128() + (1 << 32));
     }
@@ -404,7 +404,7 @@ impl Osd {
 
     fn is_serving(&self, process: &Process, machine: &Pg, now: Nanos) -> bool {
         machine.state() & pg_state::ACTIVE != 0
-            && machine.holds_leases(&process.shared.heartbeats.lock().view(self.clock.read(now)))
+            && machine.holds_leases(&process.shared.heartbeats.lock().lease_snapshot(self.clock.read(now)))
     }
 
     /// The state of a hosted PG's machine, as a text.
@@ -437,7 +437,7 @@ impl Osd {
     }
 
     /// Each shard's next turn, and whether messages wait for it. A shard that stalls needs none, because it is in a turn.
-    pub fn pending(&self) -> impl Iterator<Item = (Turn, bool)> {
+    pub fn pending_turns(&self) -> impl Iterator<Item = (Turn, bool)> {
         let shards = self.process.iter().flat_map(|process| process.cells.iter().zip(&process.stalled));
         shards.map(|(cell, stalled)| match stalled {
             None => (cell.pending(), !cell.inbox().is_empty()),
@@ -446,14 +446,14 @@ impl Osd {
     }
 
     /// Orders that an actor stalls in one of its next turns, if the process runs. Replaces an earlier order.
-    pub fn order_stall(&mut self, order: Option<StallOrder>) {
+    pub fn schedule_stall(&mut self, order: Option<StallOrder>) {
         if let Some(process) = &mut self.process {
             process.stall = order;
         }
     }
 
     /// An actor that stalls continues its turn.
-    pub fn go_on(&mut self, now: Nanos, actor: usize, out: &mut Vec<OsdOutput>) {
+    pub fn resume_actor(&mut self, now: Nanos, actor: usize, out: &mut Vec<OsdOutput>) {
         let stalled = self.process.as_ref().and_then(|process| process.stalled[actor].as_ref());
         let jump = stalled.and_then(|stalled| stalled.order.jump);
         self.wall_ahead = jump.unwrap_or(self.wall_ahead);
@@ -537,7 +537,7 @@ impl Osd {
     /// A turn of the control thread. The shards have turns of their own.
     pub fn on_tick(&mut self, now: Nanos, out: &mut Vec<OsdOutput>) {
         self.act(now, out, |process| {
-            process.host.keep_mon();
+            process.host.connect_mon_if_due();
             if process.stalled[CONTROL].is_none() {
                 let is_woken = process.shared.heartbeats.lock().has_commands();
                 process.control_turn(move |control| {
@@ -707,7 +707,7 @@ impl Process {
         let envelope: PgEnvelope = delivery.decode()?;
         let Node::Osd(from) = delivery.from else { return Ok(()) };
         let (from, permit) = (OsdId(from), delivery.permit.take());
-        Bounds::of_peer(&envelope.msg).into_iter().for_each(|bound| self.host.reached(bound));
+        BoundCounts::of_peer(&envelope.msg).into_iter().for_each(|bound| self.host.reached(bound));
         let owner = self.shared.shard_of(envelope.pg);
         if owner == delivery.lane {
             self.shard_turn(owner, move |cell| {
@@ -779,7 +779,7 @@ impl Copies {
 
     /// Whether the disk has a readable copy of the object, and no record that it is not the newest.
     fn has_stored(&self, disk: &Disk, pg: PgId, object: &ObjectId) -> bool {
-        let seen = disk.seen();
+        let seen = disk.visible();
         seen.collections.get(&pg).is_some_and(|collection| collection.objects.contains_key(object))
             && !seen.damaged.contains_key(&(pg, object.clone()))
             && self.load(seen, pg).is_some_and(|copy| !copy.lacks(object))

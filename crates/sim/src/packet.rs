@@ -3,12 +3,13 @@
 use bytes::Bytes;
 use nacre_pg::PgEnvelope;
 use nacre_pg::heartbeat::HbEnvelope;
-use nacre_session::{Confirm, Ready};
+use nacre_session::{ConnectReply, ConnectRequest};
 use nacre_types::crc32c::crc32c;
 use nacre_types::encoding;
 use nacre_types::msg::{
-    ConfigReport, Encoded, LogAppend, MapPublish, Message, MonSubscribe, OsdAlive, OsdBackoff, OsdBoot,
-    OsdFailure, OsdMarkMeDown, OsdReply, OsdRequest, PgCas, PgCasReply, StatsReport, WatchLost, WatchNotify,
+    ConfigReport, EncodedMessage, LogAppend, MapPublish, Message, MonSubscribe, OsdBeacon, OsdBoot,
+    OsdFailure, OsdMarkMeDown, OsdReply, OsdRequest, OsdStaleMap, PgCas, PgCasReply, StatsReport, WatchLost,
+    WatchNotify,
 };
 use nacre_types::osdmap::{Incremental, OsdMap};
 use nacre_types::placement::PgMapper;
@@ -58,9 +59,9 @@ impl MapView {
 #[derive(Clone)]
 pub enum SocketEvent {
     /// A process connects for this session; a client states its id. The handshake counts as one message.
-    Connect(Confirm, Option<ClientId>),
+    Connect(ConnectRequest, Option<ClientId>),
     /// The other side answers.
-    Ready(Ready),
+    Ready(ConnectReply),
     /// No process listens at the socket's destination.
     Refused,
     /// Frames, or parts of frames.
@@ -117,8 +118,8 @@ impl Packet {
 }
 
 /// The text for a message in a trace.
-pub fn describe(message: &Encoded) -> String {
-    fn show<M: Message + fmt::Debug>(message: &Encoded) -> String {
+pub fn describe(message: &EncodedMessage) -> String {
+    fn show<M: Message + fmt::Debug>(message: &EncodedMessage) -> String {
         message.clone().decode::<M>().map_or_else(|error| error.to_string(), |decoded| format!("{decoded:?}"))
     }
     match message.kind {
@@ -126,7 +127,7 @@ pub fn describe(message: &Encoded) -> String {
         HbEnvelope::KIND => show::<HbEnvelope>(message),
         OsdRequest::KIND => show::<OsdRequest>(message),
         OsdReply::KIND => show::<OsdReply>(message),
-        OsdBackoff::KIND => show::<OsdBackoff>(message),
+        OsdStaleMap::KIND => show::<OsdStaleMap>(message),
         WatchNotify::KIND => show::<WatchNotify>(message),
         WatchLost::KIND => show::<WatchLost>(message),
         MonSubscribe::KIND => show::<MonSubscribe>(message),
@@ -135,7 +136,7 @@ pub fn describe(message: &Encoded) -> String {
         PgCasReply::KIND => show::<PgCasReply>(message),
         OsdBoot::KIND => show::<OsdBoot>(message),
         OsdFailure::KIND => show::<OsdFailure>(message),
-        OsdAlive::KIND => show::<OsdAlive>(message),
+        OsdBeacon::KIND => show::<OsdBeacon>(message),
         OsdMarkMeDown::KIND => show::<OsdMarkMeDown>(message),
         StatsReport::KIND => show::<StatsReport>(message),
         ConfigReport::KIND => show::<ConfigReport>(message),

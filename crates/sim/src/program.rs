@@ -7,16 +7,16 @@
 pub mod striper;
 
 use crate::gateway::executor::{ProcessId, Scheduler};
-use crate::history::BrokenPromise;
+use crate::history::GuaranteeViolation;
 use crate::scenario::Scenario;
 use crate::scenario::profile::Profile;
 use crate::schedule::Nanos;
 use nacre_engine::Cluster;
 use nacre_engine::engine::ObjectRequest;
-use nacre_task::{BoxedTask, Env};
+use nacre_task::{BoxedFuture, Env};
 
 /// The environment of a process at its start.
-pub struct Start {
+pub struct ProcessContext {
     /// Its place among the program's processes.
     pub place: usize,
     /// The process, for ending it.
@@ -32,7 +32,7 @@ pub struct Start {
 /// The actions of processes, and the checks of their results.
 pub trait Program {
     /// The actions of a process, until it is requested to finish.
-    fn start(&mut self, start: Start) -> BoxedTask;
+    fn start(&mut self, start: ProcessContext) -> BoxedFuture;
 
     /// Changes a request before it is sent: a rule that processes break on purpose.
     fn change(&self, request: ObjectRequest) -> ObjectRequest {
@@ -51,10 +51,10 @@ pub trait Program {
     fn finish(&mut self);
 
     /// The actions of one more process after all others have finished: it checks everything once more.
-    fn last_looks(&mut self, start: Start) -> BoxedTask;
+    fn last_looks(&mut self, start: ProcessContext) -> BoxedFuture;
 
     /// The first broken guarantee, if any.
-    fn broken(&self) -> Option<BrokenPromise>;
+    fn broken(&self) -> Option<GuaranteeViolation>;
 
     /// A summary for reports.
     fn describe(&self) -> String;

@@ -105,7 +105,7 @@ impl Random {
     }
 
     /// An exponentially distributed wait with this mean, limited to ten times the mean.
-    pub fn wait(&mut self, mean: u64) -> u64 {
+    pub fn exponential(&mut self, mean: u64) -> u64 {
         let unit: f64 = self.0.random::<f64>().max(1e-9);
         ((-unit.ln()).min(10.0) * mean as f64) as u64
     }

@@ -27,7 +27,7 @@ use nacre_session::receive::FrameLimits;
 use nacre_shard::shared::ShardSettings;
 use nacre_types::PoolId;
 use nacre_types::ids::{EntityName, OsdId};
-use nacre_types::msg::ENTRY_OVERHEAD_BYTES;
+use nacre_types::msg::KV_ENTRY_OVERHEAD_BYTES;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::{CacheMode, HitSetKind, Pool, flag};
 use profile::Profile;
@@ -523,11 +523,11 @@ impl Scenario {
 
     /// The maximum free bytes of a disk that fills up, if it contains `used` bytes. OSDs keep an amount free that grows with
     /// the disk's size; the rest is used up by a few requests.
-    pub fn room(&self, used: u64) -> u64 {
+    pub fn max_free_bytes(&self, used: u64) -> u64 {
         if !self.real_bounds {
             return 200;
         }
-        let entry = ENTRY_OVERHEAD_BYTES + KEY_BYTES + size_of::<u64>() * 2;
+        let entry = KV_ENTRY_OVERHEAD_BYTES + KEY_BYTES + size_of::<u64>() * 2;
         let request = self.token_bytes.max(if self.batches > 0 { ENTRIES as usize * entry } else { 0 });
         used / 8 + 3 * (request as u64 + WRITE_OVERHEAD)
     }
@@ -542,15 +542,15 @@ impl Scenario {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bounds::LONG_SCAN;
+    use crate::bounds::BACKFILL_SCAN_OBJECTS;
 
     #[test]
     fn huge_runs_have_the_bounds_of_production() {
-        let huge: Vec<_> = (0..200).map(|seed| Profile::Huge.shape(Scenario::of(seed))).collect();
+        let huge: Vec<_> = (0..200).map(|seed| Profile::Huge.adjust_scenario(Scenario::of(seed))).collect();
         for scenario in &huge {
             let settings = scenario.settings(OsdId(0), None);
             let pg = settings.shards.pg;
-            assert_eq!((pg.push_bytes, pg.scan_objects), (1 << 20, LONG_SCAN));
+            assert_eq!((pg.push_bytes, pg.scan_objects), (1 << 20, BACKFILL_SCAN_OBJECTS));
             let ms = &settings.config.snapshot().ms;
             let limits = settings.sessions.limits;
             assert_eq!(limits.meta_bytes, ms.ms_max_frame_meta_bytes);
@@ -558,7 +558,7 @@ mod tests {
             assert_eq!(settings.sessions.queue_bytes as u64, ms.ms_out_queue_bytes);
             assert_eq!(settings.sessions.throttle.0, ms.ms_dispatch_throttle_bytes);
             for used in [0, 300 << 20] {
-                let (room, total) = (scenario.room(used), used + scenario.room(used));
+                let (room, total) = (scenario.max_free_bytes(used), used + scenario.max_free_bytes(used));
                 assert!(room > total / 20 + total / 64, "seed {}: every disk is full at once", scenario.seed);
             }
         }

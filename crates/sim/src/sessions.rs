@@ -27,12 +27,12 @@ use nacre_session::incoming::{self, Incoming, SessionAdmission, SessionStatus, S
 use nacre_session::keepalive::{Activity, Keepalive, KeepaliveAction};
 use nacre_session::outgoing::{self, Backoff, Outgoing};
 use nacre_session::queue::{OutFrame, SendQueue, WriteBatch, header_of};
-use nacre_session::receive::{FrameLimits, FrameReader, FrameTooLong, ReceiveState};
+use nacre_session::receive::{FrameLimits, FrameTooLong, FrameValidator, ReceiveState};
 use nacre_session::wire::FrameHeader;
-use nacre_session::{Confirm, EndCause, Policy, Ready, Rules, SessionOutcome, SocketLoss};
+use nacre_session::{ConnectReply, ConnectRequest, EndCause, Policy, Rules, SessionOutcome, SocketLoss};
 use nacre_types::encoding::DecodeError;
 use nacre_types::ids::EntityName;
-use nacre_types::msg::{Encoded, Message};
+use nacre_types::msg::{EncodedMessage, Message};
 use nacre_types::payload::{self, Payload};
 use nacre_types::{ClientId, OsdId};
 use reading::Throttles;
@@ -119,7 +119,7 @@ impl SessionTrouble {
 
 /// Identifies the messages of a session or connection in one direction: the process that connected, its number there, and
 /// whether they come from there.
-pub type SessionKey = (u64, u64, bool);
+pub type StreamId = (u64, u64, bool);
 
 /// Identifies a message within a session: sequence number, kind, checksums.
 pub type MessageKey = (u64, u16, u32, u32);
@@ -193,11 +193,11 @@ pub enum SessionOutput {
     /// Send an event by a socket.
     Send(Node, u64, SocketEvent),
     /// A message was queued.
-    Queued(SessionKey, MessageKey),
+    Queued(StreamId, MessageKey),
     /// A message was delivered at the other end.
-    Handled(SessionKey, MessageKey),
+    Handled(StreamId, MessageKey),
     /// A session starts again: its queued messages are dropped.
-    Restarted(SessionKey),
+    Restarted(StreamId),
     /// An event occurred that simulations must cover.
     Suffered(SessionTrouble),
     /// No answer came on a socket.
@@ -284,7 +284,7 @@ impl Sessions {
             number,
             up,
             deadline: now + READY_TIMEOUT,
-            reader: FrameReader::new(policy, self.settings.limits, self.settings.rules),
+            reader: FrameValidator::new(policy, self.settings.limits, self.settings.rules),
             keepalive: keepalive(policy, now),
             bytes: BytesMut::new(),
             pending: None,
@@ -344,7 +344,7 @@ impl Sessions {
         let Side::Outgoing(session) = &mut end.side else { return };
         let step = session.turn(now, input, &mut end.queue, &end.received);
         let End { peer, policy, lane, client, refused, .. } = *end;
-        let sent_key = end.sent_key();
+        let sent_key = end.outgoing_stream();
         match step {
             outgoing::OutgoingStep::Connect(confirm) => {
                 let number = self.next_socket;
@@ -498,7 +498,7 @@ impl Sessions {
         }
     }
 
-    fn on_ready(&mut self, now: Nanos, id: u64, ready: Ready) {
+    fn on_ready(&mut self, now: Nanos, id: u64, ready: ConnectReply) {
         self.turn_outgoing(now, id, outgoing::OutgoingEvent::Ready(ready));
     }
 
@@ -508,7 +508,14 @@ impl Sessions {
     }
 
     /// Accepts a lossy connection.
-    fn accept(&mut self, now: Nanos, from: Node, number: u64, confirm: Confirm, client: Option<ClientId>) {
+    fn accept(
+        &mut self,
+        now: Nanos,
+        from: Node,
+        number: u64,
+        confirm: ConnectRequest,
+        client: Option<ClientId>,
+    ) {
         let lane = self.next_lane();
         let key = (confirm.nonce, confirm.cookie);
         let id = self.new_end((from, Policy::Lossy), lane, key, None, Side::Accepted);
@@ -517,7 +524,7 @@ impl Sessions {
             end.socket = Some(socket);
             self.sockets.insert(number, id);
         }
-        self.say(from, number, SocketEvent::Ready(Ready { outcome: SessionOutcome::New, in_seq: 0 }));
+        self.say(from, number, SocketEvent::Ready(ConnectReply { outcome: SessionOutcome::New, in_seq: 0 }));
         self.events.push_back(Event::Accepted(id, client, from));
         self.come_up(now, id);
     }
@@ -526,7 +533,7 @@ impl Sessions {
     ///
     /// Production admits a session after the end of its predecessor was handled. Here the new session's messages may be
     /// handled earlier, so that no machine can rely on that order.
-    fn admit(&mut self, now: Nanos, from: OsdId, number: u64, confirm: Confirm) {
+    fn admit(&mut self, now: Nanos, from: OsdId, number: u64, confirm: ConnectRequest) {
         let entity = EntityName::osd(from);
         let id = loop {
             let standing = |id: &u64| {
@@ -663,7 +670,7 @@ impl Sessions {
     }
 
     /// Queues a message.
-    pub(crate) fn send(&mut self, id: u64, message: Encoded) -> Result<()> {
+    pub(crate) fn send(&mut self, id: u64, message: EncodedMessage) -> Result<()> {
         // Messages to the map authority always find room, because they are not repeated.
         let to_mon = self.ends.get(&id).is_some_and(|end| end.peer == Node::Mon);
         let chance = !to_mon && self.is_unlucky();
@@ -682,7 +689,7 @@ impl Sessions {
         if let Some(said) = said {
             self.out.push(SessionOutput::Said(end.peer, said));
         }
-        self.out.push(SessionOutput::Queued(end.sent_key(), key_of(&header, end.queue.last_seq())));
+        self.out.push(SessionOutput::Queued(end.outgoing_stream(), key_of(&header, end.queue.last_seq())));
         Ok(())
     }
 }

@@ -101,12 +101,12 @@ thread_local! {
 }
 
 /// Called when an actor makes a call. The caller must hold no lock that others need to continue.
-pub fn pass(call: Call) {
+pub fn stall_point(call: Call) {
     pass_if(call, |_| true);
 }
 
 /// Called when a shard reads the wall clock. Exempts control, which reads it while it inspects shards that would have to wait.
-pub(crate) fn pass_time_of_day() {
+pub(crate) fn wall_clock_stall_point() {
     pass_if(Call::Clock, |actor| actor != CONTROL);
 }
 
@@ -212,7 +212,7 @@ mod tests {
         let steps = Arc::clone(steps);
         move || {
             for call in [Call::Clock, Call::Send, Call::Send] {
-                pass(call);
+                stall_point(call);
                 steps.fetch_add(1, Ordering::Relaxed);
             }
         }

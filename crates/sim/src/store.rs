@@ -1,7 +1,7 @@
 //! The simulated disk as the store of an OSD process.
 
 use crate::disk::Disk;
-use crate::stalls::{Call, pass};
+use crate::stalls::{Call, stall_point};
 use bytes::Bytes;
 use nacre_common::metrics::Metric;
 use nacre_objectstore::{
@@ -41,7 +41,7 @@ impl Store {
 
     /// The disk, for an actor that reads it.
     fn read_disk(&self) -> MutexGuard<'_, Disk> {
-        pass(Call::Read);
+        stall_point(Call::Read);
         self.disk()
     }
 
@@ -61,7 +61,7 @@ impl Store {
     }
 
     /// The process dies: its completions are dropped.
-    pub fn forget(&self) {
+    pub fn drop_completions(&self) {
         self.completions.lock().clear();
     }
 }
@@ -76,14 +76,14 @@ impl ObjectStore for Store {
     }
 
     fn queue_transaction(&self, txn: &Transaction, on_commit: Option<Completion>) -> Result<()> {
-        pass(Call::Write);
+        stall_point(Call::Write);
         let mut disk = self.disk();
-        if disk.is_prevented(txn) {
+        if disk.needs_damaged_part(txn) {
             return Err(StoreError::Corrupt { what: "an object".into(), detail: "it is damaged".into() });
         }
         let creates = matches!(txn.ops.first(), Some(TxnOp::CreateCollection));
         if !creates {
-            disk.seen().existing(txn.collection)?;
+            disk.visible().existing(txn.collection)?;
         }
         let refused = |detail: String| StoreError::Database { what: "a transaction", detail };
         disk.apply(txn.clone()).map_err(|error| refused(error.0))?;
@@ -112,7 +112,7 @@ impl ObjectStore for Store {
     fn statfs(&self) -> Result<Statfs> {
         let disk = self.read_disk();
         let total_bytes = disk.capacity().unwrap_or(UNLIMITED_BYTES);
-        Ok(Statfs { total_bytes, available_bytes: disk.left().min(total_bytes), ..Statfs::default() })
+        Ok(Statfs { total_bytes, available_bytes: disk.free_bytes().min(total_bytes), ..Statfs::default() })
     }
 
     fn reserve(&self, bytes: u64) -> Result<SpaceReservation> {
@@ -124,11 +124,11 @@ impl ObjectStore for Store {
     }
 
     fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
-        Ok(self.read_disk().seen().superblock.get(key).cloned())
+        Ok(self.read_disk().visible().superblock.get(key).cloned())
     }
 
     fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
-        pass(Call::Write);
+        stall_point(Call::Write);
         for (name, value) in values {
             self.disk().set_superblock(name, value.clone());
         }
@@ -137,54 +137,54 @@ impl ObjectStore for Store {
 
     fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
         let disk = self.read_disk();
-        let named = disk.seen().superblock.iter().filter(|(name, _)| name.starts_with(prefix));
+        let named = disk.visible().superblock.iter().filter(|(name, _)| name.starts_with(prefix));
         Ok(named.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 }
 
 impl ReadStore for Store {
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
-        self.read_disk().seen().read(coll, oid, offset, len)
+        self.read_disk().visible().read(coll, oid, offset, len)
     }
 
     fn extents(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Vec<(u64, u64)>> {
-        self.read_disk().seen().extents(coll, oid, offset, len)
+        self.read_disk().visible().extents(coll, oid, offset, len)
     }
 
     fn stat(&self, coll: PgId, oid: &ObjectId) -> Result<ObjectStat> {
-        self.read_disk().seen().stat(coll, oid)
+        self.read_disk().visible().stat(coll, oid)
     }
 
     fn get_attr(&self, coll: PgId, oid: &ObjectId, name: &str) -> Result<Option<Bytes>> {
-        self.read_disk().seen().get_attr(coll, oid, name)
+        self.read_disk().visible().get_attr(coll, oid, name)
     }
 
     fn get_attrs(&self, coll: PgId, oid: &ObjectId) -> Result<Vec<(String, Bytes)>> {
-        self.read_disk().seen().get_attrs(coll, oid)
+        self.read_disk().visible().get_attrs(coll, oid)
     }
 
     fn omap_get_header(&self, coll: PgId, oid: &ObjectId) -> Result<Bytes> {
-        self.read_disk().seen().omap_get_header(coll, oid)
+        self.read_disk().visible().omap_get_header(coll, oid)
     }
 
     fn omap_get(&self, coll: PgId, oid: &ObjectId, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>> {
-        self.read_disk().seen().omap_get(coll, oid, keys)
+        self.read_disk().visible().omap_get(coll, oid, keys)
     }
 
     fn list_collections(&self) -> Result<Vec<PgId>> {
-        self.read_disk().seen().list_collections()
+        self.read_disk().visible().list_collections()
     }
 
     fn collection_exists(&self, coll: PgId) -> Result<bool> {
-        self.read_disk().seen().collection_exists(coll)
+        self.read_disk().visible().collection_exists(coll)
     }
 
     fn collection_meta(&self, coll: PgId) -> Result<Vec<(String, Bytes)>> {
-        self.read_disk().seen().collection_meta(coll)
+        self.read_disk().visible().collection_meta(coll)
     }
 
     fn read_log(&self, coll: PgId, after: Eversion, max: usize) -> Result<Vec<(Eversion, Bytes)>> {
-        self.read_disk().seen().read_log(coll, after, max)
+        self.read_disk().visible().read_log(coll, after, max)
     }
 
     fn omap_iterate(
@@ -196,7 +196,7 @@ impl ReadStore for Store {
         max: usize,
         max_bytes: usize,
     ) -> Result<Page<(Bytes, Bytes)>> {
-        self.read_disk().seen().omap_iterate(coll, oid, start_after, prefix, max, max_bytes)
+        self.read_disk().visible().omap_iterate(coll, oid, start_after, prefix, max, max_bytes)
     }
 
     fn omap_get_keys(
@@ -208,7 +208,7 @@ impl ReadStore for Store {
         max: usize,
         max_bytes: usize,
     ) -> Result<Page<Bytes>> {
-        self.read_disk().seen().omap_get_keys(coll, oid, start_after, prefix, max, max_bytes)
+        self.read_disk().visible().omap_get_keys(coll, oid, start_after, prefix, max, max_bytes)
     }
 
     fn list_objects(
@@ -218,6 +218,6 @@ impl ReadStore for Store {
         to: Option<&ObjectId>,
         max: usize,
     ) -> Result<Page<ObjectId>> {
-        self.read_disk().seen().list_objects(coll, from, to, max)
+        self.read_disk().visible().list_objects(coll, from, to, max)
     }
 }

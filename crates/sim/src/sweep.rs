@@ -1,6 +1,6 @@
 //! Runs many seeds; reduces a failing one and describes how to replay it.
 
-use crate::bounds::Bounds;
+use crate::bounds::BoundCounts;
 use crate::scenario::profile::Profile;
 use crate::scenario::{Fault, Scenario};
 use crate::{Failure, Report};
@@ -23,7 +23,7 @@ pub trait Runner: Sync {
 
 /// A failing seed, minimised.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FailingSeed {
     /// The scenario with the fewest kinds of faults found that fail in the same way.
     pub scenario: Scenario,
     /// Whether it has fewer kinds of faults than the seed's own scenario, so that a replay must name them.
@@ -46,7 +46,7 @@ pub struct Totals {
     /// How often each kind of fault had an effect.
     pub struck: BTreeMap<Fault, u64>,
     /// How often bounds were reached.
-    pub reached: Bounds,
+    pub reached: BoundCounts,
     /// The number of seeds of each profile, and their duration.
     pub profiles: BTreeMap<Profile, (u64, Duration)>,
 }
@@ -75,7 +75,7 @@ pub fn sweep(
     count: u64,
     jobs: usize,
     mut progress: impl FnMut(&Totals),
-) -> (Totals, Option<Found>) {
+) -> (Totals, Option<FailingSeed>) {
     let (next, stop) = (AtomicU64::new(first), AtomicBool::new(false));
     let (send, receive) = mpsc::channel();
     let mut totals = Totals::default();
@@ -139,15 +139,15 @@ pub fn hashes(runner: &impl Runner, seeds: &[u64], jobs: usize) -> BTreeMap<u64,
 }
 
 /// Removes kinds of faults, one at a time, as long as the same rule is broken.
-pub fn minimise(runner: &impl Runner, scenario: Scenario, failure: Failure) -> Found {
-    let mut found = Found { scenario, reduced: false, failure };
+pub fn minimise(runner: &impl Runner, scenario: Scenario, failure: Failure) -> FailingSeed {
+    let mut found = FailingSeed { scenario, reduced: false, failure };
     let mut kinds: Vec<Fault> = found.scenario.faults.iter().copied().collect();
     let mut at = 0;
     while at < kinds.len() {
         let less = found.scenario.without(kinds[at]);
         match runner.run(&less).failure {
             Some(failure) if failure.rule == found.failure.rule => {
-                found = Found { scenario: less, reduced: true, failure };
+                found = FailingSeed { scenario: less, reduced: true, failure };
                 kinds.remove(at);
                 // Kinds that were needed together with this one may not be needed without it.
                 at = 0;

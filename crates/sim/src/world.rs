@@ -10,7 +10,7 @@ mod processes;
 mod sockets;
 mod workload;
 
-use crate::bounds::{Bound, Bounds};
+use crate::bounds::{Bound, BoundCounts};
 use crate::client::{Client, ClientOutput};
 use crate::gateway::executor::ProcessId;
 use crate::history::History;
@@ -26,7 +26,7 @@ use crate::scenario::{Fault, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND, Schedule};
 use crate::stalls::SHARDS;
 use crate::{Failure, Options, Report, take_breaches};
-use ending::RunEnd;
+use ending::RunPhase;
 use nacre_engine::Error;
 use nacre_exec::CopiedObject;
 use nacre_objecter::Answer;
@@ -117,7 +117,7 @@ pub struct World {
     pub(crate) disk_random: Random,
     pub(crate) clock_random: Random,
     pub(crate) invariants: Invariants,
-    pub(crate) reached: Bounds,
+    pub(crate) reached: BoundCounts,
     pub(crate) history: History,
     workload: Random,
     /// When clients watch and notify, and what.
@@ -152,7 +152,7 @@ pub struct World {
     /// Whether clients continue while the cluster heals.
     busy: bool,
     next_session: u64,
-    ending: RunEnd,
+    ending: RunPhase,
     /// When the cluster must be whole again.
     whole_by: Nanos,
     /// Pools that an operator deleted: their copies may be gone even if a restored map contains them again.
@@ -206,7 +206,7 @@ impl World {
             disk_random: Random::new(seed, Stream::Disk),
             clock_random,
             invariants: Invariants::default(),
-            reached: Bounds::default(),
+            reached: BoundCounts::default(),
             history: History::default(),
             workload: Random::new(seed, Stream::Workload),
             attendance: Random::new(seed, Stream::Attendance),
@@ -227,7 +227,7 @@ impl World {
             batches: 0,
             busy: scenario.busy,
             next_session: u64::from(scenario.clients + scenario.osds + scenario.processes) + 1,
-            ending: RunEnd::Trouble,
+            ending: RunPhase::Trouble,
             whole_by: 0,
             deleted: BTreeSet::new(),
             failure: None,
@@ -251,7 +251,7 @@ impl World {
             self.schedule.at(SECOND, WorldEvent::ClientTime(client));
         }
         for client in 0..self.scenario.clients {
-            let wait = self.workload.wait(self.scenario.think);
+            let wait = self.workload.exponential(self.scenario.think);
             self.schedule.at(2 * SECOND + wait, WorldEvent::Ask(client));
             self.schedule.at(3 * SECOND + wait, WorldEvent::Attend(client));
             self.schedule.at(4 * SECOND + wait, WorldEvent::Chore(client));
@@ -266,7 +266,7 @@ impl World {
 
     /// Runs to the end or to the first failure.
     pub fn run(mut self) -> Report {
-        while self.failure.is_none() && self.ending != RunEnd::Over {
+        while self.failure.is_none() && self.ending != RunPhase::Over {
             let Some(happening) = self.schedule.pop() else {
                 let unfinished = self.describe_unfinished();
                 self.fail("nothing happens any more", unfinished);
@@ -295,7 +295,7 @@ impl World {
             processes.hash().hash(&mut self.hash);
         }
         for osd in &mut self.osds {
-            self.reached.merge(&osd.reached());
+            self.reached.merge(&osd.take_bound_counts());
         }
         Report {
             failure: self.failure,
@@ -396,8 +396,8 @@ impl World {
                 }
             }
             WorldEvent::MonStart => self.start_monitor(),
-            WorldEvent::Ask(client) => self.ask(client),
-            WorldEvent::Attend(client) => self.attend(client),
+            WorldEvent::Ask(client) => self.random_request(client),
+            WorldEvent::Attend(client) => self.random_watch_op(client),
             WorldEvent::Chore(client) => self.do_chore(client),
             WorldEvent::ClientTime(client) => {
                 self.with_client(client, |client, history, out| client.on_time(now, history, out));
@@ -406,11 +406,11 @@ impl World {
                 let session = ClientId(self.next_session);
                 self.next_session += 1;
                 self.with_client(client, |client, history, out| {
-                    client.new_session(now, history, session, out);
+                    client.restart_session(now, history, session, out);
                 });
             }
-            WorldEvent::Copied(copy, copied) => self.copied(copy, *copied),
-            WorldEvent::Other(number, result) => self.other_answered(number, *result),
+            WorldEvent::Copied(copy, copied) => self.on_copy_source_read(copy, *copied),
+            WorldEvent::Other(number, result) => self.on_other_pool_reply(number, *result),
             WorldEvent::Tasks => self.run_tasks(),
             WorldEvent::Errands => self.run_errands(),
             WorldEvent::ProcessStart(place) => self.start_process(place),
@@ -418,7 +418,7 @@ impl World {
             WorldEvent::ProcessFault(place) => self.strike_process(place),
             WorldEvent::FaultEvent(fault_event) => self.apply_fault(fault_event),
             WorldEvent::Calm => self.end_faults(),
-            WorldEvent::Look => self.look(),
+            WorldEvent::Look => self.check_progress(),
         }
     }
 
@@ -451,7 +451,7 @@ impl World {
         if self.trace {
             self.say(format_args!("{} < {} {}", link.to, link.from, short(&packet)));
         }
-        if !self.is_taken(link, &packet) {
+        if !self.accept_packet(link, &packet) {
             return;
         }
         let Packet { socket, event } = packet;
@@ -480,7 +480,7 @@ impl World {
         let mut expired = false;
         let client = &mut self.clients[number as usize];
         act(client, &mut self.history, &mut out);
-        client.settle(now, &mut self.history, &mut out);
+        client.pump_connections(now, &mut self.history, &mut out);
         for wanted in out {
             match wanted {
                 ClientOutput::Session(wanted) => self.session_out(node, wanted),
@@ -519,7 +519,7 @@ impl World {
             match wanted {
                 OsdOutput::Proposed(pg, membership) => self.invariants.propose(pg, &membership),
                 OsdOutput::Ordered { pg, interval } => {
-                    let checked = self.invariants.ordered(&self.osds[id as usize], pg, interval);
+                    let checked = self.invariants.check_orderer(&self.osds[id as usize], pg, interval);
                     self.check(checked);
                 }
                 OsdOutput::Answered { pg, interval, wrote, judged } => {
@@ -534,14 +534,14 @@ impl World {
                         self.fail("EIO without damage", format!("{object} of {pg} on osd.{id}"));
                     }
                     self.reached.add(Bound::Unfound, 1);
-                    let checked = self.invariants.unreadable(&self.osds, id, pg, &object, interval);
+                    let checked = self.invariants.check_unreadable(&self.osds, id, pg, &object, interval);
                     self.check(checked);
                 }
-                OsdOutput::Fetch { shard, arrival } => self.fetch(id, shard, arrival),
+                OsdOutput::Fetch { shard, arrival } => self.read_copy_source(id, shard, arrival),
                 OsdOutput::AskOther { shard, ticket, request, reads } => {
-                    self.ask_other(id, (shard, ticket), *request, reads);
+                    self.send_to_other_pool(id, (shard, ticket), *request, reads);
                 }
-                OsdOutput::Stalled(order) => self.stalls(id, order),
+                OsdOutput::Stalled(order) => self.begin_stall(id, order),
                 OsdOutput::Reached(bound) => self.reached.add(bound, 1),
                 OsdOutput::Broken(rule, detail) => self.fail(rule, detail),
                 OsdOutput::Session(wanted) => self.session_out(Node::Osd(id), wanted),
@@ -568,10 +568,10 @@ impl World {
             self.flushing[id as usize] = true;
             let slow = self.nemesis.flush_factor(id);
             let wait = (100 * MICRO + self.disk_random.range(0, self.scenario.flush)) * slow;
-            let wait = wait.max(self.nemesis.stuck_until(id).saturating_sub(now));
+            let wait = wait.max(self.nemesis.disk_hung_until(id).saturating_sub(now));
             self.schedule.after(wait, WorldEvent::Flushed(id, osd.life, unflushed));
         }
-        for (shard, (turn, has_messages)) in osd.pending().enumerate() {
+        for (shard, (turn, has_messages)) in osd.pending_turns().enumerate() {
             let next = &mut self.turns[id as usize][shard];
             if has_messages && std::mem::replace(&mut next.woken, has_messages) {
                 continue;
@@ -608,7 +608,7 @@ impl World {
         if held > MAX_HELD {
             self.fail("a queue without bound", format!("osd.{id} holds {held} requests"));
         }
-        let checked = self.invariants.one_server(&self.osds, id, now);
+        let checked = self.invariants.check_single_server(&self.osds, id, now);
         self.check(checked);
     }
 
@@ -622,7 +622,7 @@ impl World {
     pub(crate) fn with_monitor(&mut self, act: impl FnOnce(&mut Monitor, &mut Vec<MonOutput>)) {
         let mut out = std::mem::take(&mut self.mon_out);
         act(&mut self.monitor, &mut out);
-        self.monitor.settle(self.schedule.now(), &mut out);
+        self.monitor.pump_connections(self.schedule.now(), &mut out);
         for wanted in out.drain(..) {
             match wanted {
                 MonOutput::Session(wanted) => self.session_out(Node::Mon, wanted),
@@ -671,7 +671,7 @@ impl World {
     }
 
     /// Cuts a direction off, as in a partition.
-    pub(crate) fn part(&mut self, link: Link) {
+    pub(crate) fn block_link(&mut self, link: Link) {
         self.partitioned.insert(link);
         self.network.block(link);
     }

@@ -1,7 +1,7 @@
 //! Rules broken on purpose are noticed; the same scenarios pass with the rules intact.
 
 use nacre_sim::mutation::Mutation;
-use nacre_sim::notice::notice;
+use nacre_sim::mutation_test::detect;
 use nacre_sim::scenario::Scenario;
 use nacre_sim::{Options, run};
 
@@ -14,12 +14,13 @@ const SOUND: u64 = 8;
 fn breaches_are_noticed(rule: &str) -> Result<(), String> {
     // A panic is caught and counts as noticed; its backtrace is not needed. So this returns errors instead of asserting.
     std::panic::set_hook(Box::new(|_| {}));
-    let of_rule = Mutation::ALL.iter().filter(|mutation| mutation.rule() == rule && !mutation.is_made_good());
+    let of_rule =
+        Mutation::ALL.iter().filter(|mutation| mutation.rule() == rule && !mutation.is_compensated());
     let mut count = 0;
     for mutation in of_rule {
         count += 1;
         let name = mutation.name();
-        let Some(noticed) = notice(*mutation, 1, SEEDS) else {
+        let Some(noticed) = detect(*mutation, 1, SEEDS) else {
             return Err(format!("{name} is unnoticed in {SEEDS} seeds"));
         };
         let is_expected = mutation.noticed_by().iter().any(|invariant| noticed.by.starts_with(invariant));
@@ -101,7 +102,7 @@ fn breaches_of_tiers_are_noticed() -> Result<(), String> {
 fn scenarios_of_breaches_are_sound_without_them() {
     for mutation in Mutation::ALL.iter().filter(|m| **m != Mutation::WildClocks) {
         for seed in 1..=SOUND {
-            let scenario = mutation.shape(Scenario::of(seed));
+            let scenario = mutation.adjust_scenario(Scenario::of(seed));
             let report = run(&scenario, &Options::default());
             assert_eq!(report.failure, None, "seed {seed} in the scenario of {}", mutation.name());
         }

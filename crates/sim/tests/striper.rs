@@ -11,7 +11,7 @@ use nacre_sim::{Options, Report, run, run_program};
 const SEEDS: u64 = 60;
 
 fn scenario(seed: u64) -> Scenario {
-    Profile::Striper.shape(Scenario::of(seed))
+    Profile::Striper.adjust_scenario(Scenario::of(seed))
 }
 
 /// The first rule that is broken when a guard is omitted, with its seed.

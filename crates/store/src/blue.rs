@@ -56,9 +56,9 @@ pub use repair::RepairReport;
 use crate::error::{Result, StoreError};
 use crate::{DataOptions, MountReport, StoreEvents};
 use alloc::Allocator;
+use allocation::checkpoint_worker::CheckpointWorker;
 use allocation::file::Expected;
 use allocation::ledger::FreelistManager;
-use allocation::worker::CheckpointWorker;
 use allocation::{SpaceAccounting, start};
 use collection::Collection;
 use commit::{CommitCounters, CommitQueue, Committer};
@@ -250,10 +250,10 @@ impl BlueStore {
     ) -> Result<(BlueStore, MountReport)> {
         let begun = Instant::now();
         let mut opened = mount::open(directory, &config)?;
-        let collections = mount::scan_collections(&opened.db)?;
+        let collections = mount::load_collections(&opened.db)?;
         let mut known = start::load_allocation(&opened, &config, &*events)?;
         let mut batch = RawBatch::default();
-        mount::raise_limits(&mut opened, &known, &mut batch);
+        mount::raise_high_water_marks(&mut opened, &known, &mut batch);
         let recording =
             start::start_recording(&opened, &config, opened.state.frontier, &mut known, &mut batch)?;
         mount::mark_mounted(&opened, batch)?;
@@ -272,7 +272,7 @@ impl BlueStore {
             loss: opened.loss,
             collections: collections.len() as u64,
             objects: objects.values().sum(),
-            quarantined_bytes: allocator.quarantined() * BLOCK_BYTES,
+            quarantined_bytes: allocator.quarantined_blocks() * BLOCK_BYTES,
             took: begun.elapsed(),
             allocation: Some(known.source),
         };
@@ -326,7 +326,8 @@ impl BlueStore {
             usage,
             recording.limit_bytes,
         );
-        let prefill = inner.config.wal_prefill.then(|| inner.db.prefill(inner.config.write_buffer_bytes));
+        let prefill =
+            inner.config.wal_prefill.then(|| inner.db.plan_wal_prefill(inner.config.write_buffer_bytes));
         let committer =
             Committer::new(opened.watermark, inner.db.sequence(), id_max, state.frontier, ledger, prefill);
         let store = BlueStore {
@@ -503,12 +504,14 @@ impl Inner {
         let mut space = self.space.lock();
         let unit = (self.config.grow_bytes / BLOCK_BYTES).max(1);
         // Grows early, while the free space is still contiguous enough for large writes.
-        if space.free() < blocks + unit / 4 && space.blocks_above_frontier() > 0 {
+        if space.free_blocks() < blocks + unit / 4 && space.blocks_above_frontier() > 0 {
             let from = space.frontier();
             let to = (from + unit.max(blocks)).min(self.device_blocks);
-            match self.device.grow(from * BLOCK_BYTES, to * BLOCK_BYTES) {
+            match self.device.ensure_allocated(from * BLOCK_BYTES, to * BLOCK_BYTES) {
                 Ok(()) => space.extend_frontier(to),
-                Err(error) if space.free() >= blocks => tracing::debug!(%error, "bluestore: can't grow"),
+                Err(error) if space.free_blocks() >= blocks => {
+                    tracing::debug!(%error, "bluestore: can't grow")
+                }
                 Err(error) => tracing::warn!(%error, "bluestore: can't grow"),
             }
         }
@@ -524,7 +527,7 @@ impl Inner {
         if taken {
             return if self.punches() { self.provide(space, first, out) } else { Ok(()) };
         }
-        let available_bytes = space.free() * BLOCK_BYTES;
+        let available_bytes = space.free_blocks() * BLOCK_BYTES;
         drop(space);
         self.queue.request_deferred_flush();
         Err(StoreError::NoSpace { wanted_bytes: blocks * BLOCK_BYTES, available_bytes })
@@ -532,7 +535,7 @@ impl Inner {
 
     /// Whether freed space is returned to the file system.
     fn punches(&self) -> bool {
-        self.config.discard && !self.device.is_raw()
+        self.config.discard && !self.device.is_block_device()
     }
 
     /// Allocates space in the file system for the runs from `first` on, because it may have been returned there.
@@ -540,7 +543,7 @@ impl Inner {
         drop(space);
         for run in &out[first..] {
             let (from, to) = (run.start * BLOCK_BYTES, (run.start + run.blocks) * BLOCK_BYTES);
-            if let Err(error) = self.device.grow(from, to) {
+            if let Err(error) = self.device.ensure_allocated(from, to) {
                 tracing::warn!(%error, "bluestore: no space for blocks that were given back");
                 // The blocks belong to no object. Returning them also returns the space that was taken for them.
                 let taken: Vec<Run> = out.drain(first..).collect();
@@ -554,7 +557,7 @@ impl Inner {
 
     /// Releases blocks that may be reused according to rule B1, through the discard queue.
     fn give_back(&self, runs: Vec<Run>) {
-        self.release(self.discards.take(runs));
+        self.release(self.discards.enqueue(runs));
     }
 
     fn release(&self, runs: Vec<Run>) {
@@ -578,7 +581,7 @@ impl Inner {
         let mut range = self.db.range(Family::PgLog, &first, Some(keys::collection_end(coll.id)));
         while let Some((key, _)) = range.next()? {
             if let Some((_, version)) = keys::split_log(key) {
-                coll.log.load(version);
+                coll.log.insert_stored(version);
             }
         }
         coll.log.set_loaded();
@@ -589,7 +592,7 @@ impl Inner {
     fn save_allocation(&self) -> Result<()> {
         let (used, frontier) = {
             let space = self.space.lock();
-            (space.used(FIRST_DATA_BLOCK), space.frontier())
+            (space.used_bitmap(FIRST_DATA_BLOCK), space.frontier())
         };
         let collections = self.collections.read();
         let objects = collections.iter().filter_map(|(id, collection)| {
@@ -649,7 +652,7 @@ impl Inner {
         let Ok(free) = self.judge_file_system() else { return };
         let config = &self.config;
         let ballast = ballast(&self.directory);
-        let result = if free < config.min_free_with_ballast() {
+        let result = if free < config.ballast_release_bytes() {
             std::fs::remove_file(&ballast)
         } else if free > config.db_min_free_bytes + config.ballast_bytes
             && config.ballast_bytes > 0
@@ -664,11 +667,11 @@ impl Inner {
         }
     }
 
-    /// Free bytes of the database's file system, as of at most [`device::FILE_SYSTEM_TTL`] ago.
+    /// Free bytes of the database's file system, as of at most [`device::FREE_SPACE_TTL`] ago.
     fn file_system_free(&self) -> Result<u64> {
         let mut measured = self.file_system.lock();
         if let Some((at, free)) = *measured
-            && at.elapsed() < device::FILE_SYSTEM_TTL
+            && at.elapsed() < device::FREE_SPACE_TTL
         {
             return Ok(free);
         }
@@ -688,9 +691,9 @@ impl Inner {
     fn device_room(&self) -> u64 {
         let (free, ungrown) = {
             let space = self.space.lock();
-            (space.free(), space.blocks_above_frontier())
+            (space.free_blocks(), space.blocks_above_frontier())
         };
-        if self.device.is_raw() {
+        if self.device.is_block_device() {
             return (free + ungrown) * BLOCK_BYTES;
         }
         let below = self.device.file_system_free().unwrap_or(u64::MAX);
@@ -772,7 +775,7 @@ impl Inner {
         // Frees only a little more than the excess: if trimming frees as much as writes allocate, the memory allocator's
         // thread caches give the freed buffers to the next writes.
         let mut wanted = (excess + TRIM_BYTES) as u64;
-        let placed = self.queue.placed();
+        let placed = self.queue.in_place_seq();
         let collections = self.collections.read();
         for _ in 0..collections.len() {
             let at = self.cache_hand.fetch_add(1, Ordering::Relaxed) % collections.len();

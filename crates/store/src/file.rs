@@ -45,7 +45,7 @@ use db::{omap_header_key, omap_key};
 use inner::{Inner, attr_value, omap_page};
 use mount::Label;
 use nacre_common::metrics::Metric;
-use nacre_objectstore::superblock::SuperblockLog;
+use nacre_objectstore::superblock::SuperblockFile;
 use nacre_types::ids::{Eversion, Incarnation, PgId};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
@@ -207,7 +207,7 @@ impl FileStore {
             counters: Counters::default(),
             next_number: AtomicU64::new(opened.state.next_number),
             collections: RwLock::new(collections),
-            superblock: Mutex::new(SuperblockLog::open(directory)?),
+            superblock: Mutex::new(SuperblockFile::open(directory)?),
             reserved: Arc::default(),
             file_system: Mutex::new(None),
             stopped: OnceLock::new(),
@@ -320,14 +320,14 @@ impl ObjectStore for FileStore {
 
     fn queue_transaction(&self, txn: &Transaction, on_commit: Option<Completion>) -> Result<()> {
         let inner = self.inner()?;
-        inner.check()?;
+        inner.check_running()?;
         inner.queue.wait_for_room(&inner)?;
         let creates = || txn.ops.iter().any(|op| matches!(op, TxnOp::CreateCollection));
         let shared = match inner.collection(txn.collection) {
             Err(StoreError::NoCollection(_)) if creates() => inner.collection_or_new(txn.collection),
             other => other?,
         };
-        let limit = inner.cache_limit();
+        let limit = inner.collection_cache_limit();
         let mut collection = shared.lock();
         plan::TxnPlanner::new(&inner, &mut collection).run(txn, Arc::clone(&shared), on_commit)?;
         collection.trim(limit, inner.queue.applied());
@@ -341,7 +341,7 @@ impl ObjectStore for FileStore {
 
     fn umount(&self) -> Result<()> {
         let inner = self.close(StopMode::Drained).ok_or(StoreError::NotMounted)?;
-        inner.check()?;
+        inner.check_running()?;
         Label { clean: true, ..inner.label.clone() }.write(&inner.directory)
     }
 
@@ -382,14 +382,14 @@ impl ObjectStore for FileStore {
 
     fn compact(&self, progress: &mut dyn FnMut(&str, usize, usize)) -> Result<()> {
         let inner = self.inner()?;
-        inner.check()?;
+        inner.check_running()?;
         inner.backend.db.compact(progress);
-        inner.check()
+        inner.check_running()
     }
 
     fn statfs(&self) -> Result<Statfs> {
         let inner = self.inner()?;
-        inner.check()?;
+        inner.check_running()?;
         let pools = inner.queue.usage();
         let database = &inner.backend.db;
         Ok(Statfs {
@@ -408,7 +408,7 @@ impl ObjectStore for FileStore {
 
     fn reserve(&self, bytes: u64) -> Result<SpaceReservation> {
         let inner = self.inner()?;
-        inner.check()?;
+        inner.check_running()?;
         let (total, available) = (inner.total_bytes(), inner.available_bytes());
         let kept = (u128::from(total) * u128::from(1_000_000 - inner.config.full_micro.min(1_000_000))
             / 1_000_000) as u64;
@@ -421,20 +421,20 @@ impl ObjectStore for FileStore {
 
     fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
         let inner = self.inner()?;
-        inner.check()?;
+        inner.check_running()?;
         Ok(inner.superblock.lock().get(key))
     }
 
     fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
         let inner = self.inner()?;
-        inner.check()?;
+        inner.check_running()?;
         inner.counters.syncs.fetch_add(1, Ordering::Relaxed);
         inner.superblock.lock().set(values).map_err(|error| inner.stop(error))
     }
 
     fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
         let inner = self.inner()?;
-        inner.check()?;
+        inner.check_running()?;
         Ok(inner.superblock.lock().list(prefix))
     }
 }
@@ -493,7 +493,7 @@ impl ReadStore for FileStore {
 
     fn omap_get_header(&self, coll: PgId, oid: &ObjectId) -> Result<Bytes> {
         let inner = self.inner()?;
-        inner.with_omap(coll, oid, |number| {
+        inner.with_applied_omap(coll, oid, |number| {
             let Some(number) = number else { return Ok(Bytes::new()) };
             Ok(inner.backend.db.get(Family::Omap, &omap_header_key(number))?.unwrap_or_default())
         })
@@ -501,7 +501,7 @@ impl ReadStore for FileStore {
 
     fn omap_get(&self, coll: PgId, oid: &ObjectId, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>> {
         let inner = self.inner()?;
-        inner.with_omap(coll, oid, |number| {
+        inner.with_applied_omap(coll, oid, |number| {
             let Some(number) = number else { return Ok(Vec::new()) };
             let wanted: Vec<_> = keys.iter().map(|key| omap_key(number, key)).collect();
             let values = inner.backend.db.get_many(Family::Omap, &wanted)?;
@@ -523,7 +523,7 @@ impl ReadStore for FileStore {
             ((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)), key.len() + value.len())
         };
         let inner = self.inner()?;
-        inner.with_omap(coll, oid, |number| {
+        inner.with_applied_omap(coll, oid, |number| {
             omap_page(&inner, number, start_after, prefix, max, max_bytes, take)
         })
     }
@@ -539,7 +539,7 @@ impl ReadStore for FileStore {
     ) -> Result<Page<Bytes>> {
         let take = |key: &[u8], _: &[u8]| (Bytes::copy_from_slice(key), key.len());
         let inner = self.inner()?;
-        inner.with_omap(coll, oid, |number| {
+        inner.with_applied_omap(coll, oid, |number| {
             omap_page(&inner, number, start_after, prefix, max, max_bytes, take)
         })
     }
@@ -557,7 +557,7 @@ impl ReadStore for FileStore {
 
     fn list_collections(&self) -> Result<Vec<PgId>> {
         let inner = self.inner()?;
-        inner.check()?;
+        inner.check_running()?;
         let collections = inner.collections.read();
         Ok(collections.iter().filter(|(_, coll)| coll.lock().exists).map(|(id, _)| *id).collect())
     }
@@ -572,7 +572,7 @@ impl ReadStore for FileStore {
 
     fn collection_meta(&self, coll: PgId) -> Result<Vec<(String, Bytes)>> {
         let inner = self.inner()?;
-        inner.with_meta(coll, |_| {
+        inner.with_applied_meta(coll, |_| {
             let first = keys::collection_meta(coll, "");
             let mut found = Vec::new();
             inner.backend.db.scan(Family::Collections, &first, &keys::prefix_end(&first), |key, value| {
@@ -587,7 +587,7 @@ impl ReadStore for FileStore {
 
     fn read_log(&self, coll: PgId, after: Eversion, max: usize) -> Result<Vec<(Eversion, Bytes)>> {
         let inner = self.inner()?;
-        inner.with_meta(coll, |_| {
+        inner.with_applied_meta(coll, |_| {
             let first = match after {
                 after if after == Eversion::default() => keys::collection(coll).to_vec(),
                 after => [&keys::log(coll, after)[..], &[0]].concat(),

@@ -21,7 +21,7 @@ const IDLE_SAMPLES: u32 = 5;
 /// When a flush or compaction fails because the file system is full, RocksDB itself waits for free space and then retries.
 /// Meanwhile, writes that need the flush neither fail nor return. The watch ends this after a few seconds: it cancels the
 /// database's background work, after which all writes fail until the database is opened again. Reads still work.
-pub(crate) struct WatchedDb {
+pub(crate) struct WatchdogDb {
     db: Arc<DB>,
     failed: Arc<AtomicBool>,
     /// Ends the thread when it is dropped.
@@ -29,9 +29,9 @@ pub(crate) struct WatchedDb {
     thread: Option<JoinHandle<()>>,
 }
 
-impl WatchedDb {
+impl WatchdogDb {
     /// Starts to watch `db`.
-    pub(crate) fn new(db: DB) -> Result<WatchedDb> {
+    pub(crate) fn new(db: DB) -> Result<WatchdogDb> {
         let db = Arc::new(db);
         let failed = Arc::new(AtomicBool::new(false));
         let (end, ended) = sync_channel(0);
@@ -42,7 +42,7 @@ impl WatchedDb {
                 move || watch(&db, &failed, &ended)
             })
             .map_err(|e| StoreError::io("start a thread", &e))?;
-        Ok(WatchedDb { db, failed, end: Some(end), thread: Some(thread) })
+        Ok(WatchdogDb { db, failed, end: Some(end), thread: Some(thread) })
     }
 
     /// The error of a call that changes the database.
@@ -55,7 +55,7 @@ impl WatchedDb {
     }
 }
 
-impl Deref for WatchedDb {
+impl Deref for WatchdogDb {
     type Target = DB;
 
     fn deref(&self) -> &DB {
@@ -63,7 +63,7 @@ impl Deref for WatchedDb {
     }
 }
 
-impl Drop for WatchedDb {
+impl Drop for WatchdogDb {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {

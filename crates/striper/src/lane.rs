@@ -30,7 +30,7 @@ pub(super) struct PieceTarget {
 
 /// The writes of a lane.
 #[derive(Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct WriteQueue {
     /// Number of requests in flight, and their bytes.
     pub(super) in_flight: u32,
     flying: u64,
@@ -72,7 +72,7 @@ impl PieceRun {
     }
 }
 
-impl Lane {
+impl WriteQueue {
     /// Whether a request of `len` bytes may be sent now, although others may be in flight.
     fn admits(&self, len: u64) -> bool {
         self.in_flight == 0
@@ -81,7 +81,7 @@ impl Lane {
     }
 
     /// Accepts a write. Returns how it is sent, and the runs to send before it.
-    pub(super) fn take(
+    pub(super) fn add_write(
         &mut self,
         layout: &Layout,
         at: PieceTarget,
@@ -98,7 +98,7 @@ impl Lane {
         }
         let (waiter, outcome) = oneshot::channel();
         self.push(at, Waiting { data: data.clone(), reach, waiter });
-        (SendMode::Shared(outcome), self.all_due())
+        (SendMode::Shared(outcome), self.take_due())
     }
 
     fn sent(&mut self, len: u64) {
@@ -106,7 +106,7 @@ impl Lane {
         self.flying += len;
     }
 
-    pub(super) fn ended(&mut self, len: u64) {
+    pub(super) fn request_done(&mut self, len: u64) {
         self.in_flight -= 1;
         self.flying -= len;
         if self.in_flight == 0 {
@@ -129,7 +129,7 @@ impl Lane {
     }
 
     /// The runs that are due. The caller sends them.
-    pub(super) fn all_due(&mut self) -> VecDeque<PieceRun> {
+    pub(super) fn take_due(&mut self) -> VecDeque<PieceRun> {
         std::iter::from_fn(|| self.due()).collect()
     }
 
@@ -180,7 +180,7 @@ mod tests {
 
     /// A program that keeps writes of one size in flight and waits for the oldest one. Requests are answered in order.
     struct Program {
-        lane: Lane,
+        lane: WriteQueue,
         layout: Layout,
         next: u64,
         /// Lengths of the requests in flight.
@@ -190,7 +190,13 @@ mod tests {
 
     impl Program {
         fn new(layout: Layout) -> Program {
-            Program { lane: Lane::default(), layout, next: 0, requests: VecDeque::new(), sent: Vec::new() }
+            Program {
+                lane: WriteQueue::default(),
+                layout,
+                next: 0,
+                requests: VecDeque::new(),
+                sent: Vec::new(),
+            }
         }
 
         fn send(&mut self, lens: impl Iterator<Item = u64>) {
@@ -205,7 +211,7 @@ mod tests {
             let data = Bytes::from(vec![0; len as usize]);
             let stamp = PieceIdentity { born: 1, epoch: 1, floor: 0 };
             let at = PieceTarget { stamp, piece, offset };
-            let (turn, due) = self.lane.take(&self.layout, at, &data, 0);
+            let (turn, due) = self.lane.add_write(&self.layout, at, &data, 0);
             self.send(due.iter().map(|run| run.len));
             if matches!(turn, SendMode::Now) {
                 self.send(std::iter::once(len));
@@ -222,8 +228,8 @@ mod tests {
 
         fn answer(&mut self) {
             let len = self.requests.pop_front().expect("something is always in flight");
-            self.lane.ended(len);
-            let due = self.lane.all_due();
+            self.lane.request_done(len);
+            let due = self.lane.take_due();
             self.send(due.iter().map(|run| run.len));
         }
     }

@@ -60,7 +60,7 @@ impl Layout {
     }
 
     /// The layout stored in an object, or `None` if it is invalid.
-    pub(super) fn stored(stripe_unit: u32, stripe_count: u32, object_size: u32) -> Option<Layout> {
+    pub(super) fn from_stored(stripe_unit: u32, stripe_count: u32, object_size: u32) -> Option<Layout> {
         let (stripe_unit, stripe_count) = (u64::from(stripe_unit), u64::from(stripe_count));
         let layout = Layout { stripe_unit, stripe_count, object_size: object_size.into() };
         (layout.check().is_ok() && stripe_count > 0).then_some(layout)
@@ -124,7 +124,7 @@ impl Layout {
     }
 
     /// Number of pieces that an object of `size` bytes may have; their numbers are below it. The first piece always exists.
-    pub fn pieces(&self, size: u64) -> u64 {
+    pub fn piece_count(&self, size: u64) -> u64 {
         let Some(last) = size.checked_sub(1) else { return 1 };
         let set = last / self.set_size();
         let in_set = (last % self.set_size() / self.stripe_unit + 1).min(self.stripe_count);
@@ -237,7 +237,7 @@ mod tests {
                 assert_eq!(covered, step);
                 at += step;
                 assert_eq!(seen.len() as u64, seen.keys().last().unwrap() + 1);
-                assert_eq!(layout.pieces(at), seen.len() as u64, "{layout:?} at {at}");
+                assert_eq!(layout.piece_count(at), seen.len() as u64, "{layout:?} at {at}");
                 for (piece, len) in &seen {
                     assert_eq!(layout.piece_len(*piece, at), *len, "piece {piece} of {layout:?} at {at}");
                 }
@@ -251,7 +251,7 @@ mod tests {
         let layout = Layout::new(!0xffff, u32::MAX, !0xffff).unwrap();
         let end = i64::MAX as u64;
         assert_eq!(layout.extents(end - 10, 10).iter().map(|extent| extent.len).sum::<u64>(), 10);
-        assert!(layout.pieces(end) > 0 && layout.piece_len(0, end) > 0);
-        assert_eq!(Layout::default().pieces(end), (end - 1) / (4 << 20) + 1);
+        assert!(layout.piece_count(end) > 0 && layout.piece_len(0, end) > 0);
+        assert_eq!(Layout::default().piece_count(end), (end - 1) / (4 << 20) + 1);
     }
 }

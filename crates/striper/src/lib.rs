@@ -63,11 +63,11 @@
 static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
 
 mod clock;
+mod guarded_ops;
 mod lane;
 mod layout;
 mod meta;
 mod object;
-mod parts;
 mod pieces;
 mod read;
 mod remove;
@@ -79,13 +79,13 @@ pub use clock::Clock;
 pub use layout::{Layout, MIN_STRIPE_UNIT, PieceExtent};
 
 use bytes::Bytes;
+use guarded_ops::GuardOutcome;
 use meta::{Meta, is_hidden, piece_name, striped_name};
 use nacre_engine::{Error, IoCtx, Lister, Pending, Result, WriteOp};
 use nacre_types::ObjectId;
 use nacre_types::errno::Errno;
 use object::Object;
 use parking_lot::Mutex;
-use parts::GuardOutcome;
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -243,10 +243,10 @@ impl Striper {
         let (inner, name, attr) = (self.inner.clone(), name.to_owned(), attr.to_owned());
         self.start(async move {
             for _ in 0..MAX_ATTEMPTS {
-                let mut op = parts::in_epoch(inner.load_existing(&name).await?.meta.epoch);
+                let mut op = guarded_ops::in_epoch(inner.load_existing(&name).await?.meta.epoch);
                 change(&mut op, &attr);
                 let answer = inner.pool.operate(&piece_name(&name, 0), op).await;
-                if let GuardOutcome::Done = parts::verdict(answer)? {
+                if let GuardOutcome::Done = guarded_ops::verdict(answer)? {
                     return Ok(());
                 }
             }

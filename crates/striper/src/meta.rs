@@ -21,26 +21,36 @@ pub(super) const EPOCH: &str = "striper.epoch";
 /// A random number that distinguishes an object from earlier and later objects of its name, on the first piece and on others. The
 /// epochs of two objects are ordered only as far as clients' clocks are. Objects of earlier releases have the epoch in which the
 /// object was created instead.
-pub(super) const BORN: &str = "striper.born";
-/// On a piece other than the first: 2^64 - 1 - [`BORN`]. With it, two guards distinguish pieces of other objects from pieces
+pub(super) const INSTANCE: &str = "striper.born";
+/// On a piece other than the first: 2^64 - 1 - [`INSTANCE`]. With it, two guards distinguish pieces of other objects from pieces
 /// without these attributes.
-pub(super) const BORN_INVERSE: &str = "striper.born_inverse";
+pub(super) const INSTANCE_INVERSE: &str = "striper.born_inverse";
 /// On the first piece, of the last truncation: the number of pieces that it left, and the epoch from which on later pieces were
 /// created.
-pub(super) const CUT: &str = "striper.cut";
+pub(super) const LAST_TRUNCATION: &str = "striper.cut";
 /// On a piece: 2^64 - 1 - its epoch. An absent value counts as 0, as for the latest possible epoch, so one guard distinguishes
 /// pieces of earlier epochs from absent ones.
-pub(super) const AGE: &str = "striper.age";
+pub(super) const EPOCH_INVERSE: &str = "striper.age";
 /// All pieces that may exist have numbers below this value.
-pub(super) const PIECES: &str = "striper.pieces";
+pub(super) const PIECE_BOUND: &str = "striper.pieces";
 /// A removal or truncation that is not yet completed on all pieces.
 pub(super) const UNFINISHED: &str = "striper.unfinished";
 /// The value of [`UNFINISHED`] for a removal; for a truncation it is the new size.
 pub(super) const REMOVAL: &str = "removed";
 
 /// The attributes that are hidden from users.
-const HIDDEN: &[&str] =
-    &[STRIPE_UNIT, STRIPE_COUNT, OBJECT_SIZE, SIZE, LOCK, EPOCH, BORN, CUT, PIECES, UNFINISHED];
+const HIDDEN: &[&str] = &[
+    STRIPE_UNIT,
+    STRIPE_COUNT,
+    OBJECT_SIZE,
+    SIZE,
+    LOCK,
+    EPOCH,
+    INSTANCE,
+    LAST_TRUNCATION,
+    PIECE_BOUND,
+    UNFINISHED,
+];
 
 /// Whether an attribute is the striper's own.
 pub(super) fn is_hidden(name: &[u8]) -> bool {
@@ -104,29 +114,31 @@ impl LastTruncation {
     }
 
     fn parse(value: &[u8]) -> Result<LastTruncation> {
-        let text = std::str::from_utf8(value).map_err(|_| corrupt(CUT, value))?;
+        let text = std::str::from_utf8(value).map_err(|_| corrupt(LAST_TRUNCATION, value))?;
         let parts = text
             .split_once(' ')
             .and_then(|(pieces, epoch)| Some((pieces.parse().ok()?, epoch.parse().ok()?)));
-        parts.map(|(pieces, epoch)| LastTruncation { pieces, epoch }).ok_or_else(|| corrupt(CUT, value))
+        parts
+            .map(|(pieces, epoch)| LastTruncation { pieces, epoch })
+            .ok_or_else(|| corrupt(LAST_TRUNCATION, value))
     }
 }
 
 impl Meta {
     /// Whether the object is the same one as `before`: neither removed since nor being removed.
-    pub(super) fn continues(&self, before: &Meta) -> bool {
+    pub(super) fn is_same_object(&self, before: &Meta) -> bool {
         self.born == before.born && self.unfinished != Some(Unfinished::Removal)
     }
 
     /// The earliest epoch that a piece of the object may carry. A piece of an earlier epoch is a stray, and so is a piece of
     /// another object of this name: a delayed request created it when the object, or this part of it, no longer existed.
-    pub(super) fn floor(&self, piece: u64) -> u64 {
+    pub(super) fn min_epoch(&self, piece: u64) -> u64 {
         self.cut.filter(|cut| piece >= cut.pieces).map_or(0, |cut| cut.epoch)
     }
 
     /// The identity that a piece of the object must carry.
-    pub(super) fn stamp(&self, piece: u64) -> PieceIdentity {
-        PieceIdentity { born: self.born, epoch: self.epoch, floor: self.floor(piece) }
+    pub(super) fn piece_identity(&self, piece: u64) -> PieceIdentity {
+        PieceIdentity { born: self.born, epoch: self.epoch, floor: self.min_epoch(piece) }
     }
 
     /// Parses the attributes of a first piece. `None` if they are not those of a striped object.
@@ -140,7 +152,7 @@ impl Meta {
         else {
             return Ok(None);
         };
-        let layout = Layout::stored(unit, count, object)
+        let layout = Layout::from_stored(unit, count, object)
             .ok_or_else(|| corrupt("striper.layout", format!("{unit} {count} {object}").as_bytes()))?;
         if i64::try_from(size).is_err() {
             return Err(corrupt(SIZE, size.to_string().as_bytes()));
@@ -151,16 +163,17 @@ impl Meta {
             Some(_) => number(attrs, UNFINISHED)?.map(Unfinished::Truncation),
         };
         // Libradosstriper sets the size before it writes and does not maintain the number of pieces.
-        let pieces = number(attrs, PIECES)?.unwrap_or(0).max(layout.pieces(size));
-        let (epoch, born) = (number(attrs, EPOCH)?.unwrap_or(0), number(attrs, BORN)?.unwrap_or(0));
-        let cut = attrs.get(CUT.as_bytes()).map(|value| LastTruncation::parse(value)).transpose()?;
+        let pieces = number(attrs, PIECE_BOUND)?.unwrap_or(0).max(layout.piece_count(size));
+        let (epoch, born) = (number(attrs, EPOCH)?.unwrap_or(0), number(attrs, INSTANCE)?.unwrap_or(0));
+        let cut =
+            attrs.get(LAST_TRUNCATION.as_bytes()).map(|value| LastTruncation::parse(value)).transpose()?;
         Ok(Some(Meta { layout, size, epoch, born, cut, pieces, unfinished }))
     }
 }
 
-/// The object ([`BORN`]) and the epoch that the attributes of a piece other than the first name. 0 is unknown.
+/// The object ([`INSTANCE`]) and the epoch that the attributes of a piece other than the first name. 0 is unknown.
 pub(super) fn piece_origin(attrs: &BTreeMap<Bytes, Bytes>) -> Result<(u64, u64)> {
-    Ok((number(attrs, BORN)?.unwrap_or(0), number(attrs, EPOCH)?.unwrap_or(0)))
+    Ok((number(attrs, INSTANCE)?.unwrap_or(0), number(attrs, EPOCH)?.unwrap_or(0)))
 }
 
 /// The name of a piece.
@@ -200,9 +213,14 @@ mod tests {
 
     #[test]
     fn damaged_attributes_are_corruption() {
-        for damage in
-            [(SIZE, "x"), (SIZE, "-1"), (OBJECT_SIZE, "5"), (STRIPE_UNIT, "0"), (UNFINISHED, "?"), (CUT, "2")]
-        {
+        for damage in [
+            (SIZE, "x"),
+            (SIZE, "-1"),
+            (OBJECT_SIZE, "5"),
+            (STRIPE_UNIT, "0"),
+            (UNFINISHED, "?"),
+            (LAST_TRUNCATION, "2"),
+        ] {
             let damaged = attrs(&[THEIRS, &[damage]].concat());
             assert_eq!(Meta::parse(&damaged).unwrap_err().errno(), Errno::EBADMSG, "{damage:?}");
         }
@@ -217,12 +235,12 @@ mod tests {
             (OBJECT_SIZE, layout.object_size()),
             (SIZE, size),
             (EPOCH, epoch),
-            (BORN, born),
-            (PIECES, pieces),
+            (INSTANCE, born),
+            (PIECE_BOUND, pieces),
         ];
         let mut text: String = numbers.iter().map(|(name, number)| format!("{name} {number}\n")).collect();
         if let Some(cut) = cut {
-            text += &format!("{CUT} {}\n", cut.text());
+            text += &format!("{LAST_TRUNCATION} {}\n", cut.text());
         }
         match unfinished {
             None => {}
@@ -246,7 +264,7 @@ mod tests {
             })
         });
         let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
-        let words = [SIZE, PIECES, UNFINISHED, REMOVAL, "18446744073709551615", "4294967295", "-", "\n"];
+        let words = [SIZE, PIECE_BOUND, UNFINISHED, REMOVAL, "18446744073709551615", "4294967295", "-", "\n"];
         let target = Target { dictionary: &words, ..Target::new("striper-meta", corpus, seeds.to_vec()) };
         target.run(|input| {
             let mut attrs = BTreeMap::new();
@@ -259,7 +277,7 @@ mod tests {
             // Computations that are done with every accepted object.
             let extents = meta.layout.extents(meta.size, 1);
             assert!(extents.len() == 1 && extents[0].len == 1);
-            assert!(meta.pieces >= meta.layout.pieces(meta.size));
+            assert!(meta.pieces >= meta.layout.piece_count(meta.size));
             assert!(meta.layout.piece_len(meta.pieces - 1, meta.size) <= meta.layout.object_size());
             Some(written(&meta))
         });

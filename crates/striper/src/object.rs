@@ -4,7 +4,7 @@
 //! has passed. The cache only saves the round trip that would read the state first.
 
 use super::clock::Clock;
-use super::lane::Lane;
+use super::lane::WriteQueue;
 use super::meta::Meta;
 use nacre_engine::{Error, Result};
 use nacre_types::errno::Errno;
@@ -48,7 +48,7 @@ pub(super) struct State {
     pub(super) confirming: u32,
     pub(super) next: Option<Batch>,
     /// Writes in flight by the position of their pieces in a stripe. The first piece has no lane.
-    pub(super) lanes: BTreeMap<u64, Lane>,
+    pub(super) lanes: BTreeMap<u64, WriteQueue>,
     /// Pieces that were created in an epoch that may have passed before their data arrived.
     unconfirmed: Vec<UnconfirmedPiece>,
     /// By epoch and piece: the time at which a request that may create the piece ended without an answer. The request may
@@ -205,13 +205,13 @@ impl Object {
     }
 
     /// Whether `piece` is known to carry `epoch`.
-    pub(super) fn is_marked(&self, epoch: u64, piece: u64) -> bool {
+    pub(super) fn carries_epoch(&self, epoch: u64, piece: u64) -> bool {
         let state = self.state.lock();
         state.known.as_ref().is_some_and(|known| known.meta.epoch == epoch && known.is_marked(piece))
     }
 
     /// Registers a write. Fails with EBUSY while the object is removed or truncated through the same handle.
-    pub(super) fn write(self: &Arc<Self>) -> Result<WriteUse> {
+    pub(super) fn register_write(self: &Arc<Self>) -> Result<WriteUse> {
         let mut users = self.users.lock();
         if users.exclusive {
             return Err(Errno::EBUSY.into());
@@ -221,7 +221,7 @@ impl Object {
     }
 
     /// Registers an exclusive use. Fails with EBUSY while the object is written, removed or truncated through the same handle.
-    pub(super) fn exclude(self: &Arc<Self>) -> Result<ExclusiveUse> {
+    pub(super) fn register_exclusive(self: &Arc<Self>) -> Result<ExclusiveUse> {
         let mut users = self.users.lock();
         if users.exclusive || users.writing > 0 {
             return Err(Error::from(Errno::EBUSY));

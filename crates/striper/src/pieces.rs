@@ -1,12 +1,12 @@
-//! Writes to pieces other than the first, in the requests that the piece's lane forms ([`Lane`](super::lane::Lane)). Strays in
+//! Writes to pieces other than the first, in the requests that the piece's lane forms ([`WriteQueue`](super::lane::WriteQueue)). Strays in
 //! their place are removed first.
 
 use super::Inner;
+use super::guarded_ops::{self, GuardOutcome, verdict};
 use super::lane::{MIN_OWN_REQUEST_BYTES, PieceRun, PieceTarget, SendMode};
 use super::layout::PieceExtent;
 use super::meta::{Meta, PieceIdentity, piece_name, piece_origin};
 use super::object::Object;
-use super::parts::{self, GuardOutcome, verdict};
 use bytes::{Bytes, BytesMut};
 use futures::future::join;
 use nacre_engine::{Error, OpReply, Pending, Result};
@@ -47,12 +47,12 @@ impl Inner {
         reach: u64,
     ) -> Outcome {
         let (len, layout) = (data.len() as u64, meta.layout);
-        let at = PieceTarget { stamp: meta.stamp(piece), piece, offset };
+        let at = PieceTarget { stamp: meta.piece_identity(piece), piece, offset };
         let number = piece % layout.stripe_count();
         let _sending = object.sending.lock();
         let (turn, due) = {
             let mut state = object.state.lock();
-            state.lanes.entry(number).or_default().take(&layout, at, &data, reach)
+            state.lanes.entry(number).or_default().add_write(&layout, at, &data, reach)
         };
         for run in due {
             self.spawn_run(object, number, run);
@@ -74,8 +74,8 @@ impl Inner {
     }
 
     fn request(&self, object: &Object, at: PieceTarget, data: Bytes) -> Sent {
-        let marked = object.is_marked(at.stamp.epoch, at.piece);
-        let op = parts::piece(at.stamp, marked, at.offset, data.clone());
+        let marked = object.carries_epoch(at.stamp.epoch, at.piece);
+        let op = guarded_ops::write_piece(at.stamp, marked, at.offset, data.clone());
         let sent_at = self.clock.now();
         Sent {
             pending: self.pool.operate(&piece_name(&object.name, at.piece), op),
@@ -115,7 +115,7 @@ impl Inner {
         let reached = async {
             match reach {
                 0 => Ok(true),
-                _ => self.confirm(object, at.stamp.epoch, reach).await,
+                _ => self.ensure_size(object, at.stamp.epoch, reach).await,
             }
         };
         let (written, reached) = join(self.written(object, at, sent), reached).await;
@@ -138,7 +138,7 @@ impl Inner {
                     object.update(at.stamp.epoch, |known| known.mark(at.piece));
                     return Ok(true);
                 }
-                GuardOutcome::GuardFailed(part) if !sent.marked && parts::is_stray(part) => {}
+                GuardOutcome::GuardFailed(part) if !sent.marked && guarded_ops::is_stray_guard(part) => {}
                 GuardOutcome::GuardFailed(_) => return Ok(false),
             }
             if !self.clear_stray(&object.name, at.piece, at.stamp).await? {
@@ -165,9 +165,9 @@ impl Inner {
         let Some((born, epoch)) = origin else { return Ok(true) };
         let of_another = born != 0 && born != stamp.born;
         let op = if of_another || epoch < stamp.floor {
-            parts::remove_of(born, epoch)
+            guarded_ops::remove_piece_in_epoch(born, epoch)
         } else {
-            parts::renew_age(born, epoch)
+            guarded_ops::set_epoch_inverse(born, epoch)
         };
         verdict(self.pool.operate(&name, op).await)?;
         Ok(true)
@@ -179,8 +179,8 @@ impl Inner {
         let due = {
             let mut state = object.state.lock();
             let Some(lane) = state.lanes.get_mut(&number) else { return };
-            lane.ended(len);
-            let due = lane.all_due();
+            lane.request_done(len);
+            let due = lane.take_due();
             if lane.in_flight == 0 {
                 state.lanes.remove(&number);
             }

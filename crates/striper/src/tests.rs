@@ -3,7 +3,7 @@
 
 mod races;
 
-use super::meta::{EPOCH, PIECES, SIZE, UNFINISHED};
+use super::meta::{EPOCH, PIECE_BOUND, SIZE, UNFINISHED};
 use super::*;
 use nacre_engine::engine::{Cursor, Engine, ListPage, ObjectRequest, OnReply};
 use nacre_engine::{Completer, OpReply, block_on};

@@ -1,12 +1,12 @@
 //! Writes and appends.
 
 use super::Inner;
+use super::guarded_ops::{self, GuardOutcome, verdict};
 use super::layout::PieceExtent;
 use super::meta::{
-    BORN, EPOCH, Meta, OBJECT_SIZE, PIECES, SIZE, STRIPE_COUNT, STRIPE_UNIT, Unfinished, piece_name,
+    EPOCH, INSTANCE, Meta, OBJECT_SIZE, PIECE_BOUND, SIZE, STRIPE_COUNT, STRIPE_UNIT, Unfinished, piece_name,
 };
 use super::object::{Batch, CachedState, Object};
-use super::parts::{self, GuardOutcome, verdict};
 use super::pieces::{both_held, split_extents};
 use super::{MAX_ATTEMPTS, check_range};
 use bytes::{Bytes, BytesMut};
@@ -48,7 +48,7 @@ impl Inner {
     /// Writes `data` at `offset`. Returns when data and size are durable.
     pub(super) async fn write(self: Arc<Self>, name: String, offset: u64, data: Bytes) -> Result<()> {
         check_range(offset, data.len())?;
-        let writing = self.object(&name)?.write()?;
+        let writing = self.object(&name)?.register_write()?;
         for _ in 0..MAX_ATTEMPTS {
             match self.attempt(&writing.0, offset, &data).await? {
                 WriteAttempt::Done => return Ok(()),
@@ -63,7 +63,7 @@ impl Inner {
 
     /// Writes `data` at the end. Returns when data and size are durable.
     pub(super) async fn append(self: Arc<Self>, name: String, data: Bytes) -> Result<()> {
-        let writing = self.object(&name)?.write()?;
+        let writing = self.object(&name)?.register_write()?;
         for _ in 0..MAX_ATTEMPTS {
             match self.attempt_append(&writing.0, &data).await? {
                 WriteAttempt::Done => return Ok(()),
@@ -135,7 +135,7 @@ impl Inner {
         if !self.announced(object, &known, &extents).await? {
             return Ok(WriteAttempt::Stale { meta: known.meta, made: Vec::new() });
         }
-        let mut claim = parts::claim(epoch, from, end);
+        let mut claim = guarded_ops::claim_append(epoch, from, end);
         if extents.first().is_some_and(|extent| extent.piece == 0) {
             // The data for the first piece is sent with the claim.
             let first = extents.remove(0);
@@ -173,7 +173,7 @@ impl Inner {
         let made = unmarked(&known, &extents);
         let sent = async {
             let held = self.send_pieces(object, &known, extents, data, 0).await?;
-            Ok((held, held && (made.is_empty() || self.confirm(object, epoch, end).await?)))
+            Ok((held, held && (made.is_empty() || self.ensure_size(object, epoch, end).await?)))
         };
         let (held, confirmed) =
             sent.await.inspect_err(|_: &Error| object.record_created(known.meta, &made))?;
@@ -181,7 +181,7 @@ impl Inner {
             return Ok(WriteAttempt::Done);
         }
         let now = self.undo_stale_write(object, known.meta, made).await?;
-        if !held && now.is_some_and(|now| now.continues(&known.meta) && now.size > from) {
+        if !held && now.is_some_and(|now| now.is_same_object(&known.meta) && now.size > from) {
             // A truncation came before the data and left a part of the range, which is zeros or was written by others since.
             return Err(Errno::ECANCELED.into());
         }
@@ -213,7 +213,7 @@ impl Inner {
             match self.load(&object.name).await? {
                 Some(loaded) if loaded.meta.unfinished.is_some() => {
                     epoch = epoch.max(loaded.meta.epoch + 2);
-                    self.finish(object, loaded.meta).await?;
+                    self.finish_unfinished(object, loaded.meta).await?;
                 }
                 Some(loaded) => {
                     object.merge_state(loaded.meta, asked_at);
@@ -253,8 +253,8 @@ impl Inner {
             (OBJECT_SIZE, layout.object_size),
             (SIZE, size),
             (EPOCH, epoch),
-            (BORN, born),
-            (PIECES, pieces),
+            (INSTANCE, born),
+            (PIECE_BOUND, pieces),
         ] {
             op.set_xattr(name, value.to_string());
         }
@@ -304,7 +304,7 @@ impl Inner {
     }
 
     async fn announce(&self, object: &Object, epoch: u64, pieces: u64) -> Result<bool> {
-        let op = parts::announce(epoch, pieces);
+        let op = guarded_ops::announce(epoch, pieces);
         match verdict(self.pool.operate(&piece_name(&object.name, 0), op).await)? {
             GuardOutcome::GuardFailed(0) => Ok(false),
             // At least as many pieces are announced already.
@@ -355,11 +355,11 @@ impl Inner {
         data: Bytes,
     ) -> Result<bool> {
         self.confirm_with(object, epoch, end, |grows| {
-            let mut op = parts::in_epoch(epoch);
+            let mut op = guarded_ops::in_epoch(epoch);
             if grows {
-                parts::grow(&mut op, end)
+                guarded_ops::grow(&mut op, end)
             } else {
-                parts::reaches(&mut op, end)
+                guarded_ops::guard_min_size(&mut op, end)
             };
             op.write(offset, data.clone());
             (self.pool.operate(&piece_name(&object.name, 0), op), true)
@@ -368,15 +368,15 @@ impl Inner {
     }
 
     /// Ensures that the size is at least `end`. Returns whether the epoch still held.
-    pub(super) async fn confirm(&self, object: &Object, epoch: u64, end: u64) -> Result<bool> {
+    pub(super) async fn ensure_size(&self, object: &Object, epoch: u64, end: u64) -> Result<bool> {
         let name = piece_name(&object.name, 0);
         self.confirm_with(object, epoch, end, |grows| {
             if grows {
-                let mut op = parts::in_epoch(epoch);
-                parts::grow(&mut op, end);
+                let mut op = guarded_ops::in_epoch(epoch);
+                guarded_ops::grow(&mut op, end);
                 (self.pool.operate(&name, op), false)
             } else {
-                (self.pool.operate_read(&name, parts::check(epoch, end)), false)
+                (self.pool.operate_read(&name, guarded_ops::check(epoch, end)), false)
             }
         })
         .await
@@ -411,7 +411,7 @@ impl Inner {
         Err(Errno::EAGAIN.into())
     }
 
-    /// Like [`Inner::confirm`], but concurrent writes share the requests.
+    /// Like [`Inner::ensure_size`], but concurrent writes share the requests.
     async fn confirm_shared(self: &Arc<Self>, object: &Arc<Object>, epoch: u64, end: u64) -> Result<bool> {
         let joined = {
             let mut state = object.state.lock();
@@ -433,10 +433,10 @@ impl Inner {
         match joined {
             Some(Some(result)) => return result.await.unwrap_or(Err(Error::ShutDown)),
             // The waiting writes are of another epoch.
-            Some(None) => return self.confirm(object, epoch, end).await,
+            Some(None) => return self.ensure_size(object, epoch, end).await,
             None => {}
         }
-        let confirmed = self.confirm(object, epoch, end).await;
+        let confirmed = self.ensure_size(object, epoch, end).await;
         if let Some(batch) = next_batch(object) {
             self.pool.engine().spawn(Box::pin(self.clone().run_batches(object.clone(), batch)));
         }
@@ -445,7 +445,7 @@ impl Inner {
 
     async fn run_batches(self: Arc<Self>, object: Arc<Object>, mut batch: Batch) {
         loop {
-            let confirmed = self.confirm(&object, batch.epoch, batch.end).await;
+            let confirmed = self.ensure_size(&object, batch.epoch, batch.end).await;
             for waiter in batch.waiters {
                 // The receiver may be gone.
                 let _ = waiter.send(confirmed.clone());
@@ -477,9 +477,9 @@ impl Inner {
         let lost = object.take_unconfirmed(now.map_or(u64::MAX, |now| now.epoch)).into_iter().filter(
             |(before, piece)| match now {
                 // A client that cuts the object may have passed the piece already.
-                Some(now) if now.continues(before) && before.epoch >= now.floor(*piece) => {
+                Some(now) if now.is_same_object(before) && before.epoch >= now.min_epoch(*piece) => {
                     match now.unfinished {
-                        Some(Unfinished::Truncation(size)) => *piece >= now.layout.pieces(size),
+                        Some(Unfinished::Truncation(size)) => *piece >= now.layout.piece_count(size),
                         _ => *piece >= now.pieces,
                     }
                 }
@@ -490,7 +490,10 @@ impl Inner {
         let back = lost.map(|(before, piece)| async move {
             let answer = self
                 .pool
-                .operate(&piece_name(&object.name, piece), parts::remove_of(before.born, before.epoch))
+                .operate(
+                    &piece_name(&object.name, piece),
+                    guarded_ops::remove_piece_in_epoch(before.born, before.epoch),
+                )
                 .await;
             // A piece that may still exist is left to the next write.
             verdict(answer).inspect_err(|_| object.record_created(before, &[piece])).map(drop)

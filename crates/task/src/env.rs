@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A future without a result, as environments run and return them.
-pub type BoxedTask = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type BoxedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The interface that production and the simulator implement. Code uses it through [`Env`].
 pub trait Environment: Send + Sync + 'static {
@@ -23,10 +23,10 @@ pub trait Environment: Send + Sync + 'static {
     fn wall(&self) -> SystemTime;
 
     /// Completes at `at` or slightly later, or at once if that has passed.
-    fn sleep_until(&self, at: Instant) -> BoxedTask;
+    fn sleep_until(&self, at: Instant) -> BoxedFuture;
 
     /// Runs a task. An environment that has ended drops it.
-    fn spawn(&self, task: BoxedTask);
+    fn spawn(&self, task: BoxedFuture);
 
     /// Fills `out` with random bytes. In production they are suitable for keys.
     fn fill_random(&self, out: &mut [u8]) -> Result<()>;
@@ -70,12 +70,12 @@ impl Env {
     }
 
     /// Completes after `wait`, counted from this call.
-    pub fn sleep(&self, wait: Duration) -> BoxedTask {
+    pub fn sleep(&self, wait: Duration) -> BoxedFuture {
         self.0.sleep_until(self.now() + wait)
     }
 
     /// Completes at `at`.
-    pub fn sleep_until(&self, at: Instant) -> BoxedTask {
+    pub fn sleep_until(&self, at: Instant) -> BoxedFuture {
         self.0.sleep_until(at)
     }
 

@@ -17,7 +17,7 @@ mod error;
 mod instant;
 mod join;
 
-pub use env::{BoxedTask, Env, Environment};
+pub use env::{BoxedFuture, Env, Environment};
 pub use error::{Error, Result};
 pub use instant::Instant;
 pub use join::{AbortHandle, AbortOnDrop, JoinHandle};

@@ -16,8 +16,8 @@
 //!
 //! Behaviour is that of Ceph's Reef release, except for the differences that a module lists.
 
-pub mod advise;
-pub mod effort;
+pub mod agent_policy;
+pub mod cache_sizing;
 pub mod hit_set;
 pub mod key;
 pub mod promote;

@@ -69,7 +69,7 @@ impl TemperatureHistogram {
         self.bins[bin(temperature)] += 1;
     }
 
-    /// Halves all counts. The agent calls it every [`HALFLIFE_ROUNDS`](crate::effort::HALFLIFE_ROUNDS) rounds.
+    /// Halves all counts. The agent calls it every [`HALFLIFE_ROUNDS`](crate::agent_policy::HALFLIFE_ROUNDS) rounds.
     pub fn decay(&mut self) {
         self.bins.iter_mut().for_each(|count| *count /= 2);
     }

@@ -16,11 +16,11 @@
 
 pub mod arn;
 pub mod attributes;
-pub mod config;
 pub mod endpoint;
 mod error;
 pub mod event;
 pub mod names;
+pub mod notification_config;
 pub mod pending;
 pub mod record;
 mod secret;

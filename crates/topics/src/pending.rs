@@ -6,8 +6,8 @@
 //! before the change apply.
 
 use crate::arn::TopicArn;
-use crate::config::{AttributeFilter, Candidate};
 use crate::event::EventType;
+use crate::notification_config::{Candidate, MetadataTagFilter};
 use crate::record::{BucketInfo, Event, ObjectInfo, RequestInfo};
 use crate::topic::TopicId;
 use nacre_types::encoding::Versioned;
@@ -37,7 +37,7 @@ pub struct PendingEvent {
     /// The type of the event.
     pub event: EventType,
     /// The rules that the version must satisfy.
-    pub filter: AttributeFilter,
+    pub filter: MetadataTagFilter,
 }
 
 /// An event that a change has, and its topic.
@@ -102,7 +102,7 @@ impl PendingEvents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Matcher, NotificationConfig};
+    use crate::notification_config::{Matcher, NotificationConfig};
     use nacre_types::encoding;
     use std::slice::from_ref;
 

@@ -104,7 +104,7 @@ impl Event {
 
 /// An event with the fields that are added at delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivery<'a> {
+pub struct DeliveredEvent<'a> {
     /// The event.
     pub event: &'a Event,
     /// The topic's `OpaqueData`.
@@ -114,13 +114,13 @@ pub struct Delivery<'a> {
 }
 
 /// The body of a message or request with these events: `{"Records":[…]}`.
-pub fn body(deliveries: &[Delivery<'_>]) -> Vec<u8> {
+pub fn body(deliveries: &[DeliveredEvent<'_>]) -> Vec<u8> {
     json::body(deliveries)
 }
 
 /// The `Idempotency-Key` of an HTTP request with these events: the id of a single event, or the ids of the first and the
 /// last event and the number of events. A repeated request has the same key.
-pub fn idempotency_key(deliveries: &[Delivery<'_>]) -> String {
+pub fn idempotency_key(deliveries: &[DeliveredEvent<'_>]) -> String {
     match deliveries {
         [] => String::new(),
         [only] => only.event.id(),

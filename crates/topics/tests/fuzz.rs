@@ -4,12 +4,12 @@
 
 use nacre_fuzz::{CountingAllocator, Target};
 use nacre_topics::attributes::Attributes;
-use nacre_topics::config::{Matcher, NotificationConfig};
 use nacre_topics::endpoint::PushEndpoint;
 use nacre_topics::event::{EventPattern, EventType};
 use nacre_topics::names::QueueName;
+use nacre_topics::notification_config::{Matcher, NotificationConfig};
 use nacre_topics::pending::{PendingEvent, PendingEvents};
-use nacre_topics::record::{self, BucketInfo, Delivery, Event, ObjectInfo, RequestInfo};
+use nacre_topics::record::{self, BucketInfo, DeliveredEvent, Event, ObjectInfo, RequestInfo};
 use nacre_topics::sns::Request;
 use nacre_topics::topic::{Topic, TopicId};
 use nacre_types::encoding::{self, Versioned};
@@ -142,7 +142,7 @@ fn fuzz_stored_events() {
         object: ObjectInfo { metadata: vec![("a".into(), "b".into())], ..ObjectInfo::default() },
     };
     versioned("notification-event", &[event], |event| {
-        let delivery = Delivery { event, opaque_data: "x", is_replayed: false };
+        let delivery = DeliveredEvent { event, opaque_data: "x", is_replayed: false };
         let text = String::from_utf8(record::body(&[delivery])).unwrap();
         assert!(text.starts_with("{\"Records\":[{\"eventVersion\":"), "{text}");
         for (name, value) in record::cloudevents_headers(event) {

@@ -7,7 +7,7 @@
 //! The grammars are Ceph's. Alternatives are tried in Ceph's order, without backtracking over a longer match: an error reports
 //! where parsing stopped, and users see that position. A text that does not parse grants nothing.
 
-mod foreign;
+mod mgr_mds;
 pub mod mon;
 pub(crate) mod network;
 pub mod osd;
@@ -47,12 +47,12 @@ fn quoted(rest: &Option<String>) -> String {
 }
 
 /// Whether `text` is a capability of `service`.
-pub fn check(service: &str, text: &str) -> Result<(), CapsError> {
+pub fn validate(service: &str, text: &str) -> Result<(), CapsError> {
     match service {
         "mon" => mon::MonCaps::parse(text).map(drop),
         "osd" => osd::OsdCaps::parse(text).map(drop),
-        "mgr" => foreign::check_mgr(text),
-        "mds" => foreign::check_mds(text),
+        "mgr" => mgr_mds::check_mgr(text),
+        "mds" => mgr_mds::check_mds(text),
         other => Err(CapsError::UnknownService(other.to_owned())),
     }
 }
@@ -77,11 +77,11 @@ fn parse_grants<T>(
             grants.push(next);
         }
         blanks(&mut scan);
-        if scan.is_over() {
+        if scan.is_at_end() {
             return Ok(grants);
         }
     }
-    let at_end = service != "osd" && service != "mds" && scan.is_over();
+    let at_end = service != "osd" && service != "mds" && scan.is_at_end();
     let rest = (!at_end).then(|| scan.rest().to_owned());
     Err(CapsError::Syntax { service, rest, whole: text.to_owned() })
 }
@@ -90,9 +90,9 @@ fn parse_grants<T>(
 fn network(scan: &mut Scan<'_>) -> Option<network::Network> {
     scan.attempt(|scan| {
         scan.spaces()?;
-        scan.word("network")?;
+        scan.literal("network")?;
         scan.spaces()?;
-        Some(network::Network::parse(scan.run(|c| c.is_ascii_hexdigit() || "/.:[]".contains(c))?))
+        Some(network::Network::parse(scan.take_while1(|c| c.is_ascii_hexdigit() || "/.:[]".contains(c))?))
     })
 }
 

@@ -225,12 +225,12 @@ pub struct SessionName {
 }
 
 /// `CEPH_ENTITY_TYPE_CLIENT`.
-pub const KIND_CLIENT: u8 = 8;
+pub const ENTITY_TYPE_CLIENT: u8 = 8;
 
 impl SessionName {
     /// Returns the name of a client's session.
     pub fn client(client: crate::ids::ClientId) -> SessionName {
-        SessionName { kind: KIND_CLIENT, number: client.0 as i64 }
+        SessionName { kind: ENTITY_TYPE_CLIENT, number: client.0 as i64 }
     }
 
     /// Parses `client.4123`.
@@ -359,7 +359,7 @@ fn socket_addr(family: u16, rest: &[u8]) -> Option<SocketAddr> {
 }
 
 /// The version that daemons report: `ceph_version` of their metadata, `version`.
-pub fn version_text() -> String {
+pub fn nacre_version() -> String {
     format!("nacre version {} (compatible with ceph 16.2 pacific)", env!("CARGO_PKG_VERSION"))
 }
 

@@ -1,9 +1,9 @@
 //! Ceph's command language: the tables of signatures with which the CLI parses words and the daemons check JSON.
 //!
 //! There is one table per kind of daemon ([`mon_commands`], [`osd_commands`], [`mon_daemon_commands`]). The CLI uses it to
-//! convert words to JSON ([`Table::parse_words`]), a daemon uses it to convert JSON to a checked [`Call`] ([`Table::resolve`]),
+//! convert words to JSON ([`Table::parse_words`]), a daemon uses it to convert JSON to a checked [`Call`] ([`Table::parse_json`]),
 //! and `get_command_descriptions` prints it. A command that a daemon does not implement has no line here: Ceph's commands that
-//! the map authority refuses by name are in [`ceph_mon_commands`]. Each signature states how far it is supported.
+//! the map authority refuses by name are in [`mon_command_support`]. Each signature states how far it is supported.
 
 mod call;
 mod daemon;
@@ -12,29 +12,33 @@ mod osd;
 mod refused;
 mod words;
 
-use crate::support::Support;
+use crate::support_level::SupportLevel;
 pub use call::{Call, CommandError};
-pub use refused::ceph_mon_commands;
+pub use refused::mon_command_support;
 use serde_json::{Map, Value, json};
 use std::fmt;
 use std::sync::LazyLock;
 
 /// The map authority's commands.
 pub fn mon_commands() -> &'static Table {
-    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(Owner::Mon, &[(mon::LINES, mon::SUPPORT)]));
+    static TABLE: LazyLock<Table> =
+        LazyLock::new(|| Table::new(Owner::Mon, &[(mon::COMMANDS, mon::SUPPORT_EXCEPTIONS)]));
     &TABLE
 }
 
 /// Whether the map authority has a command with this prefix. Does not create the table, which would stay in a client's memory.
 pub fn is_mon_command(prefix: &str) -> bool {
     let words = |text: &'static str| text.split(' ').take_while(|word| !word.contains('='));
-    mon::LINES.iter().any(|line| words(line.0).eq(prefix.split(' ')))
+    mon::COMMANDS.iter().any(|line| words(line.0).eq(prefix.split(' ')))
 }
 
 /// An OSD's commands (`tell osd.N`, and `pg PGID …` at the PG's primary).
 pub fn osd_commands() -> &'static Table {
     static TABLE: LazyLock<Table> = LazyLock::new(|| {
-        Table::new(Owner::Daemon, &[(daemon::LINES, daemon::SUPPORT), (osd::LINES, osd::SUPPORT)])
+        Table::new(
+            Owner::Daemon,
+            &[(daemon::COMMANDS, daemon::SUPPORT_EXCEPTIONS), (osd::COMMANDS, osd::SUPPORT_EXCEPTIONS)],
+        )
     });
     &TABLE
 }
@@ -44,7 +48,10 @@ pub fn mon_daemon_commands() -> &'static Table {
     static TABLE: LazyLock<Table> = LazyLock::new(|| {
         Table::new(
             Owner::Daemon,
-            &[(daemon::LINES, daemon::SUPPORT), (daemon::MON_LINES, daemon::MON_SUPPORT)],
+            &[
+                (daemon::COMMANDS, daemon::SUPPORT_EXCEPTIONS),
+                (daemon::MON_COMMANDS, daemon::MON_SUPPORT_EXCEPTIONS),
+            ],
         )
     });
     &TABLE
@@ -55,10 +62,10 @@ pub fn mon_daemon_commands() -> &'static Table {
 /// Notation: prefix words, then parameters `name=type`; `[name=type]` is optional, `name...=type` repeats. Types:
 /// `int(LO..HI)`, `float(LO..HI)` (bounds optional), `string`, `bool`, `choice(a|b)`, `words(a|b)`, `poolname`, `objectname`, `pgid`,
 /// `osdname`, `entityaddr`, `uuid`, `name`.
-pub(crate) type Line = (&'static str, &'static str, &'static str, &'static str);
+pub(crate) type CommandRow = (&'static str, &'static str, &'static str, &'static str);
 
-/// The support level of the command with this prefix, if it is not [`Support::Full`].
-pub(crate) type Exception = (&'static str, Support);
+/// The support level of the command with this prefix, if it is not [`SupportLevel::Full`].
+pub(crate) type SupportException = (&'static str, SupportLevel);
 
 /// The values that a parameter accepts.
 #[derive(Clone, Debug, PartialEq)]
@@ -128,7 +135,7 @@ pub struct Signature {
     /// Required capability: some of `r`, `w`, `x`.
     pub perm: &'static str,
     /// How far it does what Ceph's command does.
-    pub support: Support,
+    pub support: SupportLevel,
 }
 
 /// The daemon that answers the commands of a table; errors for unknown commands depend on it.
@@ -148,7 +155,7 @@ pub struct Table {
 }
 
 impl Table {
-    fn new(owner: Owner, parts: &[(&[Line], &[Exception])]) -> Table {
+    fn new(owner: Owner, parts: &[(&[CommandRow], &[SupportException])]) -> Table {
         let mut signatures: Vec<Signature> = Vec::new();
         for (lines, exceptions) in parts {
             let first = signatures.len();
@@ -189,7 +196,7 @@ impl Table {
 }
 
 impl Signature {
-    fn parse((text, help, module, perm): Line) -> Signature {
+    fn parse((text, help, module, perm): CommandRow) -> Signature {
         let mut words = Vec::new();
         let mut params = Vec::new();
         for part in text.split(' ') {
@@ -198,7 +205,7 @@ impl Signature {
                 None => words.push(part),
             }
         }
-        Signature { prefix: words.join(" "), params, help, module, perm, support: Support::Full }
+        Signature { prefix: words.join(" "), params, help, module, perm, support: SupportLevel::Full }
     }
 
     /// Number of words in the prefix.
@@ -264,7 +271,7 @@ impl Param {
     }
 
     /// The form of a switch on the command line: `--yes-i-really-mean-it`.
-    pub(crate) fn switch(&self) -> String {
+    pub(crate) fn cli_switch(&self) -> String {
         format!("--{}", self.name.replace('_', "-"))
     }
 }
@@ -275,7 +282,7 @@ impl fmt::Display for Param {
         let mut text = match &self.kind {
             ParamKind::Int { .. } => format!("<{name}:int>"),
             ParamKind::Float { .. } => format!("<{name}:float>"),
-            ParamKind::Bool => self.switch(),
+            ParamKind::Bool => self.cli_switch(),
             ParamKind::Choice(words) | ParamKind::Words(words) => words.join("|"),
             ParamKind::OsdName => format!("<{name}:osd.N>"),
             ParamKind::PgId => "<pgid>".to_owned(),

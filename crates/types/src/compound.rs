@@ -142,7 +142,7 @@ pub struct ReadReply {
 }
 
 /// Whether a write failed because the object was changed since it was read.
-pub fn is_overtaken(errno: Errno) -> bool {
+pub fn is_write_conflict(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::EEXIST | Errno::ECANCELED | Errno::ERANGE | Errno::EOVERFLOW)
 }
 
@@ -236,7 +236,7 @@ impl Read {
     }
 
     /// Decodes the outputs of [`Read::ops`] and the version of their reply.
-    pub fn reply(&self, version: u64, outputs: &[OpResult]) -> Result<ReadReply, DecodeError> {
+    pub fn decode_reply(&self, version: u64, outputs: &[OpResult]) -> Result<ReadReply, DecodeError> {
         let mut parts = Vec::with_capacity(self.fetches.len());
         for (at, fetch) in self.fetches.iter().enumerate() {
             let output = &outputs.get(at).ok_or_else(missing)?.output;
@@ -337,13 +337,13 @@ mod tests {
             OpResult::output(encoding::encode(&OmapValsReply { entries: vec![pair.clone()], more: true })),
             OpResult::output(bytes("data")),
         ];
-        let reply = read.reply(7, &outputs).unwrap();
+        let reply = read.decode_reply(7, &outputs).unwrap();
         assert_eq!(reply.version, 7);
         assert_eq!(reply.pairs(0).unwrap(), &BTreeMap::from([pair.clone()]));
         assert_eq!(reply.page(1).unwrap(), &Page { entries: vec![pair], more: true });
         assert_eq!(reply.parts[2], Fetched::Data(bytes("data")));
         assert!(reply.page(0).is_err() && reply.pairs(2).is_err() && reply.page(3).is_err());
-        assert!(read.reply(7, &outputs[..2]).is_err());
-        assert!(read.reply(7, &[outputs[1].clone(), outputs[0].clone(), outputs[2].clone()]).is_err());
+        assert!(read.decode_reply(7, &outputs[..2]).is_err());
+        assert!(read.decode_reply(7, &[outputs[1].clone(), outputs[0].clone(), outputs[2].clone()]).is_err());
     }
 }

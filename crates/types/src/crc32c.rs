@@ -3,7 +3,7 @@
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 use std::sync::LazyLock;
 
-/// Size of a block in bytes, the unit of [`blocks`] and [`append_block`].
+/// Size of a block in bytes, the unit of [`blocks`] and [`append_block_crc`].
 pub const BLOCK_BYTES: usize = 4096;
 /// Number of blocks that are processed in an interleaved way.
 const LANES: usize = 4;
@@ -20,7 +20,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 
 /// Extends the checksum `crc` by `bytes`. An empty range has the checksum 0.
 pub fn append(mut crc: u32, bytes: &[u8]) -> u32 {
-    let rest = by_turns(bytes, |block| crc = append_block(crc, block));
+    let rest = by_turns(bytes, |block| crc = append_block_crc(crc, block));
     if rest.is_empty() {
         return crc;
     }
@@ -38,7 +38,7 @@ pub fn blocks(bytes: &[u8]) -> Vec<u32> {
 }
 
 /// Extends the checksum `crc` by a block with the checksum `block`.
-pub fn append_block(crc: u32, block: u32) -> u32 {
+pub fn append_block_crc(crc: u32, block: u32) -> u32 {
     static SHIFT: LazyLock<[[u32; 256]; 4]> = LazyLock::new(shift_by_a_block);
     let [a, b, c, d] = crc.to_le_bytes();
     SHIFT[0][a as usize] ^ SHIFT[1][b as usize] ^ SHIFT[2][c as usize] ^ SHIFT[3][d as usize] ^ block
@@ -124,7 +124,7 @@ mod tests {
             let alone: Vec<u32> = bytes.chunks(BLOCK_BYTES).map(crc32c).collect();
             prop_assert_eq!(&sums, &alone);
             let (whole, rest) = bytes.as_chunks::<BLOCK_BYTES>();
-            let folded = sums[..whole.len()].iter().fold(before, |crc, sum| append_block(crc, *sum));
+            let folded = sums[..whole.len()].iter().fold(before, |crc, sum| append_block_crc(crc, *sum));
             prop_assert_eq!(append(folded, rest), append(before, &bytes));
         }
     }

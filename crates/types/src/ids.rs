@@ -82,7 +82,7 @@ impl Interval {
     }
 
     /// The first interval in this generation of an older PG (rule R7).
-    pub fn restored(generation: u64) -> Interval {
+    pub fn after_restore(generation: u64) -> Interval {
         Interval(Interval::base(generation) + 2)
     }
 
@@ -314,9 +314,9 @@ mod tests {
     #[test]
     fn no_two_generations_share_an_interval() {
         assert_eq!((Interval::creation(0), Interval::creation(1)), (Interval(1), Interval(1)));
-        assert_eq!(Interval::creation(1).next(), Interval::restored(1));
+        assert_eq!(Interval::creation(1).next(), Interval::after_restore(1));
         for generation in [2, 3, 1_800_000_000, u64::from(u32::MAX)] {
-            let (first, second) = (Interval::creation(generation), Interval::restored(generation));
+            let (first, second) = (Interval::creation(generation), Interval::after_restore(generation));
             assert!(first.is_creation() && !second.is_creation() && second == first.next());
             assert!(first.is_since(generation) && first.is_since(generation - 1));
             assert!(!first.is_since(generation + 1) || generation == u64::from(u32::MAX));

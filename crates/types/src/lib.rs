@@ -22,7 +22,7 @@ pub mod payload;
 pub mod placement;
 pub mod pool;
 pub mod stats;
-pub mod support;
+pub mod support_level;
 pub mod tier;
 pub mod time;
 pub mod txn;

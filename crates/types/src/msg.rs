@@ -8,7 +8,7 @@ use crate::ids::{Epoch, Incarnation, Interval, OsdId, PgId, ReqId};
 use crate::object::ObjectId;
 use crate::op::{OpResult, OsdOp};
 use crate::osdmap::{Member, PgMembership};
-use crate::payload::{self, Split};
+use crate::payload::{self, SplitMessage};
 use crate::stats::{OsdStats, PgStats};
 use bytes::Bytes;
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
@@ -28,17 +28,17 @@ pub trait Message: Serialize + DeserializeOwned + Send + 'static {
 
 /// An encoded message. It can be sent on several connections.
 #[derive(Debug, Clone)]
-pub struct Encoded {
+pub struct EncodedMessage {
     /// Its number on the wire.
     pub kind: u16,
     /// The description, and the payloads by reference.
-    pub split: Split,
+    pub split: SplitMessage,
 }
 
-impl Encoded {
+impl EncodedMessage {
     /// Encodes `message`; its payloads are kept by reference.
-    pub fn new<M: Message>(message: &M) -> Encoded {
-        Encoded { kind: M::KIND, split: payload::encode(message) }
+    pub fn new<M: Message>(message: &M) -> EncodedMessage {
+        EncodedMessage { kind: M::KIND, split: payload::encode(message) }
     }
 
     /// Decodes the message as its receiver does. Payloads are joined, which copies them if there are several.
@@ -47,7 +47,7 @@ impl Encoded {
             let detail = format!("expected kind {}, got {}", M::KIND, self.kind);
             return Err(DecodeError::Corrupt { what: M::NAME, detail });
         }
-        let Split { meta, mut data } = self.split;
+        let SplitMessage { meta, mut data } = self.split;
         let data = match data.len() {
             0 | 1 => data.pop().unwrap_or_default().into_bytes(),
             _ => data.iter().flat_map(|part| part.bytes()).copied().collect(),
@@ -63,10 +63,10 @@ macro_rules! messages {
 }
 
 messages! {
-    OsdRequest = 1, OsdReply = 2, OsdBackoff = 3, WatchNotify = 4, WatchLost = 5,
+    OsdRequest = 1, OsdReply = 2, OsdStaleMap = 3, WatchNotify = 4, WatchLost = 5,
     MonCommand = 10, MonCommandReply = 11, MonSubscribe = 12, MapPublish = 13, ConfigPublish = 14, LogAppend = 15,
     LogSubscribe = 16, LogPublish = 17,
-    OsdBoot = 20, OsdFailure = 21, OsdAlive = 22, OsdMarkMeDown = 23, PgCas = 24, PgCasReply = 25, StatsReport = 26,
+    OsdBoot = 20, OsdFailure = 21, OsdBeacon = 22, OsdMarkMeDown = 23, PgCas = 24, PgCasReply = 25, StatsReport = 26,
     ConfigReport = 27,
     DaemonCommand = 30, DaemonCommandReply = 31,
 }
@@ -109,7 +109,7 @@ pub const MAX_OPS: usize = 65_535;
 
 /// Bytes that a store may need for an attribute or omap entry in addition to its key and value (in a MemStore: two buffers and
 /// a tree node).
-pub const ENTRY_OVERHEAD_BYTES: usize = 256;
+pub const KV_ENTRY_OVERHEAD_BYTES: usize = 256;
 
 fn limited_ops<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsdOp>, D::Error> {
     struct Ops;
@@ -159,10 +159,10 @@ impl OsdRequest {
     }
 
     /// Maximum number of bytes that it writes, for throttles and checks of space: data, attributes, omap and inputs of class
-    /// methods. An attribute or omap entry counts [`ENTRY_OVERHEAD_BYTES`] more.
+    /// methods. An attribute or omap entry counts [`KV_ENTRY_OVERHEAD_BYTES`] more.
     pub fn payload_bytes(&self) -> usize {
         use crate::op::Op::{Append, Call, OmapSet, OmapSetHeader, SetXattr, Write, WriteFull, WriteSame};
-        let entry = |key: usize, value: usize| ENTRY_OVERHEAD_BYTES + key + value;
+        let entry = |key: usize, value: usize| KV_ENTRY_OVERHEAD_BYTES + key + value;
         self.ops
             .iter()
             .map(|op| match &op.op {
@@ -197,7 +197,7 @@ pub struct OsdReply {
 
 /// Tells a client that its map is too old or the request misdirected: it must fetch `epoch` or later and resend.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OsdBackoff {
+pub struct OsdStaleMap {
     /// The request.
     pub reqid: ReqId,
     /// The refused attempt.
@@ -297,14 +297,14 @@ pub struct MapPublish {
     #[serde(with = "crate::payload")]
     pub full: Bytes,
     /// Encoded [`crate::osdmap::Incremental`]s, oldest first.
-    pub incrementals: Vec<MapBlob>,
+    pub incrementals: Vec<EncodedIncremental>,
     /// The newest epoch that exists.
     pub newest: Epoch,
 }
 
 /// One encoded incremental.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MapBlob(#[serde(with = "crate::payload")] pub Bytes);
+pub struct EncodedIncremental(#[serde(with = "crate::payload")] pub Bytes);
 
 /// The configuration that applies to the subscriber: `config set` values by option name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -417,7 +417,7 @@ pub struct OsdFailure {
 
 /// An OSD's periodic beacon to the map authority.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OsdAlive {
+pub struct OsdBeacon {
     /// Identifies the OSD's process.
     pub boot_nonce: u64,
     /// The epoch of its map.

@@ -7,8 +7,8 @@ mod replies;
 
 pub use info::{OI_ATTR, ObjectInfo, WatchInfo, object_flag, user_attr};
 pub use replies::{
-    CopyCursor, CopyGetReply, DirtyReply, ExtentsReply, ListReply, NotifyReply, OmapKeysReply, OmapValsReply,
-    OpResult, Pairs, SparseReadReply, StatReply, WatchersReply,
+    CopyCursor, CopyGetReply, ExtentsReply, ListDirtyReply, ListReply, NotifyReply, OmapKeysReply,
+    OmapValsReply, OpResult, Pairs, SparseReadReply, StatReply, WatchersReply,
 };
 
 use crate::errno::Errno;
@@ -262,7 +262,7 @@ pub enum Op {
         /// Length in bytes.
         len: u64,
     },
-    /// Fails with [`cmpext_mismatch`] unless the object has these bytes. Beyond its end the object counts as zeros.
+    /// Fails with [`cmpext_mismatch_result`] unless the object has these bytes. Beyond its end the object counts as zeros.
     CmpExt {
         /// Start in bytes.
         offset: u64,
@@ -372,7 +372,7 @@ pub enum Op {
     /// Marks the object as clean, regardless of the base.
     Undirty,
     /// Lists the dirty objects of a cache's PG in hash order. Of the request's object only the PG counts. Fails with EAGAIN
-    /// while the PG does not know all of them. Output: [`DirtyReply`].
+    /// while the PG does not know all of them. Output: [`ListDirtyReply`].
     ListDirty {
         /// The position to continue at.
         cursor: crate::object::ObjectId,
@@ -424,13 +424,13 @@ pub enum ChecksumKind {
 pub const MAX_ERRNO: i32 = 4095;
 
 /// Returns the result of [`Op::CmpExt`] if the byte at `index` of the data differs.
-pub fn cmpext_mismatch(index: usize) -> i32 {
+pub fn cmpext_mismatch_result(index: usize) -> i32 {
     // The size of data is limited to far less than 2 GiB.
     -MAX_ERRNO - i32::try_from(index).unwrap_or(i32::MAX - MAX_ERRNO - 1)
 }
 
 /// Returns the index of the first byte that differs if `result` is that of a failed [`Op::CmpExt`].
-pub fn cmpext_index(result: i32) -> Option<usize> {
+pub fn cmpext_mismatch_index(result: i32) -> Option<usize> {
     (result <= -MAX_ERRNO).then(|| result.unsigned_abs() as usize - MAX_ERRNO as usize)
 }
 
@@ -467,12 +467,12 @@ impl Op {
     }
 
     /// Whether it lists a PG instead of accessing one object.
-    pub fn is_listing(&self) -> bool {
+    pub fn is_pg_listing(&self) -> bool {
         matches!(self, Op::PgList { .. } | Op::ListDirty { .. })
     }
 
     /// Whether its changes are visible to users and so raise the object's user version. Changes of watches are invisible.
-    pub fn is_visible_write(&self) -> bool {
+    pub fn raises_user_version(&self) -> bool {
         !matches!(self, Op::Watch { .. } | Op::WatchReconnect { .. } | Op::Unwatch { .. })
     }
 

@@ -162,7 +162,7 @@ impl OsdInfo {
     }
 
     /// Returns an OSD of which only the id is known: down and out, never up.
-    pub fn absent() -> OsdInfo {
+    pub fn never_up() -> OsdInfo {
         OsdInfo {
             uuid: Uuid::nil(),
             up: false,
@@ -408,7 +408,7 @@ impl OsdMap {
     }
 
     /// The OSD as a member of in-sync sets, while it is up.
-    pub fn member(&self, osd: OsdId) -> Option<Member> {
+    pub fn up_member(&self, osd: OsdId) -> Option<Member> {
         let info = self.osds.get(&osd).filter(|info| info.up)?;
         info.incarnation.map(|incarnation| Member { osd, incarnation })
     }

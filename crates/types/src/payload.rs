@@ -63,7 +63,7 @@ impl Payload {
     }
 
     /// The crc32c of each block from the first byte on, if known; the last block may be short.
-    pub fn sums(&self) -> Option<&[u32]> {
+    pub fn checksums(&self) -> Option<&[u32]> {
         match &self.sums {
             Sums::Unknown => None,
             Sums::One(sum) => Some(sum),
@@ -75,16 +75,16 @@ impl Payload {
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn with_bytes(&self, copy: Bytes) -> Payload {
+    pub fn with_copied_bytes(&self, copy: Bytes) -> Payload {
         assert_eq!(copy.len(), self.len());
         Payload { bytes: copy, sums: self.sums.clone() }
     }
 
     /// Extends the checksum `crc` by these bytes.
-    pub fn append_to(&self, crc: u32) -> u32 {
-        let Some(sums) = self.sums() else { return crc32c::append(crc, self) };
+    pub fn extend_crc(&self, crc: u32) -> u32 {
+        let Some(sums) = self.checksums() else { return crc32c::append(crc, self) };
         let (whole, short) = self.as_chunks::<BLOCK_BYTES>();
-        let crc = sums[..whole.len()].iter().fold(crc, |crc, sum| crc32c::append_block(crc, *sum));
+        let crc = sums[..whole.len()].iter().fold(crc, |crc, sum| crc32c::append_block_crc(crc, *sum));
         if short.is_empty() { crc } else { crc32c::append(crc, short) }
     }
 
@@ -156,14 +156,14 @@ impl<'de> Deserialize<'de> for Payload {
 
 /// A message, split into its encoded description and the data that it refers to.
 #[derive(Debug, Clone, Default)]
-pub struct Split {
+pub struct SplitMessage {
     /// The postcard encoding of everything but payloads.
     pub meta: Vec<u8>,
     /// The payloads in field order, without empty ones.
     pub data: Vec<Payload>,
 }
 
-impl Split {
+impl SplitMessage {
     /// Total payload length in bytes.
     pub fn data_len(&self) -> usize {
         self.data.iter().map(|part| part.len()).sum()
@@ -171,11 +171,11 @@ impl Split {
 }
 
 /// Encodes `value`. Its payload fields are collected by reference.
-pub fn encode<T: Serialize>(value: &T) -> Split {
+pub fn encode<T: Serialize>(value: &T) -> SplitMessage {
     SINK.with_borrow_mut(|sink| *sink = Some(Vec::new()));
     let meta = postcard::to_extend(value, Vec::with_capacity(256));
     let data = SINK.with_borrow_mut(Option::take).unwrap_or_default();
-    Split { meta: meta.expect("invariant: messages hold no unsized sequences"), data }
+    SplitMessage { meta: meta.expect("invariant: messages hold no unsized sequences"), data }
 }
 
 /// Decodes a message whose payload fields are slices of `data`. Fails if bytes remain in either part.
@@ -259,18 +259,18 @@ mod tests {
     #[test]
     fn checksums_travel_with_blocks() {
         let bytes: Bytes = (0..5 * BLOCK_BYTES + 100).map(|at| (at * 31 / 7) as u8).collect();
-        let of = |payload: &Payload| payload.sums().map(<[u32]>::to_vec);
+        let of = |payload: &Payload| payload.checksums().map(<[u32]>::to_vec);
         let whole = Payload::with_checksums(bytes.clone());
         assert_eq!(of(&whole), Some(crc32c::blocks(&bytes)));
-        assert_eq!(whole.append_to(7), crc32c::append(7, &bytes));
+        assert_eq!(whole.extend_crc(7), crc32c::append(7, &bytes));
         for (from, to, known) in [(0, 2, true), (2, 5, true), (1, 1, false), (4, 5, true)] {
             let part = whole.slice(from * BLOCK_BYTES..to * BLOCK_BYTES);
             assert_eq!(of(&part), known.then(|| crc32c::blocks(&part)), "{from} {to}");
-            assert_eq!(part.append_to(9), crc32c::append(9, &part));
+            assert_eq!(part.extend_crc(9), crc32c::append(9, &part));
         }
         let last = whole.slice(4 * BLOCK_BYTES..bytes.len());
         assert_eq!(of(&last), Some(crc32c::blocks(&last)));
-        assert_eq!(last.append_to(9), crc32c::append(9, &last));
+        assert_eq!(last.extend_crc(9), crc32c::append(9, &last));
         assert_eq!(of(&last.slice(0..10)), None);
         assert_eq!(of(&whole.slice(1..BLOCK_BYTES)), None);
         assert_eq!(

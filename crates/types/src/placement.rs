@@ -228,7 +228,7 @@ impl<'a> PgMapper<'a> {
     }
 
     /// Returns `raw` after replacements (from, to), unless one of them goes to an OSD that is marked out.
-    pub fn with_upmap_items(&self, raw: &[i32], items: &[(i32, i32)]) -> Vec<i32> {
+    pub fn apply_upmap_items(&self, raw: &[i32], items: &[(i32, i32)]) -> Vec<i32> {
         let mut mapping = raw.to_vec();
         apply_upmap(&mut mapping, self.states.weights(), Upmap { all: None, items });
         mapping

@@ -12,7 +12,7 @@ pub const INTERNAL_NAMESPACE: &str = ".ceph-internal";
 
 /// Returns the object in which a PG of a cache with `cache_dirty_log` records the names of its dirty objects: an object of the
 /// base pool, whose omap has a key for each ([`dirty_key`]).
-pub fn dirty_log(base: PoolId, pg: PgId) -> ObjectId {
+pub fn dirty_log_object(base: PoolId, pg: PgId) -> ObjectId {
     ObjectId::new(base, INTERNAL_NAMESPACE, "", &format!("dirty.{pg}"))
 }
 
@@ -86,6 +86,6 @@ mod tests {
             assert_eq!(dirty_object(&dirty_key(&object)), Some(object));
         }
         assert_eq!(dirty_object(b""), None);
-        assert_eq!(dirty_log(PoolId(1), PgId::new(PoolId(3), 26)).name(), "dirty.3.1a");
+        assert_eq!(dirty_log_object(PoolId(1), PgId::new(PoolId(3), 26)).name(), "dirty.3.1a");
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::encoding::Versioned;
 use crate::ids::{Eversion, PgId};
-use crate::msg::ENTRY_OVERHEAD_BYTES;
+use crate::msg::KV_ENTRY_OVERHEAD_BYTES;
 use crate::object::ObjectId;
 use crate::payload::Payload;
 use bytes::Bytes;
@@ -187,9 +187,9 @@ impl Transaction {
     }
 
     /// The maximum number of bytes that it takes in a store, for checks of space: an attribute or omap entry counts
-    /// [`ENTRY_OVERHEAD_BYTES`] more than its contents.
+    /// [`KV_ENTRY_OVERHEAD_BYTES`] more than its contents.
     pub fn payload_bytes(&self) -> usize {
-        let entry = |key: usize, value: usize| ENTRY_OVERHEAD_BYTES + key + value;
+        let entry = |key: usize, value: usize| KV_ENTRY_OVERHEAD_BYTES + key + value;
         self.ops
             .iter()
             .map(|op| match op {

@@ -2,7 +2,7 @@
 //! invalid or ineffective entries to be removed (`--upmap-cleanup`).
 //!
 //! The search is that of Ceph 16.2's `OSDMap::calc_pg_upmaps`: it tries small changes one after another, first from the fullest
-//! OSD, and keeps a change only if it lowers the sum of squared deviations. Without [`Balance::shuffle`] the result is
+//! OSD, and keeps a change only if it lowers the sum of squared deviations. Without [`BalanceParams::shuffle`] the result is
 //! identical to Ceph's. Pure: the map itself does not change.
 
 use crate::ids::{OsdId, PgId, PoolId};
@@ -23,7 +23,7 @@ pub type ItemChanges = BTreeMap<PgId, Option<Vec<(OsdId, OsdId)>>>;
 pub type Shuffle<'a> = &'a mut dyn FnMut(&mut [PgId]);
 
 /// The parameters of a balance.
-pub struct Balance<'a> {
+pub struct BalanceParams<'a> {
     /// Number of PGs by which an OSD may exceed or fall below its share; at least 1.
     pub max_deviation: u32,
     /// The maximum number of changes.
@@ -36,14 +36,14 @@ pub struct Balance<'a> {
     pub retries: u64,
 }
 
-impl<'a> Balance<'a> {
+impl<'a> BalanceParams<'a> {
     /// Returns Ceph's defaults, without random order.
-    pub fn new(pools: &'a BTreeSet<PoolId>) -> Balance<'a> {
-        Balance { max_deviation: 5, max_changes: 10, pools, shuffle: None, retries: DEFAULT_RETRIES }
+    pub fn new(pools: &'a BTreeSet<PoolId>) -> BalanceParams<'a> {
+        BalanceParams { max_deviation: 5, max_changes: 10, pools, shuffle: None, retries: DEFAULT_RETRIES }
     }
 }
 
-/// The result of [`OsdMap::balance`].
+/// The result of [`OsdMap::calc_pg_upmaps`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BalanceResult {
     /// New entries, and entries to remove.
@@ -102,7 +102,7 @@ struct Trial {
 
 impl OsdMap {
     /// Finds `pg-upmap-items` that bring the OSDs' numbers of PGs closer to their shares.
-    pub fn balance<'a>(&'a self, balance: Balance<'a>) -> BalanceResult {
+    pub fn calc_pg_upmaps<'a>(&'a self, balance: BalanceParams<'a>) -> BalanceResult {
         Balancer::new(self, balance).map_or_else(
             || BalanceResult { no_weight: true, ..BalanceResult::default() },
             |mut balancer| {
@@ -152,7 +152,7 @@ impl OsdMap {
         let rule = self.rule_of(pg.pool)?;
         let (raw, up) = (mapper.raw_without_upmap(pg), mapper.map(pg).raw);
         self.crush.verify_upmap(rule, pool.size, &up).ok()?;
-        let shares = shares.entry(rule).or_insert_with(|| self.crush.rule_weights(rule));
+        let shares = shares.entry(rule).or_insert_with(|| self.crush.rule_weight_shares(rule));
         let has_share = |osd: &i32| shares.get(osd).is_some_and(|share| self.reweight(*osd) * share != 0.0);
         if !up.iter().all(has_share) {
             return None;
@@ -187,7 +187,7 @@ impl OsdMap {
     }
 
     /// Returns the number of PGs on each OSD (up set).
-    pub fn pgs_by_osd(&self, pools: &BTreeSet<PoolId>) -> BTreeMap<OsdId, usize> {
+    pub fn pg_count_by_osd(&self, pools: &BTreeSet<PoolId>) -> BTreeMap<OsdId, usize> {
         let mut counts = BTreeMap::new();
         for (osd, pgs) in count(self, &mut PgMapper::new(self), pools) {
             counts.extend(u32::try_from(osd).ok().map(|osd| (OsdId(osd), pgs.len())));
@@ -231,7 +231,7 @@ struct Balancer<'a> {
 
 impl<'a> Balancer<'a> {
     /// Returns `None` if no OSD has a share.
-    fn new(map: &'a OsdMap, balance: Balance<'a>) -> Option<Balancer<'a>> {
+    fn new(map: &'a OsdMap, balance: BalanceParams<'a>) -> Option<Balancer<'a>> {
         let mut mapper = PgMapper::new(map);
         let mut pgs_by_osd = count(map, &mut mapper, balance.pools);
         let mut shares: BTreeMap<i32, f32> = BTreeMap::new();
@@ -242,7 +242,7 @@ impl<'a> Balancer<'a> {
             }
             total_pgs = total_pgs.saturating_add(pool.size.saturating_mul(pool.pg_num));
             let Some(rule) = map.rule_of(*id) else { continue };
-            for (osd, share) in map.crush.rule_weights(rule) {
+            for (osd, share) in map.crush.rule_weight_shares(rule) {
                 let share = map.reweight(osd) * share;
                 if share != 0.0 {
                     *shares.entry(osd).or_insert(0.0) += share;
@@ -383,7 +383,7 @@ impl<'a> Balancer<'a> {
         let as_item = |(from, to): &(OsdId, OsdId)| (from.0 as i32, to.0 as i32);
         let raw = self.raw.entry(pg).or_insert_with(|| self.mapper.raw_without_upmap(pg));
         let items: Vec<(i32, i32)> = now.iter().map(as_item).collect();
-        let mapping = self.mapper.with_upmap_items(raw, &items);
+        let mapping = self.mapper.apply_upmap_items(raw, &items);
         if !mapping.iter().any(|osd| fullness.overfull.contains(osd)) {
             return None;
         }

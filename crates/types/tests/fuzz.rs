@@ -150,7 +150,7 @@ fn replies() {
         user_version: 8,
         ops: vec![OpResult::output(bytes("read")), OpResult { code: -5, output: Bytes::new() }],
     }]);
-    message(&[OsdBackoff { reqid: reqid(), attempt: 2, epoch: Epoch(4) }]);
+    message(&[OsdStaleMap { reqid: reqid(), attempt: 2, epoch: Epoch(4) }]);
     message(&[WatchNotify { cookie: 1, notify_id: 2, notifier: ClientId(3), payload: bytes("news") }]);
     message(&[WatchLost { cookie: 300 }]);
 }
@@ -163,7 +163,7 @@ fn monitors_messages() {
     message(&[MapPublish {
         fsid: Default::default(),
         full: bytes("map"),
-        incrementals: vec![MapBlob(bytes("one")), MapBlob(bytes("two"))],
+        incrementals: vec![EncodedIncremental(bytes("one")), EncodedIncremental(bytes("two"))],
         newest: Epoch(10),
     }]);
     message(&[ConfigPublish { values: [("osd_max_backfills".into(), "1".into())].into() }]);
@@ -196,7 +196,7 @@ fn osds_messages_to_monitors() {
         refused: false,
         epoch: Epoch(5),
     }]);
-    message(&[OsdAlive { boot_nonce: 3, epoch: Epoch(5), full: true }]);
+    message(&[OsdBeacon { boot_nonce: 3, epoch: Epoch(5), full: true }]);
     message(&[OsdMarkMeDown { boot_nonce: 3 }]);
     message(&[PgCas {
         tid: 3,
@@ -369,7 +369,7 @@ fn capability_texts() {
         };
         target.run(|input| {
             let text = std::str::from_utf8(input).ok()?;
-            caps::check(service, text).ok()?;
+            caps::validate(service, text).ok()?;
             // Accepted capabilities must be usable for decisions.
             match service {
                 "osd" => {
@@ -446,8 +446,8 @@ fn commands() {
     };
     target.run(|input| {
         let text = std::str::from_utf8(input).ok()?;
-        let known = mon_commands().resolve(text).or_else(|_| osd_commands().resolve(text)).ok()?;
-        mon::arguments(&known);
+        let known = mon_commands().parse_json(text).or_else(|_| osd_commands().parse_json(text)).ok()?;
+        mon::constraint_args(&known);
         Some(input.to_vec())
     });
 }

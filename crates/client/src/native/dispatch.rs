@@ -4,14 +4,14 @@ use super::state::CompletionBatch;
 use super::{Shared, mon};
 use nacre_common::auth::AuthTicketReply;
 use nacre_engine::command_result;
-use nacre_objecter::newest_map;
+use nacre_objecter::apply_publish;
 use nacre_runtime::log::NOTICE_TARGET;
-use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Reset};
+use nacre_runtime::msgr::{Conn, Dispatcher, Frame, ResetReason};
 use nacre_types::Epoch;
 use nacre_types::encoding;
 use nacre_types::msg::{
-    ConfigPublish, DaemonCommandReply, LogPublish, MapPublish, Message, MonCommandReply, OsdBackoff,
-    OsdReply, WatchLost, WatchNotify,
+    ConfigPublish, DaemonCommandReply, LogPublish, MapPublish, Message, MonCommandReply, OsdReply,
+    OsdStaleMap, WatchLost, WatchNotify,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -33,7 +33,7 @@ impl Dispatcher for Dispatch {
         let Some(shared) = self.shared.upgrade() else { return };
         let handled = match frame.kind() {
             OsdReply::KIND => frame.decode().map(|reply| shared.on_reply(reply)),
-            OsdBackoff::KIND => frame.decode().map(|backoff| shared.on_backoff(backoff)),
+            OsdStaleMap::KIND => frame.decode().map(|backoff| shared.on_backoff(backoff)),
             WatchNotify::KIND => frame.decode().map(|message| shared.on_watch_notify(message)),
             WatchLost::KIND => frame.decode().map(|message| shared.on_watch_lost(conn, message)),
             MapPublish::KIND => frame.decode().map(|maps| shared.on_maps(conn, &maps)),
@@ -50,16 +50,16 @@ impl Dispatcher for Dispatch {
         if let Err(error) = handled {
             tracing::error!(peer = %conn.peer_addr(), %error, "bad message; the connection is dropped");
             conn.abort();
-            self.on_reset(conn, Reset::Failed(error));
+            self.on_reset(conn, ResetReason::Failed(error));
         }
     }
 
-    fn on_reset(&self, conn: &Conn, reset: Reset) {
+    fn on_reset(&self, conn: &Conn, reset: ResetReason) {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut batch = CompletionBatch::default();
         let now_ms = shared.now_ms();
         let osd = shared.state.lock().on_reset(conn, now_ms, &mut batch);
-        if let Reset::Failed(nacre_common::Error::Expired(why)) = &reset {
+        if let ResetReason::Failed(nacre_common::Error::Expired(why)) = &reset {
             let notice = osd.and_then(|osd| shared.clock_notices.lock().on_refusal(Instant::now(), osd, why));
             if let Some(notice) = notice {
                 tracing::warn!(target: NOTICE_TARGET, "{notice}");
@@ -83,16 +83,16 @@ impl Shared {
         self.with_objecter(|objecter, sink| objecter.on_reply(reply, sink));
     }
 
-    fn on_backoff(&self, backoff: OsdBackoff) {
+    fn on_backoff(&self, backoff: OsdStaleMap) {
         let now_ms = self.now_ms();
         self.state.lock().objecter.on_backoff(backoff, now_ms);
         self.timer.notify_one();
     }
 
-    fn on_mon_reset(&self, conn: &Conn, reset: &Reset) {
+    fn on_mon_reset(&self, conn: &Conn, reset: &ResetReason) {
         self.state.lock().mon.take_if(|mon| mon == conn);
         let reason = match reset {
-            Reset::Failed(error) => error.clone(),
+            ResetReason::Failed(error) => error.clone(),
             _ => nacre_common::Error::Closed,
         };
         // Others are connections to OSDs that were replaced, or earlier ones to monitors.
@@ -143,7 +143,7 @@ impl Shared {
         let now_ms = self.now_ms();
         let applied: Result<Option<Epoch>, encoding::DecodeError> = self.with_objecter(|objecter, sink| {
             let have = objecter.map().cloned();
-            let map = newest_map(have.as_ref(), publish)?;
+            let map = apply_publish(have.as_ref(), publish)?;
             if let Some(map) = map {
                 let epoch = map.epoch;
                 objecter.on_map(map, now_ms, sink);

@@ -54,7 +54,7 @@ impl Shared {
     /// Time since the watch was last known to be registered.
     pub(super) fn watch_check(&self, cookie: u64) -> Result<Duration> {
         let now_ms = self.now_ms();
-        self.state.lock().watches.age_ms(cookie, now_ms).map(Duration::from_millis)
+        self.state.lock().watches.since_confirmed_ms(cookie, now_ms).map(Duration::from_millis)
     }
 
     fn submission(&self, object: ObjectId, flags: u32, op: Op) -> Submission {

@@ -2,7 +2,7 @@
 //! subscription to maps and configuration, and the commands that wait for an answer.
 
 use super::{Shared, ticket};
-use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, Credentials, Ticket};
+use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, CredentialProvider, Ticket};
 use nacre_engine::engine::LogSubscription;
 use nacre_engine::{Error, Result};
 use nacre_runtime::log::NOTICE_TARGET;
@@ -52,7 +52,7 @@ enum ConnectionEnd {
 }
 
 /// Keeps a session with one of the monitors for as long as the client lives.
-pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, key: Arc<dyn Credentials>) {
+pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, key: Arc<dyn CredentialProvider>) {
     let mount_timeout = shared.config.snapshot().client.client_mount_timeout;
     let give_up = Instant::now() + mount_timeout;
     let refusals_count_at = Instant::now() + REFUSALS_COUNT_AFTER.min(mount_timeout);
@@ -116,7 +116,7 @@ pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, key: Arc<dyn 
 async fn serve(
     shared: &Arc<Shared>,
     messenger: &Messenger,
-    key: &Arc<dyn Credentials>,
+    key: &Arc<dyn CredentialProvider>,
     addr: SocketAddr,
     up: &mut bool,
     give_up: Instant,

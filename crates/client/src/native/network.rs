@@ -2,7 +2,7 @@
 //!
 //! It ends when its [`NetworkThread`] is dropped and every session on it has closed its connections.
 
-use nacre_engine::{Error, Result, is_engine_thread, mark_engine_thread};
+use nacre_engine::{Error, Result, is_completion_thread, mark_completion_thread};
 use nacre_types::errno::Errno;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -31,7 +31,7 @@ impl NetworkThread {
         let handle = runtime.handle().clone();
         let (alive, mut ended) = mpsc::channel(1);
         let run = move || {
-            mark_engine_thread();
+            mark_completion_thread();
             // Nothing is ever sent: this returns when the last sender is dropped.
             runtime.block_on(ended.recv());
         };
@@ -40,10 +40,10 @@ impl NetworkThread {
     }
 
     /// The calling thread, which must be inside a single-threaded Tokio runtime. Operations that it starts complete without a thread
-    /// switch. It becomes an engine thread ([`is_engine_thread`]), which never blocks on an operation. When the runtime is dropped, its
+    /// switch. It becomes an engine thread ([`is_completion_thread`]), which never blocks on an operation. When the runtime is dropped, its
     /// sessions end.
     pub fn of_this_thread() -> Arc<NetworkThread> {
-        mark_engine_thread();
+        mark_completion_thread();
         Arc::new(NetworkThread { handle: Handle::current(), alive: None, thread: None })
     }
 
@@ -65,7 +65,7 @@ impl NetworkThread {
 impl Drop for NetworkThread {
     fn drop(&mut self) {
         self.alive = None;
-        if let Some(thread) = self.thread.take().filter(|_| !is_engine_thread())
+        if let Some(thread) = self.thread.take().filter(|_| !is_completion_thread())
             && thread.join().is_err()
         {
             tracing::error!("the client's thread panicked");

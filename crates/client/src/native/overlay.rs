@@ -9,7 +9,7 @@ use super::{Shared, listing};
 use nacre_engine::engine::{Cursor, ListPage};
 use nacre_engine::{Error, Result};
 use nacre_types::errno::Errno;
-use nacre_types::op::{DirtyReply, Op};
+use nacre_types::op::{ListDirtyReply, Op};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::Pool;
 use nacre_types::{ObjectId, PgId, PoolId, encoding};
@@ -86,7 +86,7 @@ async fn list_dirty(
     cursor: ObjectId,
     max: u64,
     namespace: Option<String>,
-) -> Result<DirtyReply> {
+) -> Result<ListDirtyReply> {
     for _ in 0..TRIES {
         let op = Op::ListDirty { cursor: cursor.clone(), max, namespace: namespace.clone() };
         let request = listing(ObjectId::min_at_hash(pg.pool, pg.seed), op);

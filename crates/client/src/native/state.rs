@@ -270,7 +270,7 @@ mod tests {
     use nacre_crush::CrushMap;
     use nacre_engine::Pending;
     use nacre_objecter::Submission;
-    use nacre_runtime::msgr::{Dispatcher, Frame, Reset};
+    use nacre_runtime::msgr::{Dispatcher, Frame, ResetReason};
     use nacre_types::object::SNAP_HEAD;
     use nacre_types::op::{Op, OsdOp};
     use nacre_types::osdmap::{Member, OsdInfo, OsdMap, PgMembership};
@@ -284,7 +284,7 @@ mod tests {
 
     impl Dispatcher for Deaf {
         fn on_message(&self, _: &Conn, _: Frame) {}
-        fn on_reset(&self, _: &Conn, _: Reset) {}
+        fn on_reset(&self, _: &Conn, _: ResetReason) {}
     }
 
     struct World {
@@ -304,7 +304,7 @@ mod tests {
                 addr: Some(SocketAddr::from(([127, 0, 0, 1], 40_000 + osd as u16))),
                 incarnation: Some(incarnation(osd)),
                 boot_nonce: 1,
-                ..OsdInfo::absent()
+                ..OsdInfo::never_up()
             };
             map.osds.insert(OsdId(osd), info);
         }

@@ -19,12 +19,12 @@ pub(super) fn ticket_lifetime(expires_unix: u64, now_unix: u64, ttl: Duration) -
 
 /// Notices about clocks, for people who wait: at most one per [`BETWEEN_NOTICES`].
 #[derive(Debug, Default)]
-pub(super) struct ClockNotices {
+pub(super) struct ClockSkewNotices {
     granted: Option<Instant>,
     told: Option<Instant>,
 }
 
-impl ClockNotices {
+impl ClockSkewNotices {
     /// Records the grant of a ticket. `expired_secs` is set if it has already expired by this machine's clock.
     pub(super) fn on_grant(&mut self, now: Instant, expired_secs: Option<u64>) -> Option<String> {
         self.granted = Some(now);
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn differing_clocks_are_told_with_the_difference_once_a_minute() {
-        let mut notices = ClockNotices::default();
+        let mut notices = ClockSkewNotices::default();
         let start = Instant::now();
         assert_eq!(notices.on_refusal(start, OsdId(3), "no ticket"), None, "nothing was granted yet");
         assert_eq!(notices.on_grant(start, None), None);

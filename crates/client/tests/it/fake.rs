@@ -4,17 +4,17 @@
 use bytes::Bytes;
 use nacre_client::{Cluster, native};
 use nacre_common::auth::{
-    AuthTicketReply, AuthTicketRequest, Caps, Key, KeyRecord, KeyServer, Keyring, ServiceKeyring,
-    ServiceKeys, SessionKey, TicketBody, TicketGrant, Verifier,
+    AuthTicketReply, AuthTicketRequest, Caps, Key, KeyRecord, KeyServer, Keyring, RotatingKeyring,
+    RotatingSecrets, SessionKey, TicketBody, TicketGrant, Verifier,
 };
 use nacre_common::config::{Config, ConfigBuilder};
 use nacre_crush::CrushMap;
-use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
+use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, ResetReason};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{EntityKind, EntityName};
 use nacre_types::msg::{
-    DaemonCommand, DaemonCommandReply, MapBlob, MapPublish, Message, MonCommand, MonCommandReply,
-    MonSubscribe, OsdBackoff, OsdReply, OsdRequest,
+    DaemonCommand, DaemonCommandReply, EncodedIncremental, MapPublish, Message, MonCommand, MonCommandReply,
+    MonSubscribe, OsdReply, OsdRequest, OsdStaleMap,
 };
 use nacre_types::op::{ListReply, Op, OpResult, StatReply};
 use nacre_types::osdmap::{Incremental, Member, OsdInfo, OsdMap, PgChange, PgMembership};
@@ -75,7 +75,7 @@ pub(crate) struct World {
     dups: HashMap<ReqId, OsdReply>,
     map: OsdMap,
     subscribers: Vec<Conn>,
-    service: ServiceKeyring,
+    service: RotatingSecrets,
     osd_conns: Vec<Conn>,
     next_client: u64,
 }
@@ -88,7 +88,7 @@ pub(crate) struct Fake {
     mon: Option<Messenger>,
     mon_addr: SocketAddr,
     osds: Vec<Messenger>,
-    osd_keys: Arc<ServiceKeys>,
+    osd_keys: Arc<RotatingKeyring>,
     key: Key,
 }
 
@@ -141,14 +141,14 @@ impl Fake {
             dups: HashMap::new(),
             map,
             subscribers: Vec::new(),
-            service: ServiceKeyring::generate(now_unix(), 3600).unwrap(),
+            service: RotatingSecrets::generate(now_unix(), 3600).unwrap(),
             osd_conns: Vec::new(),
             next_client: 100,
         }));
         let key = Key::generate().unwrap();
         let mut keyring = Keyring::new();
         keyring.insert(EntityName::client("admin"), key.clone(), Caps::new());
-        let osd_keys = Arc::new(ServiceKeys::new(0));
+        let osd_keys = Arc::new(RotatingKeyring::new(0));
         osd_keys.update(world.lock().service.keys().to_vec());
         let mut fake = Fake {
             world,
@@ -262,7 +262,7 @@ impl Fake {
         let publish = MapPublish {
             fsid: world.map.fsid,
             full: Bytes::new(),
-            incrementals: vec![MapBlob(encoding::encode(&inc).into())],
+            incrementals: vec![EncodedIncremental(encoding::encode(&inc).into())],
             newest: inc.epoch,
         };
         // A client whose connection has ended subscribes again on its next session.
@@ -297,7 +297,7 @@ fn membership(interval: u64, osd: OsdId) -> PgMembership {
 }
 
 fn osd_info(addr: SocketAddr) -> OsdInfo {
-    OsdInfo { up: true, addr: Some(addr), boot_nonce: 1, ..OsdInfo::absent() }
+    OsdInfo { up: true, addr: Some(addr), boot_nonce: 1, ..OsdInfo::never_up() }
 }
 
 struct FakeMon {
@@ -348,7 +348,7 @@ impl Dispatcher for FakeMon {
         }
     }
 
-    fn on_reset(&self, conn: &Conn, _: Reset) {
+    fn on_reset(&self, conn: &Conn, _: ResetReason) {
         self.world.lock().subscribers.retain(|held| held != conn);
     }
 }
@@ -488,12 +488,12 @@ impl Dispatcher for FakeOsd {
         if let Mood::Backoff(epoch) = world.mood
             && request.epoch < epoch
         {
-            conn.send(&OsdBackoff { reqid, attempt, epoch }).unwrap();
+            conn.send(&OsdStaleMap { reqid, attempt, epoch }).unwrap();
             return;
         }
         let membership = world.map.membership(request.pg).unwrap();
         if (membership.interval, membership.primary) != (request.interval, self.osd) {
-            conn.send(&OsdBackoff { reqid, attempt, epoch: world.map.epoch }).unwrap();
+            conn.send(&OsdStaleMap { reqid, attempt, epoch: world.map.epoch }).unwrap();
             return;
         }
         let reply = world.execute(&request);
@@ -506,7 +506,7 @@ impl Dispatcher for FakeOsd {
         self.world.lock().osd_conns.push(conn.clone());
     }
 
-    fn on_reset(&self, conn: &Conn, _: Reset) {
+    fn on_reset(&self, conn: &Conn, _: ResetReason) {
         self.world.lock().osd_conns.retain(|held| held != conn);
     }
 }

@@ -115,7 +115,7 @@ impl AuthRefusal {
     }
 }
 
-pub(super) fn wrong_key(entity: &EntityName) -> String {
+pub(super) fn wrong_key_text(entity: &EntityName) -> String {
     format!("{entity} is unknown or its key does not match")
 }
 
@@ -209,7 +209,7 @@ impl Initiator {
     ) -> Result<(Initiator, Vec<u8>, Vec<u8>)> {
         let (claim, claimed, psk, modes) = match credential {
             Credential::Key { entity, key } => {
-                (ClaimedIdentity::Key(entity.clone()), entity, key.session_key(), vec![ConnMode::Secure])
+                (ClaimedIdentity::Key(entity.clone()), entity, key.handshake_psk(), vec![ConnMode::Secure])
             }
             Credential::Ticket(ticket) => (
                 ClaimedIdentity::Ticket(ticket.blob.clone()),
@@ -300,7 +300,7 @@ pub fn respond(
         .and_then(snow::Builder::build_responder)
         .map_err(noise_error("noise state"))?;
     let mut rest = vec![0; first.len()];
-    noise.read_message(first, &mut rest).map_err(|_| Error::Denied(wrong_key(&peer.entity)))?;
+    noise.read_message(first, &mut rest).map_err(|_| Error::Denied(wrong_key_text(&peer.entity)))?;
     if let Some(target) = &hello.target
         && *target != me.entity
     {

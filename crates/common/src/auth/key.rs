@@ -84,7 +84,7 @@ impl Key {
     }
 
     /// Returns the pre-shared key of the handshake: SHA-256 over a label and the secret.
-    pub fn session_key(&self) -> SessionKey {
+    pub fn handshake_psk(&self) -> SessionKey {
         let mut hash = Sha256::new();
         hash.update(b"nacre keyring psk 1\0");
         hash.update(&self.secret);

@@ -1,7 +1,7 @@
 //! Keyring files in Ceph's format.
 
 use super::key::Key;
-use super::{Caps, Credential, Credentials};
+use super::{Caps, Credential, CredentialProvider};
 use crate::config::{ConfFile, Config};
 use crate::error::{Error, Result};
 use nacre_types::ids::EntityName;
@@ -59,7 +59,7 @@ impl Keyring {
 
     /// Parses a keyring's text. `path` is for error messages, which contain nothing of the text.
     pub fn parse(path: &Path, text: &str) -> Result<Keyring> {
-        let file = ConfFile::parse_secret(path, text)?;
+        let file = ConfFile::parse_sensitive(path, text)?;
         let mut sections = file.into_sections();
         let parsed = Keyring::from_sections(path, &sections);
         for (_, entries) in &mut sections {
@@ -175,7 +175,7 @@ impl ConfiguredKey {
     }
 }
 
-impl Credentials for ConfiguredKey {
+impl CredentialProvider for ConfiguredKey {
     fn credential(&self) -> Result<Credential> {
         let mut last = self.last.lock();
         match find_key(&self.config) {

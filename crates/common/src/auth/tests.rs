@@ -58,8 +58,8 @@ fn key_verifier(key: &Key) -> Verifier {
     Verifier::new().with_keys(Arc::new(keyring(key)))
 }
 
-fn ticket_verifier(keys: &ServiceKeyring) -> Verifier {
-    let known = ServiceKeys::new(10);
+fn ticket_verifier(keys: &RotatingSecrets) -> Verifier {
+    let known = RotatingKeyring::new(10);
     known.update(keys.keys().to_vec());
     Verifier::new().with_tickets(Arc::new(known))
 }
@@ -121,7 +121,7 @@ fn a_server_without_the_key_can_not_pose_as_one() {
 
 #[test]
 fn tickets_lead_to_their_entity_caps_and_session() {
-    let keys = ServiceKeyring::generate(NOW, 3600).unwrap();
+    let keys = RotatingSecrets::generate(NOW, 3600).unwrap();
     let credential = Credential::Ticket(keys.seal(body(NOW + 60)).unwrap());
     let (_, (_, us)) = shake(&credential, &ticket_verifier(&keys), BOTH, BOTH, None, no_tampering).unwrap();
     assert_eq!((us.entity, us.client), (admin(), Some(ClientId(9))));
@@ -130,7 +130,7 @@ fn tickets_lead_to_their_entity_caps_and_session() {
 
 #[test]
 fn expired_early_forged_and_stolen_tickets_are_refused() {
-    let keys = ServiceKeyring::generate(NOW, 3600).unwrap();
+    let keys = RotatingSecrets::generate(NOW, 3600).unwrap();
     let verifier = ticket_verifier(&keys);
     let attempt =
         |ticket: Ticket| shake(&Credential::Ticket(ticket), &verifier, BOTH, BOTH, None, no_tampering).err();
@@ -138,7 +138,7 @@ fn expired_early_forged_and_stolen_tickets_are_refused() {
     assert!(matches!(attempt(keys.seal(body(NOW - 11)).unwrap()), Some(Error::Expired(_))));
     let early = TicketBody { issued_unix: NOW + 11, ..body(NOW + 60) };
     assert!(matches!(attempt(keys.seal(early).unwrap()), Some(Error::Expired(_))));
-    let other = ServiceKeyring::generate(NOW, 3600).unwrap();
+    let other = RotatingSecrets::generate(NOW, 3600).unwrap();
     assert!(matches!(attempt(other.seal(body(NOW + 60)).unwrap()), Some(Error::Corrupt { .. })));
     let seen = keys.seal(body(NOW + 60)).unwrap();
     let stolen = Ticket { session_key: SessionKey::generate().unwrap(), ..seen.clone() };
@@ -152,7 +152,7 @@ fn expired_early_forged_and_stolen_tickets_are_refused() {
 
 #[test]
 fn refused_tickets_say_by_how_much_the_clocks_differ() {
-    let keys = ServiceKeyring::generate(NOW, 3600).unwrap();
+    let keys = RotatingSecrets::generate(NOW, 3600).unwrap();
     let verifier = ticket_verifier(&keys);
     let refusal = |body: TicketBody| {
         let credential = Credential::Ticket(keys.seal(body).unwrap());
@@ -169,10 +169,10 @@ fn refused_tickets_say_by_how_much_the_clocks_differ() {
     assert!(late.contains("their clocks differ by 10800 s"), "{late}");
 
     // A service checks its own clock by the ticket granted to it.
-    let own = ServiceKeys::new(10);
+    let own = RotatingKeyring::new(10);
     own.update(keys.keys().to_vec());
     let granted = own.open_ignoring_time(&keys.seal(body(NOW - 7200)).unwrap().blob).unwrap();
-    let difference = |now| own.clock_difference(&granted, now).map(|difference| difference.to_string());
+    let difference = |now| own.excess_clock_skew(&granted, now).map(|difference| difference.to_string());
     assert_eq!((difference(NOW + 10), difference(NOW - 10)), (None, None));
     assert_eq!(difference(NOW + 7200).as_deref(), Some("7200 s ahead of"));
     assert_eq!(difference(NOW - 11).as_deref(), Some("11 s behind"));
@@ -181,8 +181,8 @@ fn refused_tickets_say_by_how_much_the_clocks_differ() {
 #[test]
 fn tickets_outlive_one_rotation_and_their_keys_are_dropped_after_them() {
     let ttl = 100;
-    let mut keys = ServiceKeyring::generate(NOW, ttl).unwrap();
-    let daemon = ServiceKeys::new(0);
+    let mut keys = RotatingSecrets::generate(NOW, ttl).unwrap();
+    let daemon = RotatingKeyring::new(0);
     daemon.update(keys.keys().to_vec());
     assert!(!keys.rotate(NOW + ttl - 1, ttl).unwrap());
     let ticket = keys.seal(body(NOW + 2 * ttl - 1)).unwrap();
@@ -201,7 +201,7 @@ fn tickets_outlive_one_rotation_and_their_keys_are_dropped_after_them() {
 
 #[test]
 fn a_mode_can_not_be_negotiated_down_in_between() {
-    let keys = ServiceKeyring::generate(NOW, 3600).unwrap();
+    let keys = RotatingSecrets::generate(NOW, 3600).unwrap();
     let verifier = ticket_verifier(&keys);
     let credential = Credential::Ticket(keys.seal(body(NOW + 60)).unwrap());
     let preferring_secure = [ConnMode::Secure, ConnMode::Crc];
@@ -223,7 +223,7 @@ fn a_mode_can_not_be_negotiated_down_in_between() {
 
 #[test]
 fn whoever_reaches_the_wrong_daemon_is_told_so() {
-    let keys = ServiceKeyring::generate(NOW, 3600).unwrap();
+    let keys = RotatingSecrets::generate(NOW, 3600).unwrap();
     let credential = Credential::Ticket(keys.seal(body(NOW + 60)).unwrap());
     let wrong = Some(EntityName::osd(OsdId(4)));
     let error = shake(&credential, &ticket_verifier(&keys), BOTH, BOTH, wrong, no_tampering).err().unwrap();
@@ -245,12 +245,12 @@ fn keys_are_ceph_s_and_never_print() {
     let text = "AQBSdFhcAAAAABAAEm+vBQ0tEyVmXPjNhDl9zw==";
     let key = Key::from_base64(text).unwrap();
     assert_eq!(key.to_base64().as_str(), text);
-    assert_eq!(format!("{key:?} {:?}", key.session_key()), "Key(…) SessionKey(…)");
+    assert_eq!(format!("{key:?} {:?}", key.handshake_psk()), "Key(…) SessionKey(…)");
     assert_eq!(Key::generate().unwrap().to_base64().len(), 40);
     for bad in ["", "AQBS", "not base64!", "AgBSdFhcAAAAABAAEm+vBQ0tEyVmXPjNhDl9zw=="] {
         assert!(Key::from_base64(bad).is_err(), "{bad}");
     }
-    assert_ne!(Key::generate().unwrap().session_key(), key.session_key());
+    assert_ne!(Key::generate().unwrap().handshake_psk(), key.handshake_psk());
 }
 
 #[test]
@@ -322,8 +322,8 @@ proptest! {
 
     #[test]
     fn no_ticket_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), own_key in any::<bool>()) {
-        let keys = ServiceKeyring::generate(NOW, 60).unwrap();
-        let known = ServiceKeys::new(0);
+        let keys = RotatingSecrets::generate(NOW, 60).unwrap();
+        let known = RotatingKeyring::new(0);
         known.update(keys.keys().to_vec());
         let mut bytes = bytes;
         if own_key && bytes.len() >= 9 {

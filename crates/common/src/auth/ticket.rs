@@ -130,17 +130,17 @@ fn unseal(keys: &[ServiceKey], blob: &[u8]) -> Result<TicketBody> {
     }
 }
 
-/// The map authority's service keys: stored as a whole, rotated by [`ServiceKeyring::rotate`].
+/// The map authority's service keys: stored as a whole, rotated by [`RotatingSecrets::rotate`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServiceKeyring {
+pub struct RotatingSecrets {
     /// Previous, current, next.
     keys: [ServiceKey; 3],
 }
 
-impl ServiceKeyring {
+impl RotatingSecrets {
     /// Creates keys, the second of which is current from `now_unix` on for `ttl_secs`.
-    pub fn generate(now_unix: u64, ttl_secs: u64) -> Result<ServiceKeyring> {
-        Ok(ServiceKeyring {
+    pub fn generate(now_unix: u64, ttl_secs: u64) -> Result<RotatingSecrets> {
+        Ok(RotatingSecrets {
             keys: [
                 ServiceKey::generate(1, now_unix.saturating_sub(ttl_secs))?,
                 ServiceKey::generate(2, now_unix)?,
@@ -189,14 +189,14 @@ impl ServiceKeyring {
 
 /// The difference between a service's clock and the monitor's: `7200 s ahead of`, `30 s behind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClockDifference {
+pub struct ClockSkew {
     /// Seconds.
     pub secs: u64,
     /// Whether the service's clock is ahead.
     pub ahead: bool,
 }
 
-impl fmt::Display for ClockDifference {
+impl fmt::Display for ClockSkew {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} s {}", self.secs, if self.ahead { "ahead of" } else { "behind" })
     }
@@ -204,15 +204,15 @@ impl fmt::Display for ClockDifference {
 
 /// A daemon's copy of its service's keys, replaced as a whole when the monitors send new ones.
 #[derive(Debug, Default)]
-pub struct ServiceKeys {
+pub struct RotatingKeyring {
     keys: ArcSwap<Vec<ServiceKey>>,
     skew_secs: u64,
 }
 
-impl ServiceKeys {
+impl RotatingKeyring {
     /// Creates a set without keys, which refuses every ticket. Clocks may differ by `skew_secs`.
-    pub fn new(skew_secs: u64) -> ServiceKeys {
-        ServiceKeys { keys: ArcSwap::default(), skew_secs }
+    pub fn new(skew_secs: u64) -> RotatingKeyring {
+        RotatingKeyring { keys: ArcSwap::default(), skew_secs }
     }
 
     /// Replaces the keys.
@@ -261,11 +261,11 @@ impl ServiceKeys {
 
     /// The difference between this service's clock, at `now_unix`, and that of the monitor, which has just issued `ticket`.
     /// `None` if it is within the limit.
-    pub fn clock_difference(&self, ticket: &TicketBody, now_unix: u64) -> Option<ClockDifference> {
+    pub fn excess_clock_skew(&self, ticket: &TicketBody, now_unix: u64) -> Option<ClockSkew> {
         let (secs, ahead) = match now_unix.checked_sub(ticket.issued_unix) {
             Some(secs) => (secs, true),
             None => (ticket.issued_unix - now_unix, false),
         };
-        (secs > self.skew_secs).then_some(ClockDifference { secs, ahead })
+        (secs > self.skew_secs).then_some(ClockSkew { secs, ahead })
     }
 }

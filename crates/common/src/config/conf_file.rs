@@ -62,7 +62,7 @@ impl ConfFile {
     }
 
     /// Parses `text` that may contain secrets: error messages contain nothing of it.
-    pub(crate) fn parse_secret(path: &Path, text: &str) -> Result<ConfFile> {
+    pub(crate) fn parse_sensitive(path: &Path, text: &str) -> Result<ConfFile> {
         ConfFile::parse_quoting(path, text, false)
     }
 
@@ -76,28 +76,29 @@ impl ConfFile {
                 continue;
             }
             if let Some(header) = trimmed.strip_prefix('[') {
-                let (name, after) =
-                    header.split_once(']').ok_or_else(|| file.syntax(line, "section header without ']'"))?;
+                let (name, after) = header
+                    .split_once(']')
+                    .ok_or_else(|| file.syntax_error(line, "section header without ']'"))?;
                 let after = after.trim_start();
                 if !(after.is_empty() || after.starts_with([';', '#'])) {
-                    return Err(file.syntax(line, "text after the section header"));
+                    return Err(file.syntax_error(line, "text after the section header"));
                 }
                 if name.trim().is_empty() {
-                    return Err(file.syntax(line, "section without a name"));
+                    return Err(file.syntax_error(line, "section without a name"));
                 }
                 current = name.trim().to_owned();
                 file.entries(&current);
                 continue;
             }
             let (name, value) = trimmed.split_once('=').ok_or_else(|| {
-                file.syntax(line, format!("expected 'name = value', got '{}'", short(trimmed)))
+                file.syntax_error(line, format!("expected 'name = value', got '{}'", short(trimmed)))
             })?;
             let name = normalize_name(name);
             let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | ':');
             if name.is_empty() || !name.chars().all(plain) {
-                return Err(file.syntax(line, format!("'{}' is not an option name", short(&name))));
+                return Err(file.syntax_error(line, format!("'{}' is not an option name", short(&name))));
             }
-            let value = unquote(value.trim()).map_err(|reason| file.syntax(line, reason))?;
+            let value = unquote(value.trim()).map_err(|reason| file.syntax_error(line, reason))?;
             file.entries(&current).push(ConfEntry { name, value, line });
         }
         Ok(file)
@@ -139,7 +140,7 @@ impl ConfFile {
         })
     }
 
-    pub(crate) fn syntax(&self, line: usize, reason: impl Into<String>) -> Error {
+    pub(crate) fn syntax_error(&self, line: usize, reason: impl Into<String>) -> Error {
         Error::Syntax { file: self.path.clone(), line, reason: reason.into() }
     }
 }

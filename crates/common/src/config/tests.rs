@@ -136,7 +136,7 @@ fn startup_options_wait_for_a_restart_once_started() {
     let config = ConfigBuilder::new(osd(0)).build().unwrap();
     config.set_mon_values([("osd_op_num_shards", "2")]).unwrap();
     assert_eq!(config.get().osd.osd_op_num_shards, 2);
-    config.mark_started();
+    config.freeze_startup_options();
     let changed = config.set_mon_values([("osd_op_num_shards", "3"), ("osd_max_backfills", "4")]).unwrap();
     assert_eq!(changed, ChangedOptions::from(["osd_max_backfills"]));
     assert_eq!(config.get().osd.osd_op_num_shards, 2);
@@ -185,7 +185,7 @@ fn secrets_are_never_shown() {
         "{invocation:?} {file:?} {builder:?} {config:?} {:?} {:?} {:?}",
         config.get(),
         config.show(),
-        config.text("key")
+        config.display_value("key")
     );
     assert!(!shown.contains("AQBSdFhc") && shown.contains('…'), "{shown}");
 }

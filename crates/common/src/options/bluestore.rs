@@ -46,14 +46,14 @@ option_group! {
             checkpoint is valid. -1 for one thread per core; 0 for the simple scan on one thread, Ceph's default; N for the \
             parallel scan on N threads.")];
     bluestore_allocation_checkpoint_bytes: Size = "8Mi", "Bytes of allocation records between checkpoints of the allocator"
-        [range("0", "128Mi"), services(&[Osd]), startup(), nacre(), long("Limits what a start after a crash reads. With 0, no \
+        [range("0", "128Mi"), services(&[Osd]), startup(), nacre_only(), long("Limits what a start after a crash reads. With 0, no \
             records are written, and a start after a crash scans all objects.")];
     bluestore_throttle_bytes: Size = "64Mi", "Maximum bytes of transactions in flight"
         [min("64Ki"), services(&[Osd]), startup()];
     bluestore_rocksdb_cache_size: Size = "256Mi", "Size of RocksDB's block cache" [min("1Mi"), services(&[Osd]),
-        startup(), nacre()];
+        startup(), nacre_only()];
     bluestore_wal_prefill: Bool = "true", "Prefill the database's log files at start, so that syncs of them are fast"
-        [services(&[Osd]), startup(), nacre()];
+        [services(&[Osd]), startup(), nacre_only()];
     bluestore_db_ballast_bytes: Size = "32Mi", "Space reserved for metadata, so that deletes always succeed"
-        [min("1Mi"), services(&[Osd]), create(), nacre()];
+        [min("1Mi"), services(&[Osd]), create(), nacre_only()];
 }

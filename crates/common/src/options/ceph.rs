@@ -10,7 +10,7 @@ const RECORDED: &str = include_str!("ceph-options.tsv");
 
 /// An option of Ceph 16.2 that is not in the option table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CephOption {
+pub struct CephOnlyOption {
     /// Its name.
     pub name: &'static str,
     /// Ceph's name of its type.
@@ -19,12 +19,12 @@ pub struct CephOption {
     daemon_default: &'static str,
 }
 
-impl CephOption {
-    fn parse(line: &'static str) -> Option<CephOption> {
+impl CephOnlyOption {
+    fn parse(line: &'static str) -> Option<CephOnlyOption> {
         let mut fields = line.split('\t');
         let (name, ty) = (fields.next()?, fields.next()?);
         let (default, daemon_default) = (fields.next().unwrap_or(""), fields.next().unwrap_or(""));
-        Some(CephOption { name, ty, default, daemon_default })
+        Some(CephOnlyOption { name, ty, default, daemon_default })
     }
 
     /// Ceph's default, as its programs print it.
@@ -34,12 +34,12 @@ impl CephOption {
 }
 
 /// All options of Ceph 16.2. They are parsed from the text each time: a table would stay in the memory of every program.
-fn recorded() -> impl Iterator<Item = CephOption> {
-    RECORDED.lines().filter(|line| !line.starts_with('#')).filter_map(CephOption::parse)
+fn recorded() -> impl Iterator<Item = CephOnlyOption> {
+    RECORDED.lines().filter(|line| !line.starts_with('#')).filter_map(CephOnlyOption::parse)
 }
 
 /// Returns Ceph's option with this name if the option table does not have it.
-pub fn ceph_option(name: &str) -> Option<CephOption> {
+pub fn ceph_only_option(name: &str) -> Option<CephOnlyOption> {
     let name = normalize_name(name);
     recorded().find(|option| option.name == name).filter(|option| find(option.name).is_none())
 }
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn options_of_ceph_have_its_defaults() {
-        let default = |name: &str, daemon| ceph_option(name).map(|option| option.default(daemon));
+        let default = |name: &str, daemon| ceph_only_option(name).map(|option| option.default(daemon));
         assert_eq!(default("err_to_stderr", false), Some("false"));
         assert_eq!(default("ms type", false), Some("async+posix"));
         assert_eq!(default("log_max_new", true), Some("1000"));

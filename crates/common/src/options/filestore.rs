@@ -32,11 +32,11 @@ option_group! {
         [range("1", "100000"), services(&[Osd]), startup(), see(&["filestore_merge_threshold"])];
     filestore_fd_cache_size: Uint = "128", "Maximum number of open files in the cache" [range("8", "100000"), services(&[Osd]), startup()];
     filestore_device_bytes: Size = "0", "Maximum bytes of object data; 0 for the whole file system"
-        [services(&[Osd]), startup(), nacre(), long("For several OSDs on one file system: each OSD refuses writes beyond its \
+        [services(&[Osd]), startup(), nacre_only(), long("For several OSDs on one file system: each OSD refuses writes beyond its \
             share.")];
     filestore_min_free_bytes: Size = "128Mi",
         "Space that must remain free on the file system; writes that would leave less fail with ENOSPC"
-        [min("1Mi"), services(&[Osd]), startup(), nacre()];
+        [min("1Mi"), services(&[Osd]), startup(), nacre_only()];
     filestore_rocksdb_cache_size: Size = "32Mi", "Size of the block cache of FileStore's RocksDB"
-        [min("1Mi"), services(&[Osd]), startup(), nacre()];
+        [min("1Mi"), services(&[Osd]), startup(), nacre_only()];
 }

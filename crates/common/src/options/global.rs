@@ -36,14 +36,14 @@ option_group! {
             following hundred is used, so that each daemon of a machine has its own.")];
     pid_file: Str = "", "Path of the pid file; empty for none" [startup()];
     log_file: Str = "", "Path of the log file; empty for none"
-        [basic(), daemon("/var/log/ceph/$cluster-$name.log"), see(&["log_to_file", "log_to_stderr"])];
+        [basic(), daemon_default("/var/log/ceph/$cluster-$name.log"), see(&["log_to_file", "log_to_stderr"])];
     log_to_file: Bool = "true", "Write log lines to log_file" [basic(), see(&["log_file"])];
     log_to_journald: Bool = "true", "Under systemd, write log lines to the journal instead of to log_file"
         [startup(), see(&["log_to_file", "mon_cluster_log_to_journald"]), long("Lines go to the journal with their priority if \
             the daemon's stderr is the journal. Otherwise, the option has no effect.")];
-    log_to_stderr: Bool = "true", "Write log lines to stderr" [basic(), daemon("false")];
+    log_to_stderr: Bool = "true", "Write log lines to stderr" [basic(), daemon_default("false")];
     log_level: LogLevel = "info", "Lowest severity that is logged by parts without a debug option"
-        [basic(), runtime(), nacre(), see(&["debug_osd", "debug_mon", "debug_ms"])];
+        [basic(), runtime(), nacre_only(), see(&["debug_osd", "debug_mon", "debug_ms"])];
     clog_to_monitors: Bool = "true", "Send cluster log lines to the monitors" [];
     auth_cluster_required: AuthMethod = "cephx", "How daemons authenticate to each other" [startup(), partial("cephx only"),
         long("Nacre always authenticates both ends of a connection.")];
@@ -55,7 +55,7 @@ option_group! {
         [range("1", "604800"), services(&[Mon]), long("Service keys rotate once in this time. A ticket that was sealed with \
             the previous key is accepted until it expires.")];
     auth_clock_skew: FloatSecs = "10", "Tolerance for the start and the expiry of tickets, in seconds"
-        [range("0", "300"), nacre()];
+        [range("0", "300"), nacre_only()];
     auth_refusal_log_interval: IntSecs = "600",
-        "Interval in which refusals of a peer are logged only once, in seconds" [range("1", "86400"), nacre()];
+        "Interval in which refusals of a peer are logged only once, in seconds" [range("1", "86400"), nacre_only()];
 }

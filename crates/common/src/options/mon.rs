@@ -64,9 +64,9 @@ option_group! {
     mon_cluster_log_file_level: Str = "debug", "Lowest severity in the file of the cluster log"
         [runtime(), services(&[Mon])];
     mon_cluster_log_max_lines: Uint = "10000", "Number of lines of the cluster log that are kept for 'log last'"
-        [range("10", "1000000"), services(&[Mon]), nacre()];
+        [range("10", "1000000"), services(&[Mon]), nacre_only()];
     mon_propose_interval: FloatSecs = "0.005", "Time for which map changes are collected into one epoch, in seconds"
-        [range("0", "10"), services(&[Mon]), nacre()];
+        [range("0", "10"), services(&[Mon]), nacre_only()];
     osd_pool_default_size: Uint = "3", "Number of copies of each object in new pools"
         [range("0", "10"), services(&[Mon]), see(&["osd_pool_default_min_size"])];
     osd_pool_default_min_size: Uint = "0", "Minimum number of copies for I/O in new pools; 0 to derive it from the size"

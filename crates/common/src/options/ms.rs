@@ -33,25 +33,25 @@ option_group! {
         [range("64Ki", "1Ti"), startup(), long("At the limit, nothing is read from sockets until handlers finish. Messages of \
             clients count against osd_client_message_size_cap instead, so that they do not delay replication.")];
     ms_out_queue_bytes: Size = "256Mi", "Maximum bytes of messages queued on one connection" [range("64Ki", "1Ti"),
-        startup(), nacre(), long("Counts data that is not yet written and, on lossless connections, not yet acknowledged. A \
+        startup(), nacre_only(), long("Counts data that is not yet written and, on lossless connections, not yet acknowledged. A \
             larger message is accepted if nothing else is queued.")];
     ms_out_queues_bytes: Size = "1Gi", "Maximum bytes of messages queued for all clients together"
-        [range("1Mi", "1Ti"), startup(), nacre(), long("Above the limit, a client that has 1 MiB queued and does not read is \
+        [range("1Mi", "1Ti"), startup(), nacre_only(), long("Above the limit, a client that has 1 MiB queued and does not read is \
             disconnected.")];
     ms_max_connections: Uint = "16384", "Maximum number of connections; further clients are refused"
-        [range("16", "1000000"), startup(), nacre()];
+        [range("16", "1000000"), startup(), nacre_only()];
     ms_max_frame_meta_bytes: Size = "32Mi", "Maximum size of the metadata of a message"
-        [range("64Ki", "1Gi"), startup(), nacre()];
+        [range("64Ki", "1Gi"), startup(), nacre_only()];
     ms_max_frame_data_bytes: Size = "256Mi", "Maximum size of the data of a message"
-        [range("1Mi", "2Gi"), startup(), nacre()];
+        [range("1Mi", "2Gi"), startup(), nacre_only()];
     ms_max_handshakes: Uint = "256", "Maximum number of connections that are authenticating" [range("1", "65535"),
-        startup(), nacre(), long("A further connection replaces the oldest one of the address with the most connections. \
+        startup(), nacre_only(), long("A further connection replaces the oldest one of the address with the most connections. \
             Connections that have shown a valid key or ticket are replaced last.")];
     ms_keepalive_interval: FloatSecs = "10", "Idle time after which a connection sends a keepalive, in seconds"
-        [range("0.01", "3600"), startup(), nacre(), see(&["ms_keepalive_timeout"])];
+        [range("0.01", "3600"), startup(), nacre_only(), see(&["ms_keepalive_timeout"])];
     ms_keepalive_timeout: FloatSecs = "30", "Time without an answer to keepalives after which a connection is closed, in seconds"
-        [range("0.02", "3600"), startup(), nacre(), see(&["ms_keepalive_interval"])];
+        [range("0.02", "3600"), startup(), nacre_only(), see(&["ms_keepalive_interval"])];
     ms_session_timeout: IntSecs = "900", "Time that a lossless session waits for its peer to reconnect, in seconds"
-        [range("1", "86400"), startup(), nacre(), long("Afterwards, messages that are queued for the peer are dropped, and the \
+        [range("1", "86400"), startup(), nacre_only(), long("Afterwards, messages that are queued for the peer are dropped, and the \
             session's owner is notified of a reset.")];
 }

@@ -15,7 +15,7 @@ option_group! {
         [services(&[Osd]), create(), long("bluestore is for disks; filestore uses plain files; memstore keeps everything in \
             memory and loses it in a crash. An existing OSD uses the store that is recorded in its data directory.")];
     osd_device_class: Str = "", "Device class of a new OSD; empty for mem on memstore and ssd on other stores"
-        [services(&[Osd]), startup(), nacre(), long("Applies when the OSD is first added to the CRUSH map; 'ceph osd crush \
+        [services(&[Osd]), startup(), nacre_only(), long("Applies when the OSD is first added to the CRUSH map; 'ceph osd crush \
             set-device-class' changes it later.")];
     osd_uuid: UuidKind = "00000000-0000-0000-0000-000000000000", "UUID of a new OSD; zeros to generate one"
         [services(&[Osd]), create()];
@@ -82,10 +82,10 @@ option_group! {
         [min("1"), services(&[Osd])];
     osd_default_notify_timeout: Uint = "30", "Default timeout of a notify, in seconds"
         [min("1"), services(&[Osd])];
-    osd_max_object_watches: Uint = "4096", "Maximum number of watches on an object" [min("1"), services(&[Osd]), nacre()];
+    osd_max_object_watches: Uint = "4096", "Maximum number of watches on an object" [min("1"), services(&[Osd]), nacre_only()];
     osd_max_client_watches: Uint = "4096", "Maximum number of watches of a session on an OSD"
-        [min("1"), services(&[Osd]), nacre()];
-    osd_max_watches: Uint = "262144", "Maximum number of watches on an OSD" [min("1"), services(&[Osd]), nacre()];
+        [min("1"), services(&[Osd]), nacre_only()];
+    osd_max_watches: Uint = "262144", "Maximum number of watches on an OSD" [min("1"), services(&[Osd]), nacre_only()];
     osd_tier_promote_max_objects_sec: Uint = "25",
         "Maximum objects per second that an OSD promotes into cache tiers besides proxied requests"
         [services(&[Osd])];
@@ -94,10 +94,10 @@ option_group! {
     osd_tier_promote_admission: PromoteAdmission = "recency",
         "Rule for promoting objects of proxied requests: `recency` uses hit sets; `frequency` \
         requires more accesses than evicted objects had, so that a scan evicts nothing"
-        [services(&[Osd]), nacre()];
+        [services(&[Osd]), nacre_only()];
     osd_tier_advise_objects: Uint = "2048",
         "Number of objects per PG of a cache tier whose accesses are recorded for `tier advise`, at 240 bytes each; 0 for none"
-        [range("0", "65536"), services(&[Osd]), nacre()];
+        [range("0", "65536"), services(&[Osd]), nacre_only()];
     osd_agent_max_ops: Uint = "4",
         "Objects that the tier agent of a shard flushes concurrently at high speed while clients are served; 16 or more while idle"
         [min("1"), services(&[Osd]), see(&["osd_agent_max_low_ops"])];

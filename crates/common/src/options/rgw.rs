@@ -29,12 +29,12 @@ option_group! {
     rgw_override_bucket_index_max_shards: Uint = "11", "Number of shards of a new bucket's index"
         [range("1", "65521"), startup(), services(&[Rgw])];
     rgw_max_put_memory: Size = "128Mi", "Maximum bytes of object data in memory on the way to RADOS, for all requests together"
-        [min("1Mi"), startup(), nacre(), services(&[Rgw]), long("At the limit, the gateway stops reading request bodies.")];
+        [min("1Mi"), startup(), nacre_only(), services(&[Rgw]), long("At the limit, the gateway stops reading request bodies.")];
     rgw_pending_bucket_index_op_expiration: IntSecs = "120",
         "Time after which a gateway finishes pending changes of another gateway that has ended, in seconds"
         [startup(), services(&[Rgw])];
     rgw_gateway_lease_duration: IntSecs = "30", "Lease duration of a gateway, in seconds"
-        [min("1"), startup(), nacre(), services(&[Rgw]), long("A gateway renews its lease in RADOS four times in this time. \
+        [min("1"), startup(), nacre_only(), services(&[Rgw]), long("A gateway renews its lease in RADOS four times in this time. \
             Another gateway's changes are finished only after its lease has expired and it is blocklisted.")];
     rgw_gc_obj_min_wait: IntSecs = "7200", "Time for which the data of a removed or replaced object is kept for current readers, in seconds"
         [startup(), services(&[Rgw])];
@@ -43,19 +43,19 @@ option_group! {
             address with the most connections. If all are busy, further connections wait to be accepted. At most three \
             quarters of the limit of open files of the process.")];
     rgw_max_connections_per_address: Uint = "1024", "Maximum number of connections of a gateway from one address"
-        [startup(), nacre(), services(&[Rgw]), long("A further connection replaces the oldest idle one of the address, and is \
+        [startup(), nacre_only(), services(&[Rgw]), long("A further connection replaces the oldest idle one of the address, and is \
             closed if all are busy. A /64 network of IPv6 counts as one address. 0 for no limit.")];
     rgw_header_timeout: FloatSecs = "30",
         "Timeout for the head of a request, from the start of the connection or the first byte, in seconds"
-        [min("0.1"), startup(), nacre(), services(&[Rgw])];
-    rgw_tls_handshake_timeout: FloatSecs = "10", "Timeout of TLS handshakes, in seconds" [min("0.1"), startup(), nacre(), services(&[Rgw])];
+        [min("0.1"), startup(), nacre_only(), services(&[Rgw])];
+    rgw_tls_handshake_timeout: FloatSecs = "10", "Timeout of TLS handshakes, in seconds" [min("0.1"), startup(), nacre_only(), services(&[Rgw])];
     rgw_min_transfer_rate: Size = "512", "Minimum rate at which clients must send a body and read an answer, in bytes per second"
-        [startup(), nacre(), services(&[Rgw]), long("Only time in which the gateway waits for the client counts. A request \
+        [startup(), nacre_only(), services(&[Rgw]), long("Only time in which the gateway waits for the client counts. A request \
             that falls behind by more than request_timeout_ms of rgw_frontends is aborted. 0: one byte within that time is \
             sufficient.")];
     rgw_stalled_request_time: FloatSecs = "5",
         "Time of waiting for the client after which the request of an authenticated user can be replaced by others, in seconds"
-        [startup(), nacre(), services(&[Rgw]), long("Requests are replaced when rgw_max_connections, \
+        [startup(), nacre_only(), services(&[Rgw]), long("Requests are replaced when rgw_max_connections, \
             rgw_max_connections_per_address or rgw_max_concurrent_requests is reached. Requests without a valid signature can \
             be replaced immediately.")];
     rgw_max_concurrent_requests: Uint = "1024",
@@ -133,15 +133,15 @@ option_group! {
         [services(&[Rgw]), long("0: the delay grows with each retry, up to 30 seconds.")];
     rgw_topic_queue_max_bytes: Size = "1Gi",
         "Size of a persistent topic's queue from which queue-full-policy applies, for topics without queue-max-bytes"
-        [min("1"), nacre(), services(&[Rgw])];
+        [min("1"), nacre_only(), services(&[Rgw])];
     rgw_topic_push_timeout: FloatSecs = "5", "Timeout for the endpoints of non-persistent topics during an operation, in seconds"
-        [min("0.1"), nacre(), services(&[Rgw]), long("Events that are not delivered by then are lost.")];
+        [min("0.1"), nacre_only(), services(&[Rgw]), long("Events that are not delivered by then are lost.")];
     rgw_http_notif_message_timeout: Uint = "10", "Timeout for pushing an event to an HTTP endpoint, in seconds"
         [range("1", "86400"), startup(), services(&[Rgw]), long("Includes the time to connect.")];
     rgw_http_notif_connection_timeout: Uint = "5", "Timeout for connecting to an HTTP endpoint, in seconds"
         [range("1", "86400"), startup(), services(&[Rgw])];
     rgw_http_notif_max_connections: Uint = "32", "Maximum number of connections of a gateway to one HTTP endpoint"
-        [range("1", "1024"), startup(), nacre(), services(&[Rgw]), long("Further requests wait for a connection.")];
+        [range("1", "1024"), startup(), nacre_only(), services(&[Rgw]), long("Further requests wait for a connection.")];
     rgw_kafka_message_timeout: Uint = "5000", "Timeout for pushing an event to Kafka, in milliseconds"
         [range("1", "86400000"), startup(), services(&[Rgw]), long("Includes retries. Values below 1000 count as 1000.")];
     rgw_kafka_connection_idle: Uint = "300", "Time after which idle connections to Kafka are closed, in seconds"
@@ -149,17 +149,17 @@ option_group! {
     rgw_kafka_max_batch_size: Uint = "0", "Maximum bytes of events in one request to Kafka; 0 for the default of librdkafka"
         [range("0", "2147483647"), startup(), services(&[Rgw]), long("The default of librdkafka is 1000000.")];
     rgw_amqp_message_timeout: Uint = "10", "Timeout for pushing an event to an AMQP broker, in seconds"
-        [range("1", "86400"), startup(), nacre(), services(&[Rgw]), long("Includes the time to connect.")];
+        [range("1", "86400"), startup(), nacre_only(), services(&[Rgw]), long("Includes the time to connect.")];
     rgw_amqp_connection_timeout: Uint = "5", "Timeout for connecting to an AMQP broker, in seconds"
-        [range("1", "86400"), startup(), nacre(), services(&[Rgw])];
+        [range("1", "86400"), startup(), nacre_only(), services(&[Rgw])];
     rgw_notification_max_inflight: Uint = "8192", "Maximum number of events in flight to a Kafka or AMQP broker"
-        [range("1", "1000000"), startup(), nacre(), services(&[Rgw]), long("Further events are retried later. Each event in \
+        [range("1", "1000000"), startup(), nacre_only(), services(&[Rgw]), long("Further events are retried later. Each event in \
             flight uses some memory.")];
     rgw_allow_notification_secrets_in_cleartext: Bool = "false", "Allow credentials of notification endpoints without TLS"
         [services(&[Rgw]), long("Applies to requests for topics and to endpoints.")];
     rgw_allow_notification_local_endpoints: Bool = "false",
         "Allow notification endpoints at link-local addresses, addresses of the cluster and loopback"
-        [nacre(), services(&[Rgw]), long("Loopback is always allowed while all gateways listen only on loopback.")];
+        [nacre_only(), services(&[Rgw]), long("Loopback is always allowed while all gateways listen only on loopback.")];
     rgw_notification_ca_folder: Str = "", "Folder that must contain the ca-location of notification topics"
-        [runtime(), nacre(), services(&[Rgw]), long("If empty, topics cannot have a ca-location.")];
+        [runtime(), nacre_only(), services(&[Rgw]), long("If empty, topics cannot have a ca-location.")];
 }

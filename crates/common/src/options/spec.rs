@@ -2,7 +2,7 @@
 
 use super::kinds::OptionKind;
 use crate::error::{Error, Result};
-use nacre_types::support::Support;
+use nacre_types::support_level::SupportLevel;
 
 /// Ceph's option types, as `config help` names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +146,7 @@ pub struct OptionSpec {
     /// Whether Nacre has it and Ceph does not.
     pub nacre_only: bool,
     /// How far its effect is that of Ceph's option.
-    pub support: Support,
+    pub support: SupportLevel,
     canonical: fn(&OptionSpec, &str) -> Result<String>,
 }
 
@@ -183,7 +183,7 @@ impl OptionSpec {
             see_also: &[],
             nacre_only: false,
             secret: K::SECRET,
-            support: Support::Full,
+            support: SupportLevel::Full,
             canonical: canonical_of::<K>,
         }
     }
@@ -214,7 +214,7 @@ impl OptionSpec {
     }
 
     /// Sets the default for daemons.
-    pub const fn daemon(mut self, default: &'static str) -> Self {
+    pub const fn daemon_default(mut self, default: &'static str) -> Self {
         self.daemon_default = Some(default);
         self
     }
@@ -269,18 +269,18 @@ impl OptionSpec {
 
     /// Marks an option that has only a part of its effect in Ceph; `missing` describes the rest.
     pub const fn partial(mut self, missing: &'static str) -> Self {
-        self.support = Support::Partial(missing);
+        self.support = SupportLevel::Partial(missing);
         self
     }
 
     /// Marks an option that is accepted and has no effect; `why` gives the reason.
     pub const fn advisory(mut self, why: &'static str) -> Self {
-        self.support = Support::Advisory(why);
+        self.support = SupportLevel::Advisory(why);
         self
     }
 
     /// Marks an option that Ceph does not have.
-    pub const fn nacre(mut self) -> Self {
+    pub const fn nacre_only(mut self) -> Self {
         self.nacre_only = true;
         self
     }

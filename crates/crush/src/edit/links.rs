@@ -1,8 +1,8 @@
 //! Effects of an item's place in a bucket: bucket weights up to the roots, and weight sets.
 
 use super::{CrushError, body_error, no_bucket};
-use crate::model::{BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushMap, slot_of};
-use crate::straw::build_body;
+use crate::bucket_body::build_body;
+use crate::model::{BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushMap, bucket_slot};
 
 impl CrushMap {
     /// Replaces a bucket's items. Does not update its weight sets and ancestors.
@@ -35,7 +35,7 @@ impl CrushMap {
             }
         }
         self.propagate_weight(bucket_id)?;
-        self.settle_weight_sets();
+        self.recompute_weight_sets();
         Ok(())
     }
 
@@ -59,7 +59,7 @@ impl CrushMap {
             args.set(slot, arg);
         }
         self.propagate_weight(bucket_id)?;
-        self.settle_weight_sets();
+        self.recompute_weight_sets();
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl CrushMap {
         self.propagate_weight(bucket_id)
     }
 
-    /// Sets every parent's entry for this bucket to the bucket's weight. [`CrushMap::settle_weight_sets`] updates weight sets.
+    /// Sets every parent's entry for this bucket to the bucket's weight. [`CrushMap::recompute_weight_sets`] updates weight sets.
     fn propagate_weight(&mut self, bucket_id: i32) -> Result<(), CrushError> {
         let weight = self.bucket(bucket_id).ok_or_else(|| no_bucket(bucket_id))?.weight;
         let parents: Vec<i32> = self.parents(bucket_id).map(|b| b.id).collect();
@@ -99,7 +99,7 @@ impl CrushMap {
     /// Gives every bucket weight sets if one has them, and sets their entries for a bucket to the sum of that bucket's own.
     /// Ceph does this whenever an item is added or removed or changes its weight. Buckets of other algorithms than straw2 have
     /// sets only for these sums.
-    pub(super) fn settle_weight_sets(&mut self) {
+    pub(super) fn recompute_weight_sets(&mut self) {
         for args in self.choose_args.values_mut() {
             let positions = args.iter().map(|(_, arg)| arg.weight_set.len()).find(|n| *n > 0);
             let Some(positions) = positions else { continue };
@@ -142,7 +142,7 @@ impl CrushMap {
     }
 
     /// Gives a new, empty bucket as many (empty) weight sets as the other buckets have.
-    pub(crate) fn start_weight_sets(&mut self, id: i32) {
+    pub(crate) fn init_weight_sets(&mut self, id: i32) {
         if self.bucket(id).is_none_or(|bucket| bucket.alg() != BucketAlg::Straw2) {
             return;
         }
@@ -165,7 +165,7 @@ impl CrushMap {
 
 /// Returns the sums of a bucket's weight sets; empty for a device or a bucket without them.
 fn weight_set_sums(args: &ChooseArgs, item: i32) -> Vec<u32> {
-    let arg = slot_of(item).and_then(|slot| args.get(slot));
+    let arg = bucket_slot(item).and_then(|slot| args.get(slot));
     let sum = |weights: &Vec<u32>| weights.iter().fold(0_u32, |a, &b| a.saturating_add(b));
     arg.map_or_else(Vec::new, |arg| arg.weight_set.iter().map(sum).collect())
 }

@@ -35,7 +35,7 @@ impl Class for Lock {
 /// Reads a lock without its expired holders.
 fn read(object: &mut MethodContext<'_, '_>, attribute: &str) -> Result<LockInfo, Errno> {
     let mut info: LockInfo = object.get_decoded(attribute)?.unwrap_or_default();
-    info.expire(object.now());
+    info.remove_expired(object.now());
     Ok(info)
 }
 

@@ -4,7 +4,7 @@ use super::access::{READ, WRITE};
 use super::{Class, Method, MethodContext, done, input};
 use bytes::Bytes;
 use nacre_types::ceph::CephEncoding;
-use nacre_types::cls::refcount::{ReadOp, RefOp, Refcount, RefsOp};
+use nacre_types::cls::refcount::{ReadOp, RefList, RefOp, Refcount};
 use nacre_types::errno::Errno;
 use nacre_types::op::OpResult;
 
@@ -72,7 +72,7 @@ fn put(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Er
 }
 
 fn set(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
-    let op: RefsOp = input(bytes)?;
+    let op: RefList = input(bytes)?;
     if op.refs.is_empty() {
         object.remove()?;
         return done();
@@ -84,5 +84,5 @@ fn set(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Er
 fn read(object: &mut MethodContext<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: ReadOp = input(bytes)?;
     let refs = stored(object, op.implicit)?.refs.into_keys().collect();
-    Ok(OpResult::output(RefsOp { refs }.to_bytes()))
+    Ok(OpResult::output(RefList { refs }.to_bytes()))
 }

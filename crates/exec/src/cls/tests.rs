@@ -5,7 +5,7 @@ use crate::ExecResult;
 use crate::tests::{Bench, NOW_NS, bytes, full, oid};
 use nacre_types::ceph::Encoder;
 use nacre_types::cls::lock::*;
-use nacre_types::cls::refcount::{ReadOp, RefOp, RefsOp};
+use nacre_types::cls::refcount::{ReadOp, RefList, RefOp};
 use nacre_types::cls::version::{Condition, ConditionsOp, ObjVersion, VersionOp};
 use nacre_types::ids::ClientId;
 use nacre_types::op::{Op, OsdOp, request_flag};
@@ -304,7 +304,7 @@ fn the_last_reference_takes_its_object_along() {
         code(b, "o", refcount(method), &RefOp { tag: bytes(tag), implicit })
     };
     let read = |b: &mut Bench, implicit| {
-        RefsOp::from_bytes(&output(b, "o", refcount("read"), ReadOp { implicit }.to_bytes())).unwrap().refs
+        RefList::from_bytes(&output(b, "o", refcount("read"), ReadOp { implicit }.to_bytes())).unwrap().refs
     };
     assert_eq!(change(&mut b, "get", "a", false), NOENT);
     b.ok("o", vec![full("data")]);
@@ -322,7 +322,7 @@ fn the_last_reference_takes_its_object_along() {
     assert_eq!(change(&mut b, "put", "b", true), 0);
     b.fails("o", vec![Op::Stat], Errno::ENOENT);
     b.ok("o", vec![full("data")]);
-    let refs = |tags: &[&str]| RefsOp { refs: tags.iter().map(|tag| bytes(tag)).collect() };
+    let refs = |tags: &[&str]| RefList { refs: tags.iter().map(|tag| bytes(tag)).collect() };
     assert_eq!(code(&mut b, "o", refcount("set"), &refs(&["x", "y"])), 0);
     assert_eq!(read(&mut b, false), ["x", "y"]);
     assert_eq!(code(&mut b, "o", refcount("set"), &refs(&[])), 0);

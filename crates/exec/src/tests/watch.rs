@@ -18,7 +18,7 @@ fn watches_persist_without_users_seeing_a_change() {
     b.fails("o", vec![watch(1)], Errno::ENOENT);
     let version = b.ok("o", vec![full("x")]).user_version;
     let executed = b.ok("o", vec![Op::Watch { cookie: 7, timeout_s: 5 }]);
-    assert_eq!(executed.effects, [OpEffect::Connect { cookie: 7, timeout_s: 5 }]);
+    assert_eq!(executed.effects, [WatchNotifyEffect::Connect { cookie: 7, timeout_s: 5 }]);
     assert_eq!((executed.user_version, b.version), (version, 2));
     let again = b.ok("o", vec![watch(7)]);
     assert!(again.change.is_none(), "it is registered already");
@@ -31,11 +31,11 @@ fn watches_persist_without_users_seeing_a_change() {
     b.ok("o", vec![Op::AssertVersion { version }, full("y")]);
     assert_eq!(watchers(&mut b, "o").len(), 2, "writes leave watches alone");
     let gone = b.ok("o", vec![Op::Unwatch { cookie: 7 }]);
-    assert_eq!(gone.effects, [OpEffect::Disconnect { cookie: 7 }]);
+    assert_eq!(gone.effects, [WatchNotifyEffect::Disconnect { cookie: 7 }]);
     assert_eq!(watchers(&mut b, "o"), [(4, 7, 5)]);
     let nothing = b.ok("o", vec![Op::Unwatch { cookie: 7 }]);
     assert!(nothing.change.is_none());
-    assert_eq!(nothing.effects, [OpEffect::Disconnect { cookie: 7 }], "the host may know of it yet");
+    assert_eq!(nothing.effects, [WatchNotifyEffect::Disconnect { cookie: 7 }], "the host may know of it yet");
 }
 
 #[test]
@@ -47,8 +47,8 @@ fn only_registered_watches_reconnect_and_ping() {
     b.ok("o", vec![Op::Watch { cookie: 1, timeout_s: 9 }]);
     let version = b.version;
     let reconnected = b.ok("o", vec![Op::WatchReconnect { cookie: 1 }]);
-    assert_eq!(reconnected.effects, [OpEffect::Connect { cookie: 1, timeout_s: 9 }]);
-    assert_eq!(b.ok("o", vec![Op::WatchPing { cookie: 1 }]).effects, [OpEffect::Ping { cookie: 1 }]);
+    assert_eq!(reconnected.effects, [WatchNotifyEffect::Connect { cookie: 1, timeout_s: 9 }]);
+    assert_eq!(b.ok("o", vec![Op::WatchPing { cookie: 1 }]).effects, [WatchNotifyEffect::Ping { cookie: 1 }]);
     assert_eq!(b.version, version, "nothing changed");
     for op in [Op::ListWatchers, Op::WatchPing { cookie: 1 }, Op::WatchReconnect { cookie: 1 }] {
         b.fails("absent", vec![op], Errno::ENOENT);
@@ -69,7 +69,7 @@ fn removal_ends_all_watches() {
     let mut b = Bench::new();
     b.ok("o", vec![full("x")]);
     b.ok("o", vec![watch(1)]);
-    assert_eq!(b.ok("o", vec![Op::Remove]).effects, [OpEffect::DisconnectAll]);
+    assert_eq!(b.ok("o", vec![Op::Remove]).effects, [WatchNotifyEffect::DisconnectAll]);
     b.ok("o", vec![full("again")]);
     assert_eq!(watchers(&mut b, "o"), []);
 }
@@ -113,9 +113,9 @@ fn notifies_stand_alone_and_need_their_object() {
     b.fails("o", vec![notify()], Errno::ENOENT);
     b.ok("o", vec![full("x")]);
     let effects = b.ok("o", vec![notify()]).effects;
-    assert_eq!(effects, [OpEffect::Notify { timeout_s: 30, payload: bytes("hi") }]);
+    assert_eq!(effects, [WatchNotifyEffect::Notify { timeout_s: 30, payload: bytes("hi") }]);
     b.fails("o", vec![notify(), Op::Stat], Errno::EINVAL);
     let ack = Op::NotifyAck { notify_id: 5, cookie: 1, payload: bytes("yes") };
     let effects = b.ok("o", vec![ack]).effects;
-    assert_eq!(effects, [OpEffect::Ack { notify_id: 5, cookie: 1, payload: bytes("yes") }]);
+    assert_eq!(effects, [WatchNotifyEffect::Ack { notify_id: 5, cookie: 1, payload: bytes("yes") }]);
 }

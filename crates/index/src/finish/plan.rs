@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::key;
 use crate::op::{Guard, Step, Write};
 use crate::record::{
-    self, CommitRecord, Content, Entry, EntryTails, OutboxRecord, Pending, Stats, Subject, Tails, Tidy,
-    VersionKind,
+    self, ChangeEffect, CommitRecord, Entry, EntryTails, EventSubject, OutboxRecord, Pending, Stats, Tails,
+    Tidy, VersionKind,
 };
 use crate::seq::Seq;
 use crate::state;
@@ -187,13 +187,13 @@ impl FinishPlan {
         let own = || evidence.tails.iter().chain(&pending.parts).cloned();
         if entry.as_ref().is_some_and(|entry| entry.seq >= seq) {
             // Later changes of the key are already finished: the entry describes another object by now.
-            if matches!(&evidence.content, Content::Object(listed) if listed.held.is_none()) {
+            if matches!(&evidence.content, ChangeEffect::Object(listed) if listed.held.is_none()) {
                 self.garbage.extend(own());
             }
             return;
         }
         match &evidence.content {
-            Content::Object(listed) => {
+            ChangeEffect::Object(listed) => {
                 // If an object has versions, the head knows what belongs to it, and a replaced version is kept.
                 let (kept, new) = match listed.held {
                     None => (std::mem::take(tails), own().collect()),
@@ -203,7 +203,7 @@ impl FinishPlan {
                 *tails = new;
                 *entry = Some(Entry { seq, object: Some(listed.clone()) });
             }
-            Content::Unchanged => {
+            ChangeEffect::Unchanged => {
                 if let Some(entry) = entry {
                     entry.seq = seq;
                     // The change may have set tags.
@@ -214,11 +214,11 @@ impl FinishPlan {
                     }
                 }
             }
-            Content::Tombstone => {
+            ChangeEffect::Tombstone => {
                 self.garbage.append(tails);
                 *entry = Some(Entry { seq, object: None });
             }
-            Content::Removed => {
+            ChangeEffect::Removed => {
                 self.garbage.append(tails);
                 *entry = None;
             }
@@ -242,22 +242,22 @@ impl FinishPlan {
         parts.guards.push(Guard::OmapPresent(name.clone()));
         parts.gone.push(name);
         if pending.slot {
-            parts.gone.push(key::slot(key));
+            parts.gone.push(key::removal_slot(key));
         }
     }
 }
 
 /// The version that a change's event is about.
-fn subject(evidence: &CommitRecord, prepared: &Subject, entry: Option<&Entry>) -> Subject {
+fn subject(evidence: &CommitRecord, prepared: &EventSubject, entry: Option<&Entry>) -> EventSubject {
     let attributes = || prepared.attributes.clone();
     if let Some(subject) = &evidence.subject {
         let attributes = subject.attributes.clone().or_else(attributes);
-        return Subject { attributes, ..subject.clone() };
+        return EventSubject { attributes, ..subject.clone() };
     }
     match (&evidence.content, entry.and_then(|entry| entry.object.as_ref())) {
         // The commit did not have to read what it removed.
-        (Content::Removed, Some(object)) => {
-            Subject { size: object.size, etag: object.etag.clone(), ..prepared.clone() }
+        (ChangeEffect::Removed, Some(object)) => {
+            EventSubject { size: object.size, etag: object.etag.clone(), ..prepared.clone() }
         }
         _ => prepared.clone(),
     }

@@ -2,7 +2,7 @@
 
 use super::{ChangeOutcome, KeyRecords, ReadHead, Work};
 use crate::commit;
-use crate::record::{CommitRecord, Content, Entry};
+use crate::record::{ChangeEffect, CommitRecord, Entry};
 use crate::seq::Seq;
 use std::collections::BTreeMap;
 
@@ -92,8 +92,8 @@ fn has_gap(entry: Option<&Entry>, committed: &BTreeMap<Seq, CommitRecord>) -> bo
         }
         last = Some(*seq);
         has_head = match evidence.content {
-            Content::Object(_) | Content::Unchanged => true,
-            Content::Tombstone | Content::Removed => false,
+            ChangeEffect::Object(_) | ChangeEffect::Unchanged => true,
+            ChangeEffect::Tombstone | ChangeEffect::Removed => false,
         };
     }
     false

@@ -3,7 +3,9 @@
 
 use super::*;
 use crate::op::{Fetched, Guard, Step, Write};
-use crate::record::{Content, Event, ListingEntry, OutboxRecord, Subject, Tails, Tidy, VersionKind};
+use crate::record::{
+    ChangeEffect, Event, EventSubject, ListingEntry, OutboxRecord, Tails, Tidy, VersionKind,
+};
 use crate::seq::{HeadIncarnation, Seq};
 
 const FIRST: Seq = Seq { incarnation: HeadIncarnation { generation: 0, version: 3 }, number: 1 };
@@ -17,12 +19,12 @@ fn listed(tag: &str, size: u64) -> ListingEntry {
 }
 
 fn put(tag: &str, seq: Seq) -> CommitRecord {
-    let content = Content::Object(ListingEntry { kind: VersionKind::Plain, ..listed(tag, 7) });
+    let content = ChangeEffect::Object(ListingEntry { kind: VersionKind::Plain, ..listed(tag, 7) });
     CommitRecord { seq, tag: tag.into(), content, subject: None, tails: Some(run(tag)), untidy: false }
 }
 
-fn of(seq: Seq, tag: &str, content: Content) -> CommitRecord {
-    let untidy = content == Content::Tombstone;
+fn of(seq: Seq, tag: &str, content: ChangeEffect) -> CommitRecord {
+    let untidy = content == ChangeEffect::Tombstone;
     CommitRecord { seq, tag: tag.into(), content, subject: None, tails: None, untidy }
 }
 
@@ -36,7 +38,7 @@ fn cancelled(tag: &str) -> ResolvedChange {
 }
 
 fn with_event() -> Pending {
-    let subject = Subject { version_id: "v".into(), ..Subject::default() };
+    let subject = EventSubject { version_id: "v".into(), ..EventSubject::default() };
     let event = Event { fixed: Bytes::from_static(b"fixed"), candidates: vec!["c".into()], subject };
     Pending { begun_ns: 5, event: Some(event), ..Pending::default() }
 }
@@ -49,7 +51,7 @@ impl Shard {
     fn prepare(&mut self, tag: &str, pending: &Pending) {
         self.0.insert(key::pending("k", tag), record::encode(pending));
         if pending.slot {
-            self.0.insert(key::slot("k"), Bytes::copy_from_slice(tag.as_bytes()));
+            self.0.insert(key::removal_slot("k"), Bytes::copy_from_slice(tag.as_bytes()));
         }
     }
 
@@ -59,7 +61,7 @@ impl Shard {
         ReadReply { version: 1, parts: vec![Fetched::Pairs(found.collect())] }
     }
 
-    fn decide(&self, finish: &mut Finish) -> FinishStep {
+    fn decide(&self, finish: &mut FinishBatch) -> FinishStep {
         let reply = self.reply(&finish.read());
         finish.decide(&reply).unwrap()
     }
@@ -86,7 +88,7 @@ impl Shard {
     }
 
     fn finish(&mut self, settled: impl IntoIterator<Item = ResolvedChange>) -> FinishPlan {
-        let mut finish = Finish::new(settled);
+        let mut finish = FinishBatch::new(settled);
         let next = self.decide(&mut finish);
         let FinishStep::Execute(plan) = next else { panic!("{next:?}") };
         assert!(self.apply(&plan.write));
@@ -113,7 +115,7 @@ fn a_change_is_finished_once() {
     shard.prepare("a", &with_event());
     let first = put("a", FIRST);
     // This read precedes the finish by another gateway.
-    let mut late = Finish::new([settled(&first)]);
+    let mut late = FinishBatch::new([settled(&first)]);
     let planned = shard.decide(&mut late);
     let plan = shard.finish([settled(&first)]);
     assert_eq!((plan.events, shard.stats()), (1, Stats { objects: 1, bytes: 7 }));
@@ -127,7 +129,7 @@ fn a_change_is_finished_once() {
 fn an_event_has_what_the_commit_proves() {
     let mut shard = Shard::default();
     shard.prepare("a", &with_event());
-    let subject = Subject { version_id: "v1".into(), size: 7, etag: "e".into(), attributes: None };
+    let subject = EventSubject { version_id: "v1".into(), size: 7, etag: "e".into(), attributes: None };
     shard.finish([settled(&CommitRecord { subject: Some(subject.clone()), ..put("a", FIRST) })]);
     let [event] = &shard.events()[..] else { panic!("one event") };
     assert_eq!((event.seq, event.tag.as_str(), event.prepared_ns), (FIRST, "a", 5));
@@ -154,9 +156,9 @@ fn a_predecessor_of_another_gateway_is_finished_first() {
     let (a, b) = (put("a", FIRST), CommitRecord { untidy: true, ..put("b", FIRST.successor()) });
     shard.prepare("a", &with_event());
     shard.prepare("b", &with_event());
-    let mut finish = Finish::new([settled(&b)]);
+    let mut finish = FinishBatch::new([settled(&b)]);
     assert_eq!(shard.decide(&mut finish), FinishStep::ReadHeads(vec!["k".into()]));
-    finish.add_head("k", Some(Head { version: 2, last: Some(b.clone()), earlier: vec![a] }));
+    finish.add_head("k", Some(ObjectHead { version: 2, last: Some(b.clone()), earlier: vec![a] }));
     let next = shard.decide(&mut finish);
     let FinishStep::Execute(plan) = next else { panic!("{next:?}") };
     assert_eq!((plan.events, &plan.untidy), (2, &vec!["k".to_owned()]));
@@ -170,9 +172,9 @@ fn a_lost_entry_does_not_stop_later_changes() {
     let mut shard = Shard::default();
     let late = put("b", FIRST.successor().successor());
     shard.prepare("b", &with_event());
-    let mut finish = Finish::new([settled(&late)]);
+    let mut finish = FinishBatch::new([settled(&late)]);
     assert_eq!(shard.decide(&mut finish), FinishStep::ReadHeads(vec!["k".into()]));
-    finish.add_head("k", Some(Head { version: 2, last: Some(late.clone()), earlier: Vec::new() }));
+    finish.add_head("k", Some(ObjectHead { version: 2, last: Some(late.clone()), earlier: Vec::new() }));
     assert!(matches!(shard.decide(&mut finish), FinishStep::Execute(_)));
 }
 
@@ -180,7 +182,7 @@ fn a_lost_entry_does_not_stop_later_changes() {
 fn a_head_is_read_again_where_the_shard_changed_meanwhile() {
     let mut shard = Shard::default();
     shard.prepare("d", &Pending { slot: true, ..with_event() });
-    let mut finish = Finish::default();
+    let mut finish = FinishBatch::default();
     finish.add_orphan("k", "d");
     assert_eq!(shard.decide(&mut finish), FinishStep::ReadHeads(vec!["k".into()]));
     finish.add_head("k", None);
@@ -204,9 +206,9 @@ fn the_removal_of_a_head_is_deduced_from_its_slot() {
     // Another gateway created the object again.
     let again = Seq { incarnation: HeadIncarnation { generation: 0, version: 9 }, number: 1 };
     let b = put("b", again);
-    let mut finish = Finish::new([settled(&b)]);
+    let mut finish = FinishBatch::new([settled(&b)]);
     assert_eq!(shard.decide(&mut finish), FinishStep::ReadHeads(vec!["k".into()]));
-    finish.add_head("k", Some(Head { version: 2, last: Some(b.clone()), earlier: Vec::new() }));
+    finish.add_head("k", Some(ObjectHead { version: 2, last: Some(b.clone()), earlier: Vec::new() }));
     let next = shard.decide(&mut finish);
     let FinishStep::Execute(plan) = next else { panic!("{next:?}") };
     assert!(shard.apply(&plan.write));
@@ -216,7 +218,7 @@ fn the_removal_of_a_head_is_deduced_from_its_slot() {
     assert_eq!((removal.seq, removal.subject.size), (FIRST.successor(), 7));
     assert_eq!(removal.subject.version_id, "v");
     assert_eq!(plan.garbage, [run("a")]);
-    assert!(!shard.0.contains_key(&key::slot("k")));
+    assert!(!shard.0.contains_key(&key::removal_slot("k")));
     assert_eq!(shard.stats(), Stats { objects: 1, bytes: 7 });
 }
 
@@ -229,7 +231,7 @@ fn tails_are_beside_their_entry_and_go_with_it() {
     assert_eq!(tails.tails, [run("a")]);
     let next = FIRST.successor();
     shard.prepare("d", &Pending { slot: true, ..Pending::default() });
-    let plan = shard.finish([settled(&of(next, "d", Content::Removed))]);
+    let plan = shard.finish([settled(&of(next, "d", ChangeEffect::Removed))]);
     assert_eq!(plan.garbage, [run("a")]);
     assert_eq!((shard.entry(), shard.stats()), (None, Stats::default()));
     assert_eq!(shard.0.len(), 1, "something but the sums stays: {:?}", shard.0);
@@ -242,7 +244,7 @@ fn a_tombstone_keeps_its_entry_and_is_tidied() {
     shard.finish([settled(&put("a", FIRST))]);
     shard.prepare("d", &with_event());
     shard.prepare("b", &Pending::default());
-    let removal = of(FIRST.successor(), "d", Content::Tombstone);
+    let removal = of(FIRST.successor(), "d", ChangeEffect::Tombstone);
     let plan = shard.finish([settled(&removal)]);
     assert_eq!(shard.entry(), Some(Entry { seq: removal.seq, object: None }));
     assert_eq!((plan.untidy, plan.after), (vec!["k".to_owned()], Stats::default()));
@@ -270,7 +272,7 @@ fn parts_are_garbage_where_their_change_wrote_them_and_is_cancelled() {
         let mut shard = Shard::default();
         shard.prepare("a", &Pending { parts: vec![run("p")], ..Pending::default() });
         let listed = ListingEntry { class: "COLD".into(), ..listed("a", 7) };
-        let plan = shard.finish([settled(&of(FIRST, "a", Content::Object(listed.clone())))]);
+        let plan = shard.finish([settled(&of(FIRST, "a", ChangeEffect::Object(listed.clone())))]);
         assert!(plan.garbage.is_empty());
         assert_eq!(shard.entry().unwrap().object, Some(listed));
         let tails: EntryTails = record::decode("tails", &shard.0[&key::tails("k")]).unwrap();
@@ -282,10 +284,11 @@ fn parts_are_garbage_where_their_change_wrote_them_and_is_cancelled() {
 fn an_orphan_without_evidence_is_cancelled() {
     let mut shard = Shard::default();
     shard.prepare("a", &Pending { tails: Some(run("a")), ..with_event() });
-    let mut finish = Finish::default();
+    let mut finish = FinishBatch::default();
     finish.add_orphan("k", "a");
     assert_eq!(shard.decide(&mut finish), FinishStep::ReadHeads(vec!["k".into()]));
-    finish.add_head("k", Some(Head { version: 2, last: Some(put("other", FIRST)), earlier: Vec::new() }));
+    finish
+        .add_head("k", Some(ObjectHead { version: 2, last: Some(put("other", FIRST)), earlier: Vec::new() }));
     let next = shard.decide(&mut finish);
     let FinishStep::Execute(plan) = next else { panic!("{next:?}") };
     assert_eq!((plan.events, &plan.garbage), (0, &vec![run("a")]));
@@ -302,10 +305,10 @@ fn uploads_of_others_are_settled_before_the_write() {
     // The change's own gateway settled the upload.
     let plan = shard.finish([settled(&own)]);
     assert!(plan.uploads.is_empty());
-    let mut finish = Finish::default();
+    let mut finish = FinishBatch::default();
     finish.add_orphan("k", "b");
     assert!(matches!(shard.decide(&mut finish), FinishStep::ReadHeads(_)));
-    finish.add_head("k", Some(Head { version: 2, last: Some(own), earlier: Vec::new() }));
+    finish.add_head("k", Some(ObjectHead { version: 2, last: Some(own), earlier: Vec::new() }));
     let next = shard.decide(&mut finish);
     let FinishStep::Execute(plan) = next else { panic!("{next:?}") };
     let (key, tag) = ("k".into(), "b".into());
@@ -334,7 +337,7 @@ fn what_is_replaced_in_an_object_with_versions_is_no_garbage() {
     shard.finish([settled(&put("a", FIRST))]);
     shard.prepare("b", &Pending { replaced: vec![run("null")], ..Pending::default() });
     let held = Some(Stats { objects: 2, bytes: 14 });
-    let content = Content::Object(ListingEntry { held, ..listed("b", 7) });
+    let content = ChangeEffect::Object(ListingEntry { held, ..listed("b", 7) });
     let plan = shard.finish([settled(&of(FIRST.successor(), "b", content))]);
     assert_eq!(plan.garbage, [run("null")]);
     assert!(!shard.0.contains_key(&key::tails("k")));
@@ -347,7 +350,7 @@ fn a_change_of_attributes_moves_only_the_sequence() {
     shard.prepare("a", &Pending::default());
     shard.finish([settled(&put("a", FIRST))]);
     shard.prepare("m", &with_event());
-    let plan = shard.finish([settled(&of(FIRST.successor(), "m", Content::Unchanged))]);
+    let plan = shard.finish([settled(&of(FIRST.successor(), "m", ChangeEffect::Unchanged))]);
     assert_eq!((plan.garbage, plan.before), (Vec::new(), plan.after));
     let entry = shard.entry().unwrap();
     let object = entry.object.unwrap();

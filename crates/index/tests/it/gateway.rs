@@ -4,12 +4,12 @@ use crate::model::{Mutation, Truth};
 use crate::rados::Stored;
 use bytes::Bytes;
 use nacre_index::commit::{self, AssumedHead, ListingUpdate, PreparedChange, RemovalStep};
-use nacre_index::finish::{ChangeOutcome, Finish, FinishPlan, FinishStep, ResolvedChange};
+use nacre_index::finish::{ChangeOutcome, FinishBatch, FinishPlan, FinishStep, ResolvedChange};
 use nacre_index::head;
 use nacre_index::key::{self, IndexRecordKind as KeyKind};
 use nacre_index::op::{self, Guard, Step, Write};
 use nacre_index::prepare::{KeyView, Prepare, PrepareBatch, PrepareRefusal};
-use nacre_index::record::{self, CommitRecord, Event, ListingEntry, Pending, Stats, Subject};
+use nacre_index::record::{self, CommitRecord, Event, EventSubject, ListingEntry, Pending, Stats};
 use nacre_index::recovery;
 use nacre_index::reshard;
 use nacre_index::seq::HeadIncarnation;
@@ -99,9 +99,9 @@ pub(crate) enum Phase {
 /// Finishing, by who carried out the change or by who recovers it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Finishing {
-    Read(Finish),
-    Look(Finish),
-    Execute(Finish, Box<FinishPlan>),
+    Read(FinishBatch),
+    Look(FinishBatch),
+    Execute(FinishBatch, Box<FinishPlan>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -134,8 +134,8 @@ pub(crate) fn listed(tag: &str, size: u64) -> ListingEntry {
     ListingEntry { tag: tag.into(), size, etag: format!("etag of {tag}"), ..ListingEntry::default() }
 }
 
-fn subject(tag: &str, size: u64) -> Subject {
-    Subject { size, etag: listed(tag, size).etag, ..Subject::default() }
+fn subject(tag: &str, size: u64) -> EventSubject {
+    EventSubject { size, etag: listed(tag, size).etag, ..EventSubject::default() }
 }
 
 fn batch(tag: &'static str, slot: bool, expect_new: bool) -> PrepareBatch {
@@ -226,7 +226,7 @@ impl Actor {
             }
             Phase::ReadHead => {
                 let reply = cluster.head.read(&head::read());
-                let base = AssumedHead::read(head::parse(KEY, reply.as_ref()).unwrap());
+                let base = AssumedHead::from_head(head::parse(KEY, reply.as_ref()).unwrap());
                 Phase::Commit(base, shown(&cluster.head))
             }
             Phase::Commit(base, shown) => self.commit((&base, shown), cluster, truth, mutation),
@@ -305,7 +305,7 @@ impl Actor {
                 self.finish(ChangeOutcome::Committed(Box::new(commit.evidence)))
             }
             Err(errno) => {
-                assert!(op::is_overtaken(errno), "{errno:?}");
+                assert!(op::is_write_conflict(errno), "{errno:?}");
                 if std::mem::take(&mut self.unread) {
                     Phase::View(batch(self.tag, self.slot, false))
                 } else {
@@ -317,7 +317,7 @@ impl Actor {
 
     fn finish(&self, outcome: ChangeOutcome) -> Phase {
         let settled = ResolvedChange { key: KEY.into(), tag: self.tag.into(), outcome };
-        Phase::Finish(Finishing::Read(Finish::new([settled])))
+        Phase::Finish(Finishing::Read(FinishBatch::new([settled])))
     }
 }
 
@@ -420,7 +420,7 @@ impl Recovery {
         let scan = recovery::scan(KeyKind::Pending.prefix(), Bytes::new(), 100);
         let reply = cluster.shard.read(&scan).unwrap();
         let [op::Fetched::Page(page)] = &reply.parts[..] else { panic!("{reply:?}") };
-        let mut finish = Finish::default();
+        let mut finish = FinishBatch::default();
         let mut found = false;
         for change in recovery::parse("shard", page).unwrap() {
             if dead.contains(&change.pending.session.as_str()) {
@@ -467,6 +467,6 @@ pub(crate) fn last_change(head: &Stored) -> Option<CommitRecord> {
 
 /// Whether a head has evidence of earlier changes.
 pub(crate) fn has_earlier_evidence(head: &Stored) -> bool {
-    let is_evidence = |name: &Bytes| name.starts_with(key::EVIDENCE);
+    let is_evidence = |name: &Bytes| name.starts_with(key::COMMIT_RECORD_PREFIX);
     head.object.as_ref().is_some_and(|object| object.omap.keys().any(is_evidence))
 }

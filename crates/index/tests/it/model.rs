@@ -12,7 +12,7 @@ use bytes::Bytes;
 use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::op::{Fetched, Guard, Step, Write};
 use nacre_index::outbox;
-use nacre_index::record::{self, Entry, Stats, Subject};
+use nacre_index::record::{self, Entry, EventSubject, Stats};
 use nacre_index::seq::Seq;
 use nacre_index::state;
 use std::collections::HashSet;
@@ -38,7 +38,7 @@ pub(crate) enum Mutation {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Truth {
     pub(crate) tag: String,
-    pub(crate) subject: Subject,
+    pub(crate) subject: EventSubject,
 }
 
 /// What there was before.

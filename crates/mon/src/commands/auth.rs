@@ -22,7 +22,7 @@ impl MapState {
             "auth import" => self.auth_import(ctx),
             prefix => {
                 let entity: EntityName = call
-                    .required("entity")
+                    .required_text("entity")
                     .parse()
                     .map_err(|_| CommandFailure::invalid("bad entity name"))?;
                 match prefix {
@@ -237,7 +237,7 @@ fn check_caps(caps: &Caps) -> Result<(), CommandFailure> {
         )));
     }
     caps.iter()
-        .try_for_each(|(service, text)| caps::check(service, text))
+        .try_for_each(|(service, text)| caps::validate(service, text))
         .map_err(|error| CommandFailure::invalid(error.to_string()))
 }
 

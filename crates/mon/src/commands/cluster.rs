@@ -4,7 +4,7 @@ use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::{LogLevel, MapState, Now};
 use crate::pgview::PgSums;
 use crate::text::{Align, Table, age, bytes, count, plural, stamp, stamp_z};
-use nacre_types::ceph::version_text;
+use nacre_types::ceph::nacre_version;
 use nacre_types::command::Call;
 use nacre_types::osdmap::flag;
 use serde_json::{Map, Value, json};
@@ -20,8 +20,8 @@ impl MapState {
             }
             "version" => Ok(CommandAnswer::either(
                 ctx,
-                || json!({ "version": version_text() }),
-                || format!("{}\n", version_text()),
+                || json!({ "version": nacre_version() }),
+                || format!("{}\n", nacre_version()),
             )),
             "mon stat" => Ok(self.mon_stat(ctx)),
             "mon dump" => self.mon_dump(call.int("epoch"), ctx),
@@ -49,14 +49,14 @@ impl MapState {
             out.push_str(&format!("            {line}\n"));
         }
         let uptime_s = ctx.now.wall_ns.saturating_sub(self.started_ns) / 1_000_000_000;
-        let space = " ".repeat(self.services.width() - "mon".len() + 1);
+        let space = " ".repeat(self.services.name_width() - "mon".len() + 1);
         out.push_str(&format!(
             " \n  services:\n    mon:{space}1 daemons, quorum {} (age {})\n    osd:{space}{}\n",
             self.mon_name,
             age(uptime_s),
             self.osd_summary(ctx, &sums).replace("; epoch", "")
         ));
-        let flags = shown_flags(map.flags);
+        let flags = operator_flags(map.flags);
         if !flags.is_empty() {
             out.push_str(&format!("        {space}flags {flags}\n"));
         }
@@ -87,7 +87,7 @@ impl MapState {
         if sums.inactive > 0 {
             lines.push(format!("{:.3}% pgs not active", share(sums.inactive)));
         }
-        lines.extend(object_lines(sums));
+        lines.extend(degraded_lines(sums));
         let width = sums.by_state.first().map_or(0, |(_, n)| n.to_string().len());
         lines.extend(sums.by_state.iter().map(|(state, n)| format!("{n:<width$} {state}")));
         out.push_str(&lines.join("\n             "));
@@ -96,7 +96,7 @@ impl MapState {
     }
 
     fn status_io(&self) -> String {
-        let io = self.io_total();
+        let io = self.total_io_rates();
         let mut out = String::new();
         let mut client = Vec::new();
         if io.read_bytes_s > 0 {
@@ -147,7 +147,7 @@ impl MapState {
         if sums.inactive > 0 {
             pgmap.insert("inactive_pgs_ratio".into(), share(sums.inactive).into());
         }
-        pgmap.extend(object_fields(sums));
+        pgmap.extend(degraded_fields(sums));
         pgmap.extend(self.io_fields());
         json!({
             "fsid": map.fsid.to_string(),
@@ -239,7 +239,7 @@ impl MapState {
         put("percent_used", usage.percent.into());
         put("max_avail", usage.max_avail.into());
         if detail {
-            let io = self.stats.total(id);
+            let io = self.stats.pool_io_counters(id);
             put("quota_objects", pool.quota_max_objects.into());
             put("quota_bytes", pool.quota_max_bytes.into());
             put("dirty", usage.dirty.into());
@@ -455,7 +455,7 @@ pub(super) fn percent(ratio: f64) -> String {
 }
 
 /// `2/24 objects degraded (8.333%)` and so on.
-pub(super) fn object_lines(sums: &PgSums) -> Vec<String> {
+pub(super) fn degraded_lines(sums: &PgSums) -> Vec<String> {
     let line = |part: u64, of: u64, word: &str| {
         let share = 100.0 * part as f64 / of.max(1) as f64;
         (part > 0).then(|| format!("{part}/{of} {} {word} ({share:.3}%)", plural(2, "object")))
@@ -471,7 +471,7 @@ pub(super) fn object_lines(sums: &PgSums) -> Vec<String> {
 }
 
 /// The same as JSON fields.
-pub(super) fn object_fields(sums: &PgSums) -> Map<String, Value> {
+pub(super) fn degraded_fields(sums: &PgSums) -> Map<String, Value> {
     let mut fields = Map::new();
     for (word, part, of) in [
         ("degraded", sums.degraded, sums.copies),
@@ -488,7 +488,7 @@ pub(super) fn object_fields(sums: &PgSums) -> Map<String, Value> {
 }
 
 /// The flags that `status` shows, which are those that operators set.
-pub(super) fn shown_flags(flags: u32) -> String {
+pub(super) fn operator_flags(flags: u32) -> String {
     const HIDDEN: u32 =
         flag::SORTBITWISE | flag::RECOVERY_DELETES | flag::PURGED_SNAPDIRS | flag::PGLOG_HARDLIMIT;
     let names = flag::NAMES.iter().filter(|(bit, _)| flags & !HIDDEN & bit != 0).map(|(_, name)| *name);

@@ -11,13 +11,13 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// Longest value of an option, as for `config-key`.
-pub(super) const MAX_VALUE: usize = 64 << 10;
+pub(super) const MAX_OPTION_BYTES: usize = 64 << 10;
 
 impl MapState {
     pub(super) fn config_command(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
             "config set" => self.config_set(call, ctx),
-            "config rm" => self.config_rm(call.required("who"), call.required("name"), ctx),
+            "config rm" => self.config_rm(call.required_text("who"), call.required_text("name"), ctx),
             "config log" => Ok(self.config_log(call, ctx)),
             "config reset" => self.config_reset(call.int("num").unwrap_or(-1), ctx),
             "config assimilate-conf" => self.config_assimilate(ctx),
@@ -25,8 +25,8 @@ impl MapState {
             "config show" => self.config_show(call, false, ctx),
             "config show-with-defaults" => self.config_show(call, true, ctx),
             "config dump" => Ok(self.config_dump(ctx)),
-            "config get" => self.config_get(call.required("who"), call.text("key"), ctx),
-            "config help" => config_help(call.required("key"), ctx),
+            "config get" => self.config_get(call.required_text("who"), call.text("key"), ctx),
+            "config help" => config_help(call.required_text("key"), ctx),
             "config ls" => {
                 let mut names: Vec<&str> = options::all().map(|spec| spec.name).collect();
                 names.sort_unstable();
@@ -41,7 +41,8 @@ impl MapState {
     }
 
     fn config_set(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
-        let (name, value, force) = (call.required("name"), call.required("value"), call.flag("force"));
+        let (name, value, force) =
+            (call.required_text("name"), call.required_text("value"), call.flag("force"));
         let unknown = || CommandFailure::invalid(format!("unrecognized config option '{name}'"));
         let (name, value) = match options::find(name) {
             Some(spec) if spec.flags.no_mon_update => {
@@ -53,7 +54,7 @@ impl MapState {
             Some(spec) => (spec.name, check_value(spec, value)?),
             // With force, an option of another release is stored; no daemon of this release uses it.
             None if force && crush_like_name(name) => (name, value.to_owned()),
-            None => match options::ceph_option(name) {
+            None => match options::ceph_only_option(name) {
                 Some(option) => {
                     return Err(CommandFailure::invalid(format!(
                         "{} is an option of Ceph that has no effect here; --force stores it all the same",
@@ -63,11 +64,11 @@ impl MapState {
                 None => return Err(unknown()),
             },
         };
-        if value.len() > MAX_VALUE {
-            let text = format!("the value has {} bytes, the limit is {MAX_VALUE}", value.len());
+        if value.len() > MAX_OPTION_BYTES {
+            let text = format!("the value has {} bytes, the limit is {MAX_OPTION_BYTES}", value.len());
             return Err(CommandFailure::invalid(text));
         }
-        let who = parse_who(call.required("who"))?;
+        let who = parse_who(call.required_text("who"))?;
         if let ConfigMask::Location(type_name, _) = &who.mask
             && self.working.crush.type_id(type_name).is_none()
         {
@@ -126,7 +127,7 @@ impl MapState {
             }
             let daemon = entity.kind != EntityKind::Client;
             let Some(spec) = options::find(key) else {
-                let option = options::ceph_option(key)
+                let option = options::ceph_only_option(key)
                     .ok_or_else(|| CommandFailure::not_found(format!("unrecognized key '{key}'")))?;
                 let forced = resolved.get(option.name).map(|(value, _)| *value);
                 let value = forced.unwrap_or_else(|| option.default(daemon));

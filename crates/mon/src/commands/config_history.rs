@@ -1,6 +1,6 @@
 //! `config log`, `config reset`, `config assimilate-conf`, `config generate-minimal-conf`.
 
-use super::config::MAX_VALUE;
+use super::config::MAX_OPTION_BYTES;
 use super::{CommandAnswer, CommandFailure, CommandOutcome, Context};
 use crate::config_db::{ConfigTarget, ConfigVersion};
 use crate::keys::MAX_VALUE_BYTES;
@@ -92,7 +92,7 @@ impl MapState {
             for entry in conf.section(section) {
                 let spec = options::find(&entry.name).filter(|spec| !spec.flags.no_mon_update);
                 let value = spec.and_then(|spec| Some((spec.name, spec.canonical(&entry.value).ok()?)));
-                let value = value.filter(|(_, value)| value.len() <= MAX_VALUE);
+                let value = value.filter(|(_, value)| value.len() <= MAX_OPTION_BYTES);
                 match (ConfigTarget::parse(section), value) {
                     (Some(who), Some((name, value))) => wanted.push((who, name.to_owned(), Some(value))),
                     _ => left.push_str(&format!(
@@ -142,7 +142,7 @@ impl MapState {
         }
         self.keys.insert(crate::keys::config_history(version.number), Some(record));
         self.config.apply(version);
-        for number in self.config.forget_old() {
+        for number in self.config.trim_history() {
             self.keys.insert(crate::keys::config_history(number), None);
         }
         self.config_version += 1;

@@ -26,7 +26,7 @@ impl MapState {
                 Ok(CommandAnswer::json(Value::Object(shown.collect())))
             }
             prefix => {
-                let key = call.required("key").to_owned();
+                let key = call.required_text("key").to_owned();
                 match prefix {
                     "config-key get" => self.config_key_get(&key),
                     "config-key set" | "config-key put" => self.config_key_set(&key, call.text("val"), ctx),

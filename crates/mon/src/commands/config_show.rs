@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 impl MapState {
     pub(super) fn config_show(&self, call: &Call<'_>, with_defaults: bool, ctx: &Context) -> CommandOutcome {
-        let who = call.required("who");
+        let who = call.required_text("who");
         let invalid = || CommandFailure::invalid("invalid daemon name: use <type>.<id>");
         if !who.contains('.') {
             return Err(invalid());
@@ -26,7 +26,7 @@ impl MapState {
         let daemon = entity.kind != EntityKind::Client;
         if !with_defaults && let Some(key) = call.text("key") {
             let Some(spec) = options::find(key) else {
-                let option = options::ceph_option(key).ok_or_else(|| CommandFailure::not_found(""))?;
+                let option = options::ceph_only_option(key).ok_or_else(|| CommandFailure::not_found(""))?;
                 let value = option.default(daemon);
                 return Ok(CommandAnswer::either(ctx, || json!(value), || format!("{value}\n")));
             };

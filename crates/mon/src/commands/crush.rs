@@ -20,7 +20,7 @@ impl MapState {
     pub(super) fn crush_command(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
             "osd getcrushmap" => {
-                self.check_epoch(call)?;
+                self.require_current_epoch(call)?;
                 Ok(CommandAnswer::bytes(self.committed.crush.encode())
                     .with_status(self.crush_version.to_string()))
             }

@@ -22,7 +22,7 @@ impl MapState {
             "osd crush unlink" | "osd crush rm" | "osd crush remove" => self.crush_remove(call),
             "osd crush add-bucket" => self.crush_add_bucket(call),
             "osd crush rename-bucket" => {
-                let (from, to) = (call.required("srcname"), call.required("dstname"));
+                let (from, to) = (call.required_text("srcname"), call.required_text("dstname"));
                 if self.working.crush.item_id(from).is_none() && self.working.crush.item_id(to).is_some() {
                     // The request is resent.
                     return Ok(CommandAnswer::status(format!("renamed bucket {from} into {to}")));
@@ -37,7 +37,7 @@ impl MapState {
             }
             "osd crush reweight-subtree" => self.crush_reweight_subtree(call),
             "osd crush tunables" => {
-                let profile = call.required("profile");
+                let profile = call.required_text("profile");
                 let named = match profile {
                     "legacy" => Some(TunablesProfile::Argonaut),
                     "optimal" | "default" => Some(TunablesProfile::Jewel),
@@ -52,7 +52,7 @@ impl MapState {
                 Ok(CommandAnswer::status(format!("adjusted tunables profile to {profile}")))
             }
             "osd crush set-tunable" => {
-                let (name, value) = (call.required("tunable"), call.int("value").unwrap_or(0));
+                let (name, value) = (call.required_text("tunable"), call.int("value").unwrap_or(0));
                 if !(0..=1).contains(&value) {
                     return Err(CommandFailure::invalid(format!("value must be 0 or 1; got {value}")));
                 }
@@ -135,7 +135,7 @@ impl MapState {
     }
 
     fn crush_move(&mut self, call: &Call<'_>) -> CommandOutcome {
-        let name = call.required("name");
+        let name = call.required_text("name");
         let item = self.crush_item(name)?;
         let loc = location(&call.texts("args"))?;
         let shown = show_location(&loc);
@@ -151,7 +151,7 @@ impl MapState {
     }
 
     fn crush_link(&mut self, call: &Call<'_>) -> CommandOutcome {
-        let name = call.required("name");
+        let name = call.required_text("name");
         let item = self.crush_item(name)?;
         let loc = location(&call.texts("args"))?;
         let shown = show_location(&loc);
@@ -164,7 +164,7 @@ impl MapState {
     }
 
     fn crush_remove(&mut self, call: &Call<'_>) -> CommandOutcome {
-        let name = call.required("name");
+        let name = call.required_text("name");
         let Some(item) = self.working.crush.item_id(name) else {
             return Ok(CommandAnswer::status(format!("device '{name}' does not appear in the crush map")));
         };
@@ -190,19 +190,19 @@ impl MapState {
     }
 
     fn crush_add_bucket(&mut self, call: &Call<'_>) -> CommandOutcome {
-        let (name, kind) = (call.required("name"), call.required("type"));
+        let (name, kind) = (call.required_text("name"), call.required_text("type"));
         let loc = location(&call.texts("args"))?;
         let shown = show_location(&loc);
         if self.working.crush.item_id(name).is_some() {
             return Ok(CommandAnswer::status(format!("bucket '{name}' already exists")));
         }
-        self.edit_crush(|crush| crush.add_named_bucket(name, kind, &loc))?;
+        self.edit_crush(|crush| crush.add_empty_bucket(name, kind, &loc))?;
         let at = if loc.is_empty() { "crush map".to_owned() } else { format!("location {shown}") };
         Ok(CommandAnswer::status(format!("added bucket {name} type {kind} to {at}")))
     }
 
     fn crush_reweight(&mut self, call: &Call<'_>) -> CommandOutcome {
-        let name = call.required("name");
+        let name = call.required_text("name");
         let item = self.working.crush.item_id(name).ok_or_else(|| {
             CommandFailure::not_found(format!("device '{name}' does not appear in the crush map"))
         })?;
@@ -219,7 +219,7 @@ impl MapState {
     }
 
     fn crush_reweight_subtree(&mut self, call: &Call<'_>) -> CommandOutcome {
-        let name = call.required("name");
+        let name = call.required_text("name");
         let item = self.working.crush.item_id(name).ok_or_else(|| {
             CommandFailure::not_found(format!("device '{name}' does not appear in the crush map"))
         })?;
@@ -240,11 +240,11 @@ impl MapState {
     fn crush_rule_edit(&mut self, call: &Call<'_>) -> CommandOutcome {
         match call.prefix() {
             "osd crush rule create-simple" | "osd crush rule create-replicated" => {
-                let name = call.required("name");
+                let name = call.required_text("name");
                 if self.working.crush.rule_id(name).is_some() {
                     return Ok(CommandAnswer::status(format!("rule {name} already exists")));
                 }
-                let (root, domain) = (call.required("root"), call.required("type"));
+                let (root, domain) = (call.required_text("root"), call.required_text("type"));
                 let (class, firstn) = match call.prefix() {
                     "osd crush rule create-simple" => (None, call.text("mode") != Some("indep")),
                     _ => (call.text("class"), true),
@@ -255,7 +255,7 @@ impl MapState {
                 Ok(CommandAnswer::status(""))
             }
             "osd crush rule rm" => {
-                let name = call.required("name");
+                let name = call.required_text("name");
                 let Some(id) = self.working.crush.rule_id(name) else {
                     return Ok(CommandAnswer::status(format!("rule {name} does not exist")));
                 };
@@ -266,7 +266,7 @@ impl MapState {
                 Ok(CommandAnswer::status(""))
             }
             "osd crush rule rename" => {
-                let (from, to) = (call.required("srcname"), call.required("dstname"));
+                let (from, to) = (call.required_text("srcname"), call.required_text("dstname"));
                 let crush = &self.working.crush;
                 if crush.rule_id(from).is_some() || crush.rule_id(to).is_none() {
                     self.edit_crush(|crush| crush.rename_rule(from, to))?;
@@ -274,12 +274,12 @@ impl MapState {
                 Ok(CommandAnswer::status(""))
             }
             "osd crush rule ls-by-class" => {
-                let class = call.required("class");
+                let class = call.required_text("class");
                 let crush = &self.committed.crush;
                 let wanted = crush.class_id(class).ok_or_else(|| {
                     CommandFailure::not_found(format!("failed to get rules by class '{class}'"))
                 })?;
-                let of_class = |root: &i32| crush.split_shadow(*root).is_some_and(|(_, c)| c == wanted);
+                let of_class = |root: &i32| crush.split_id_class(*root).is_some_and(|(_, c)| c == wanted);
                 let rules: Vec<&str> = crush
                     .rules()
                     .filter(|(id, _)| crush.rule_roots(*id).iter().any(of_class))
@@ -297,20 +297,20 @@ impl MapState {
                 let names: Vec<&str> = self.committed.crush.class_names().map(|(_, name)| name).collect();
                 Ok(CommandAnswer::json(json!(names)))
             }
-            "osd crush class ls-osd" => {
-                Ok(CommandAnswer::json(json!(self.committed.crush.devices_of_class(call.required("class")))))
-            }
+            "osd crush class ls-osd" => Ok(CommandAnswer::json(json!(
+                self.committed.crush.devices_of_class(call.required_text("class"))
+            ))),
             "osd crush class create" => {
-                let class = call.required("class");
+                let class = call.required_text("class");
                 if self.working.crush.class_id(class).is_some() {
                     return Ok(CommandAnswer::status(format!("class '{class}' already exists")));
                 }
                 let id = self.edit_crush(|crush| crush.create_class(class))?;
                 Ok(CommandAnswer::status(format!("created class {class} with id {id} to crush map")))
             }
-            "osd crush class rm" => self.crush_class_remove(call.required("class")),
+            "osd crush class rm" => self.crush_class_remove(call.required_text("class")),
             "osd crush set-device-class" => {
-                let class = call.required("class");
+                let class = call.required_text("class");
                 let osds = self.crush_osds(&call.texts("ids"))?;
                 self.edit_crush(|crush| {
                     osds.iter().try_for_each(|osd| crush.set_device_class(osd.0 as i32, class).map(drop))
@@ -332,7 +332,7 @@ impl MapState {
                 ))
             }
             "osd crush ls" => {
-                let node = call.required("node");
+                let node = call.required_text("node");
                 let crush = &self.committed.crush;
                 let id = crush
                     .item_id(node)
@@ -352,7 +352,7 @@ impl MapState {
             return Ok(CommandAnswer::status(format!("class '{class}' does not exist")));
         };
         let crush = &self.working.crush;
-        let of_class = |root: &i32| crush.split_shadow(*root).is_some_and(|(_, c)| c == id);
+        let of_class = |root: &i32| crush.split_id_class(*root).is_some_and(|(_, c)| c == id);
         let user = crush.rules().find(|(rule, _)| crush.rule_roots(*rule).iter().any(of_class));
         if let Some((rule, _)) = user {
             let rule = crush.rule_name(rule).unwrap_or_default();

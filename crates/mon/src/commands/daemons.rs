@@ -26,10 +26,10 @@ impl MapState {
             "osd versions" => CommandAnswer::json(count(self.osd_metadata_values("ceph_version"))),
             "mgr versions" => CommandAnswer::json(json!({})),
             "mon count-metadata" => {
-                CommandAnswer::json(count(self.mon_metadata_values(call.required("property"))))
+                CommandAnswer::json(count(self.mon_metadata_values(call.required_text("property"))))
             }
             "osd count-metadata" => {
-                CommandAnswer::json(count(self.osd_metadata_values(call.required("property"))))
+                CommandAnswer::json(count(self.osd_metadata_values(call.required_text("property"))))
             }
             "mon metadata" => return self.mon_metadata(call.text("id")),
             "mgr metadata" => CommandAnswer::json(json!([])),

@@ -30,7 +30,7 @@ impl MapState {
     }
 
     fn health_mute(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
-        let (code, sticky) = (call.required("code"), call.flag("sticky"));
+        let (code, sticky) = (call.required_text("code"), call.flag("sticky"));
         let until_ns = match call.text("ttl") {
             Some(text) => Some(ctx.now.wall_ns.saturating_add(timespan_s(text)?.saturating_mul(SECOND_NS))),
             None => None,

@@ -30,8 +30,8 @@ impl MapState {
             "osd lost" => self.osd_lost(call),
             "osd force-create-pg" => self.force_create_pg(call, ctx),
             "osd purge" => self.osd_purge(call),
-            "osd set" => self.osd_set(call.required("key"), true),
-            "osd unset" => self.osd_set(call.required("key"), false),
+            "osd set" => self.osd_set(call.required_text("key"), true),
+            "osd unset" => self.osd_set(call.required_text("key"), false),
             "osd pause" => self.osd_set("pause", true),
             "osd unpause" => self.osd_set("pause", false),
             "osd set-full-ratio" | "osd set-backfillfull-ratio" | "osd set-nearfull-ratio" => {
@@ -83,7 +83,7 @@ impl MapState {
         for osd in self.osds_named(words, OsdInfo::is_in)? {
             let was_in = self.working.osds.get(&osd).is_some_and(OsdInfo::is_in);
             // After an operator's `out`, an OSD does not come in by itself, even if it was marked out automatically before.
-            if !self.set_weight(ctx.now, osd, 0) {
+            if !self.set_reweight(ctx.now, osd, 0) {
                 status.push_str(&format!("{osd} does not exist. "));
             } else if was_in {
                 status.push_str(&format!("marked out {osd}. "));
@@ -106,7 +106,7 @@ impl MapState {
                 continue;
             }
             let weight = info.weight_before_auto_out.unwrap_or(WEIGHT_ONE);
-            self.set_weight(ctx.now, osd, weight);
+            self.set_reweight(ctx.now, osd, weight);
             status.push_str(&format!("marked in {osd}. "));
         }
         Ok(CommandAnswer::status(status))
@@ -159,7 +159,7 @@ impl MapState {
         let osd = self.existing_osd(call)?;
         let weight = call.float("weight").unwrap_or(1.0);
         let scaled = (weight * f64::from(WEIGHT_ONE)) as u32;
-        self.set_weight(ctx.now, osd, scaled);
+        self.set_reweight(ctx.now, osd, scaled);
         Ok(CommandAnswer::status(format!("reweighted {osd} to {} ({scaled:x})", float(weight))))
     }
 
@@ -173,7 +173,7 @@ impl MapState {
 
     fn osd_new(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         let uuid: Uuid =
-            call.required("uuid").parse().map_err(|_| CommandFailure::invalid("invalid UUID"))?;
+            call.required_text("uuid").parse().map_err(|_| CommandFailure::invalid("invalid UUID"))?;
         let known = self.working.osds.iter().find(|(_, info)| info.uuid == uuid).map(|(id, _)| *id);
         let wanted = call.osd("id");
         let id = match (known, wanted) {
@@ -203,7 +203,7 @@ impl MapState {
         };
         if known.is_none() {
             // A destroyed OSD keeps its weight for the replacement disk.
-            self.working.osds.entry(id).or_insert_with(OsdInfo::absent).uuid = uuid;
+            self.working.osds.entry(id).or_insert_with(OsdInfo::never_up).uuid = uuid;
             self.changes.osds.insert(id);
             if self.working.max_osd <= id.0 {
                 self.working.max_osd = id.0 + 1;
@@ -255,7 +255,7 @@ impl MapState {
             && self.working.generation > 1
         {
             // OSDs may wait for one that joined in the history that a MapStore restore lost (R7).
-            self.working.osds.entry(osd).or_insert_with(OsdInfo::absent);
+            self.working.osds.entry(osd).or_insert_with(OsdInfo::never_up);
             if self.working.max_osd <= osd.0 {
                 self.working.max_osd = osd.0 + 1;
                 self.changes.max_osd = true;
@@ -338,14 +338,14 @@ impl MapState {
     }
 
     fn osd_blocklist(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
-        let addr = call.required("addr");
+        let addr = call.required_text("addr");
         let who = match call.text("range") {
             Some(_) => blocklisted_range(addr)?,
             None if can_be_blocklisted(addr) => addr.to_owned(),
             None => return Err(CommandFailure::invalid(format!("unable to parse address {addr}"))),
         };
         let operation = if call.prefix() == "osd blacklist" { "blacklistop" } else { "blocklistop" };
-        if call.required(operation) == "rm" {
+        if call.required_text(operation) == "rm" {
             if self.working.blocklist.remove(&who).is_none() {
                 return Ok(CommandAnswer::status(format!("{who} isn't blocklisted")));
             }
@@ -361,7 +361,7 @@ impl MapState {
     }
 
     /// Refuses epochs other than the durable map's: older maps are not kept in memory.
-    pub(super) fn check_epoch(&self, call: &Call<'_>) -> Result<(), CommandFailure> {
+    pub(super) fn require_current_epoch(&self, call: &Call<'_>) -> Result<(), CommandFailure> {
         match call.int("epoch") {
             Some(epoch)
                 if Epoch(u32::try_from(epoch).unwrap_or(u32::MAX)) != self.committed.epoch && epoch != 0 =>

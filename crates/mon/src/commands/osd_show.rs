@@ -1,11 +1,11 @@
 //! `osd …` commands that show the map: dump, stat, tree, find, metadata, map.
 
-use super::cluster::shown_flags;
+use super::cluster::operator_flags;
 use super::pool_show::{pool_json, pool_line};
 use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::MapState;
 use crate::pgview::PgSums;
-use crate::text::{Align, Table, age, float, set, stamp};
+use crate::text::{Align, Table, age, bracketed_list, float, stamp};
 use nacre_crush::{CrushMap, DEFAULT_CHOOSE_ARGS};
 use nacre_types::command::Call;
 use nacre_types::hash::object_hash;
@@ -23,15 +23,15 @@ impl MapState {
         match call.prefix() {
             "osd stat" => Ok(self.osd_stat(ctx)),
             "osd dump" => {
-                self.check_epoch(call)?;
+                self.require_current_epoch(call)?;
                 Ok(CommandAnswer::either(ctx, || self.osd_dump_json(), || self.osd_dump_text()))
             }
             "osd tree" => {
-                self.check_epoch(call)?;
+                self.require_current_epoch(call)?;
                 self.osd_tree(&call.texts("states"), ctx)
             }
             "osd ls" => {
-                self.check_epoch(call)?;
+                self.require_current_epoch(call)?;
                 let ids: Vec<u32> = map.osds.keys().map(|id| id.0).collect();
                 Ok(CommandAnswer::either(
                     ctx,
@@ -40,7 +40,7 @@ impl MapState {
                 ))
             }
             "osd getmap" => {
-                self.check_epoch(call)?;
+                self.require_current_epoch(call)?;
                 Ok(CommandAnswer::bytes(map.to_file(self.crush_version))
                     .with_status(format!("got osdmap epoch {}", map.epoch)))
             }
@@ -119,7 +119,7 @@ impl MapState {
                     text.push_str(&format!("; {} remapped pgs", sums.remapped));
                 }
                 text.push('\n');
-                let flags = shown_flags(self.committed.flags);
+                let flags = operator_flags(self.committed.flags);
                 if !flags.is_empty() {
                     text.push_str(&format!("flags {flags}\n"));
                 }
@@ -156,12 +156,12 @@ impl MapState {
         map.osds.iter().for_each(|(id, info)| out.push_str(&osd_line(*id, info)));
         out.push('\n');
         for (pg, osds) in &map.pg_upmap {
-            out.push_str(&format!("pg_upmap {pg} {}\n", set(osds.iter().map(|o| o.0))));
+            out.push_str(&format!("pg_upmap {pg} {}\n", bracketed_list(osds.iter().map(|o| o.0))));
         }
         for (pg, pairs) in &map.pg_upmap_items {
             out.push_str(&format!(
                 "pg_upmap_items {pg} {}\n",
-                set(pairs.iter().map(|(a, b)| format!("{},{}", a.0, b.0)))
+                bracketed_list(pairs.iter().map(|(a, b)| format!("{},{}", a.0, b.0)))
             ));
         }
         for (who, until) in &map.blocklist {
@@ -259,7 +259,7 @@ impl MapState {
                 }
                 if node.id >= 0 {
                     let absent = state_of(node.id).is_none();
-                    fields.extend(state_fields(state_of(node.id).unwrap_or(&OsdInfo::absent())));
+                    fields.extend(state_fields(state_of(node.id).unwrap_or(&OsdInfo::never_up())));
                     if absent {
                         fields.insert("exists".into(), 0.into());
                     }
@@ -314,7 +314,7 @@ impl MapState {
 
     fn osd_find(&self, call: &Call<'_>) -> CommandOutcome {
         let osd = self.existing_osd(call)?;
-        let info = &self.committed.osds.get(&osd).cloned().unwrap_or_else(OsdInfo::absent);
+        let info = &self.committed.osds.get(&osd).cloned().unwrap_or_else(OsdInfo::never_up);
         let host = info.metadata.get("hostname").cloned().unwrap_or_default();
         Ok(CommandAnswer::json(json!({
             "osd": osd.0,
@@ -342,7 +342,7 @@ impl MapState {
     }
 
     fn osd_map(&self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
-        let (name, object) = (call.required("pool"), call.required("object"));
+        let (name, object) = (call.required_text("pool"), call.required_text("object"));
         let map = &self.committed;
         let (id, pool) = map
             .pool_by_name(name)
@@ -368,9 +368,9 @@ impl MapState {
                 format!(
                     "osdmap e{} pool '{name}' ({id}) object '{shown}' -> pg {raw} ({pg}) -> up ({}, p{}) acting ({}, p{})\n",
                     map.epoch,
-                    set(ids(&up)),
+                    bracketed_list(ids(&up)),
                     primary(&up),
-                    set(ids(&acting)),
+                    bracketed_list(ids(&acting)),
                     primary(&acting)
                 )
             },

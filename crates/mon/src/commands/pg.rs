@@ -1,10 +1,10 @@
 //! `pg …`: the state of PGs, as their primaries last reported it.
 
-use super::cluster::{object_fields, object_lines};
+use super::cluster::{degraded_fields, degraded_lines};
 use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
 use crate::logic::MapState;
 use crate::pgview::PgView;
-use crate::text::{Align, Table, bytes, set, stamp};
+use crate::text::{Align, Table, bracketed_list, bytes, stamp};
 use nacre_types::command::Call;
 use nacre_types::ids::{OsdId, PoolId};
 use nacre_types::placement::PgMapper;
@@ -42,7 +42,7 @@ impl MapState {
                 summary.insert("total_avail_bytes".into(), raw.avail.into());
                 summary.insert("total_used_bytes".into(), raw.used.into());
                 summary.insert("total_used_raw_bytes".into(), raw.used.into());
-                summary.extend(object_fields(&sums));
+                summary.extend(degraded_fields(&sums));
                 summary.extend(self.io_fields());
                 json!({ "pg_ready": true, "pg_summary": summary })
             },
@@ -59,7 +59,7 @@ impl MapState {
                     bytes(raw.total)
                 )];
                 parts.extend(self.io_lines());
-                parts.extend(object_lines(&sums));
+                parts.extend(degraded_lines(&sums));
                 format!("{}\n", parts.join("; "))
             },
         )
@@ -88,8 +88,8 @@ impl MapState {
                 format!(
                     "osdmap e{} pg {pg} ({actual}) -> up {} acting {}\n",
                     map.epoch,
-                    set(&up),
-                    set(&acting)
+                    bracketed_list(&up),
+                    bracketed_list(&acting)
                 )
             },
         ))
@@ -272,7 +272,7 @@ impl MapState {
                 bytes(s.available_bytes),
                 used,
                 bytes(s.total_bytes),
-                set(s.heartbeat_peers.iter().map(|o| o.0)),
+                bracketed_list(s.heartbeat_peers.iter().map(|o| o.0)),
                 pgs.get(osd).copied().unwrap_or(0).to_string(),
                 primaries.get(osd).copied().unwrap_or(0).to_string(),
             ]);
@@ -308,7 +308,7 @@ impl MapState {
         }
         let pool = match call.prefix() {
             "pg ls-by-pool" => {
-                let name = call.required("poolstr");
+                let name = call.required_text("poolstr");
                 let found = self.committed.pool_by_name(name).map(|(id, _)| id);
                 Some(found.ok_or_else(|| CommandFailure::not_found(format!("pool {name} does not exist")))?)
             }
@@ -324,7 +324,7 @@ impl MapState {
         let by_primary = call.prefix() == "pg ls-by-primary";
         let picked = |view: &PgView| {
             pool.is_none_or(|id| view.pg.pool == id)
-                && (states.is_empty() || view.is(wanted))
+                && (states.is_empty() || view.has_state(wanted))
                 && osd.is_none_or(|osd| match by_primary {
                     true => view.acting.first() == Some(&osd),
                     false => view.acting.contains(&osd) || view.up.contains(&osd),
@@ -380,7 +380,11 @@ impl MapState {
         for view in views {
             let s = &view.stats;
             let osds = |osds: &[OsdId]| {
-                format!("{}p{}", set(osds.iter().map(|o| o.0)), osds.first().map_or(-1, |o| i64::from(o.0)))
+                format!(
+                    "{}p{}",
+                    bracketed_list(osds.iter().map(|o| o.0)),
+                    osds.first().map_or(-1, |o| i64::from(o.0))
+                )
             };
             let since = ctx.now.wall_ns.saturating_sub(s.last_change_ns.max(self.started_ns)) / 1_000_000_000;
             table.row(vec![
@@ -410,11 +414,11 @@ impl MapState {
         let kinds = call.texts("stuckops");
         let threshold = call.int("threshold").map_or(self.tuning.pg_stuck_threshold_s, |t| t.unsigned_abs());
         let stuck_as = |view: &PgView, kind: &str| match kind {
-            "inactive" => !view.is(pg_state::ACTIVE),
-            "unclean" => !view.is(pg_state::CLEAN),
-            "stale" => view.is(pg_state::STALE),
-            "undersized" => view.is(pg_state::UNDERSIZED),
-            "degraded" => view.is(pg_state::DEGRADED),
+            "inactive" => !view.has_state(pg_state::ACTIVE),
+            "unclean" => !view.has_state(pg_state::CLEAN),
+            "stale" => view.has_state(pg_state::STALE),
+            "undersized" => view.has_state(pg_state::UNDERSIZED),
+            "degraded" => view.has_state(pg_state::DEGRADED),
             _ => false,
         };
         let all = ["inactive", "unclean", "stale", "undersized", "degraded"];
@@ -451,9 +455,9 @@ fn brief_table(views: &[PgView]) -> String {
         table.row(vec![
             view.pg.to_string(),
             view.state_text(),
-            set(ids(&view.up)),
+            bracketed_list(ids(&view.up)),
             primary(&view.up).to_string(),
-            set(ids(&view.acting)),
+            bracketed_list(ids(&view.acting)),
             primary(&view.acting).to_string(),
         ]);
     }
@@ -521,9 +525,9 @@ fn pg_table(views: &[PgView]) -> String {
             stamp(s.last_change_ns),
             s.last_update.to_string(),
             format!("{}:{}", s.reported_epoch, s.reported_seq),
-            set(ids(&view.up)),
+            bracketed_list(ids(&view.up)),
             primary(&view.up).to_string(),
-            set(ids(&view.acting)),
+            bracketed_list(ids(&view.acting)),
             primary(&view.acting).to_string(),
             "0'0".into(),
             stamp(0),

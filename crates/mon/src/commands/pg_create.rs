@@ -43,7 +43,7 @@ impl MapState {
         }
         let interval = self.recreation_of(pg, &current)?;
         let up = PgMapper::new(&self.working).up(pg);
-        let in_sync: Vec<Member> = up.iter().filter_map(|osd| self.working.member(*osd)).collect();
+        let in_sync: Vec<Member> = up.iter().filter_map(|osd| self.working.up_member(*osd)).collect();
         let in_sync: Vec<Member> =
             in_sync.into_iter().filter(|member| self.working.is_member_up(*member)).collect();
         let primary = in_sync.first().filter(|_| in_sync.len() >= min_size).map(|member| member.osd);

@@ -21,7 +21,9 @@ impl MapState {
         match call.prefix() {
             "osd pool create" => self.pool_create(call, ctx),
             "osd pool rm" | "osd pool delete" => self.pool_rm(call, ctx),
-            "osd pool rename" => self.pool_rename(call.required("srcpool"), call.required("destpool")),
+            "osd pool rename" => {
+                self.pool_rename(call.required_text("srcpool"), call.required_text("destpool"))
+            }
             "osd pool set" => self.pool_set(call),
             "osd pool set-quota" => self.pool_set_quota(call, ctx),
             "osd pool application enable" => self.application_enable(call),
@@ -39,7 +41,7 @@ impl MapState {
     }
 
     fn pool_create(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
-        let name = call.required("pool");
+        let name = call.required_text("pool");
         // `osd pool create NAME PG_NUM RULE`: the words before a rule may be omitted, as in Ceph.
         let erasure = call.text("pool_type") == Some("erasure");
         if let Some((_, pool)) = self.working.pool_by_name(name) {
@@ -220,7 +222,7 @@ impl MapState {
     }
 
     fn pool_rm(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
-        let name = call.required("pool");
+        let name = call.required_text("pool");
         let Some((id, pool)) = self.working.pool_by_name(name) else {
             return Ok(CommandAnswer::status(format!("pool '{name}' does not exist")));
         };
@@ -293,9 +295,9 @@ impl MapState {
     }
 
     fn pool_set_quota(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
-        let name = call.required("pool");
+        let name = call.required_text("pool");
         let id = self.pool_named(name)?;
-        let (field, text) = (call.required("field"), call.required("val"));
+        let (field, text) = (call.required_text("field"), call.required_text("val"));
         let value = match field {
             "max_bytes" => {
                 parse_si(text, &[("k", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50), ("E", 60)], true)
@@ -313,7 +315,7 @@ impl MapState {
     }
 
     fn application_enable(&mut self, call: &Call<'_>) -> CommandOutcome {
-        let (name, app) = (call.required("pool"), call.required("app"));
+        let (name, app) = (call.required_text("pool"), call.required_text("app"));
         let id = self.pool_named(name)?;
         let pool = &self.working.pools[&id];
         if app.is_empty() {
@@ -350,7 +352,7 @@ impl MapState {
     }
 
     fn application_disable(&mut self, call: &Call<'_>) -> CommandOutcome {
-        let (name, app) = (call.required("pool"), call.required("app"));
+        let (name, app) = (call.required_text("pool"), call.required_text("app"));
         let id = self.pool_named(name)?;
         if !call.flag("yes_i_really_mean_it") {
             return Err(CommandFailure::new(
@@ -383,8 +385,8 @@ impl MapState {
     }
 
     fn application_set(&mut self, call: &Call<'_>) -> CommandOutcome {
-        let (name, app) = (call.required("pool"), call.required("app"));
-        let (key, value) = (call.required("key"), call.required("value"));
+        let (name, app) = (call.required_text("pool"), call.required_text("app"));
+        let (key, value) = (call.required_text("key"), call.required_text("value"));
         let of_tier = |pool: &Pool| pool.tiering.tier_of.is_some();
         if self.working.pool_by_name(name).is_some_and(|(_, pool)| of_tier(pool)) {
             return Err(CommandFailure::invalid("application metadata must be set on base tier"));
@@ -412,7 +414,8 @@ impl MapState {
     }
 
     fn application_rm(&mut self, call: &Call<'_>) -> CommandOutcome {
-        let (name, app, key) = (call.required("pool"), call.required("app"), call.required("key"));
+        let (name, app, key) =
+            (call.required_text("pool"), call.required_text("app"), call.required_text("key"));
         let id = self.pool_of_application(name, app)?;
         if !self.working.pools[&id].applications[app].contains_key(key) {
             return Ok(CommandAnswer::status(format!(

@@ -1,8 +1,8 @@
 //! `osd pool …` commands that show pools, and the formatting of pools in other commands' output.
 
-use super::cluster::{object_fields, object_lines};
+use super::cluster::{degraded_fields, degraded_lines};
 use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
-use crate::logic::{MapState, PoolIo};
+use crate::logic::{MapState, PoolIoRates};
 use crate::text::{bytes, count, stamp};
 use nacre_types::command::Call;
 use nacre_types::ids::{Epoch, PoolId};
@@ -28,8 +28,8 @@ impl MapState {
                 || pools.iter().map(|(id, pool)| json!({ "poolnum": id.0, "poolname": pool.name })).collect(),
                 || pools.iter().map(|(id, pool)| format!("{id} {}\n", pool.name)).collect(),
             )),
-            "osd pool get" => self.pool_get(call.required("pool"), call.required("var"), ctx),
-            "osd pool get-quota" => self.pool_get_quota(call.required("pool"), ctx),
+            "osd pool get" => self.pool_get(call.required_text("pool"), call.required_text("var"), ctx),
+            "osd pool get-quota" => self.pool_get_quota(call.required_text("pool"), ctx),
             "osd pool application get" => self.application_get(call),
             "osd pool stats" => self.pool_stats(call.text("pool_name"), ctx),
             _ => unhandled(call),
@@ -37,13 +37,13 @@ impl MapState {
     }
 
     /// The durable pool `name`.
-    pub(super) fn shown_pool(&self, name: &str) -> Result<(PoolId, &Pool), CommandFailure> {
+    pub(super) fn committed_pool(&self, name: &str) -> Result<(PoolId, &Pool), CommandFailure> {
         let found = self.committed.pool_by_name(name).map(|(id, pool)| (id, &**pool));
         found.ok_or_else(|| CommandFailure::not_found(format!("unrecognized pool '{name}'")))
     }
 
     fn pool_get_quota(&self, name: &str, ctx: &Context) -> CommandOutcome {
-        let (id, pool) = self.shown_pool(name)?;
+        let (id, pool) = self.committed_pool(name)?;
         let sums = self.pool_sums(id);
         Ok(CommandAnswer::either(
             ctx,
@@ -76,7 +76,7 @@ impl MapState {
             let all = self.committed.pools.values().map(|pool| (pool.name.clone(), json!(pool.applications)));
             return Ok(CommandAnswer::json(Value::Object(all.collect())));
         };
-        let (_, pool) = self.shown_pool(name)?;
+        let (_, pool) = self.committed_pool(name)?;
         let Some(app) = call.text("app") else { return Ok(CommandAnswer::json(json!(pool.applications))) };
         let keys = pool
             .applications
@@ -92,7 +92,7 @@ impl MapState {
     }
 
     fn pool_stats(&self, name: Option<&str>, ctx: &Context) -> CommandOutcome {
-        let wanted = name.map(|name| self.shown_pool(name)).transpose()?.map(|(id, _)| id);
+        let wanted = name.map(|name| self.committed_pool(name)).transpose()?.map(|(id, _)| id);
         let views = self.pg_views();
         let rates = self.stats.io_rates();
         let pools = self.committed.pools.iter().filter(|(id, _)| wanted.is_none_or(|w| w == **id));
@@ -105,7 +105,7 @@ impl MapState {
                 json!({
                     "pool_name": pool.name,
                     "pool_id": id.0,
-                    "recovery": object_fields(&sums),
+                    "recovery": degraded_fields(&sums),
                     "recovery_rate": recovery_fields(&io),
                     "client_io_rate": client_fields(&io),
                 })
@@ -115,7 +115,7 @@ impl MapState {
         let mut out = String::new();
         for (id, pool, sums, io) in entries {
             out.push_str(&format!("pool {} id {id}\n", pool.name));
-            let mut lines = object_lines(&sums);
+            let mut lines = degraded_lines(&sums);
             lines.extend(io_lines(&io));
             if lines.is_empty() {
                 lines.push("nothing is going on".into());
@@ -127,8 +127,8 @@ impl MapState {
     }
 
     /// The summed rates of all pools.
-    pub(super) fn io_total(&self) -> PoolIo {
-        let mut total = PoolIo::default();
+    pub(super) fn total_io_rates(&self) -> PoolIoRates {
+        let mut total = PoolIoRates::default();
         for io in self.stats.io_rates().values() {
             total.read_bytes_s += io.read_bytes_s;
             total.write_bytes_s += io.write_bytes_s;
@@ -141,14 +141,14 @@ impl MapState {
     }
 
     pub(super) fn io_fields(&self) -> Map<String, Value> {
-        let io = self.io_total();
+        let io = self.total_io_rates();
         let mut fields = recovery_fields(&io);
         fields.extend(client_fields(&io));
         fields
     }
 
     pub(super) fn io_lines(&self) -> Vec<String> {
-        let io = self.io_total();
+        let io = self.total_io_rates();
         let mut lines = Vec::new();
         let mut client = Vec::new();
         if io.read_bytes_s > 0 {
@@ -174,7 +174,7 @@ impl MapState {
     }
 }
 
-fn io_lines(io: &PoolIo) -> Vec<String> {
+fn io_lines(io: &PoolIoRates) -> Vec<String> {
     let mut lines = Vec::new();
     if io.recovered_bytes_s + io.recovered_objects_s > 0 {
         lines.push(format!(
@@ -197,7 +197,7 @@ fn io_lines(io: &PoolIo) -> Vec<String> {
     lines
 }
 
-fn recovery_fields(io: &PoolIo) -> Map<String, Value> {
+fn recovery_fields(io: &PoolIoRates) -> Map<String, Value> {
     let mut fields = Map::new();
     if io.recovered_bytes_s + io.recovered_objects_s > 0 {
         fields.insert("recovering_objects_per_sec".into(), io.recovered_objects_s.into());
@@ -207,7 +207,7 @@ fn recovery_fields(io: &PoolIo) -> Map<String, Value> {
     fields
 }
 
-fn client_fields(io: &PoolIo) -> Map<String, Value> {
+fn client_fields(io: &PoolIoRates) -> Map<String, Value> {
     let mut fields = Map::new();
     if io.read_bytes_s > 0 {
         fields.insert("read_bytes_sec".into(), io.read_bytes_s.into());

@@ -8,7 +8,7 @@ pub use support::variables;
 use super::numbers::{strict_iec, strict_integer, strict_si};
 use super::pool::{check_rule, parse_si};
 use super::pool_show::option_json;
-use super::tier::volatile_text;
+use super::tier::memstore_refusal;
 use super::{CommandAnswer, CommandFailure, CommandOutcome, Context};
 use crate::logic::MapState;
 use crate::text::float;
@@ -17,7 +17,7 @@ use nacre_types::command::Call;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{OsdId, PoolId};
 use nacre_types::pool::{HitSetKind, MAX_HIT_SETS, Pool, flag};
-use nacre_types::support::Support;
+use nacre_types::support_level::SupportLevel;
 use serde_json::{Map, Value, json};
 
 /// The type of a variable of [`Pool::options`].
@@ -134,7 +134,7 @@ fn unknown(name: &str) -> CommandFailure {
 
 impl MapState {
     pub(super) fn pool_get(&self, name: &str, var: &str, ctx: &Context) -> CommandOutcome {
-        let (id, pool) = self.shown_pool(name)?;
+        let (id, pool) = self.committed_pool(name)?;
         if !is_variable(var) {
             return Err(unknown(var));
         }
@@ -236,7 +236,8 @@ impl MapState {
     }
 
     pub(super) fn pool_set(&mut self, call: &Call<'_>) -> CommandOutcome {
-        let (name, var, text) = (call.required("pool"), call.required("var"), call.required("val"));
+        let (name, var, text) =
+            (call.required_text("pool"), call.required_text("var"), call.required_text("val"));
         let id = self.pool_named(name)?;
         if !is_variable(var) || var == "all" {
             return Err(unknown(var));
@@ -340,7 +341,7 @@ impl MapState {
                 let rule = crush
                     .rule_id(text)
                     .ok_or_else(|| CommandFailure::not_found(format!("crush rule {text} does not exist")))?;
-                let before = self.volatile_cache(&pool);
+                let before = self.cache_memstore_osds(&pool);
                 pool.crush_rule = check_rule(crush, rule, pool.size)?;
                 self.check_becomes_volatile(&pool, &before, sure)?;
             }
@@ -351,7 +352,7 @@ impl MapState {
             "bulk" => set_bit(&mut pool, flag::BULK, text)?,
             DIRTY_LOG => set_bit(&mut pool, flag::CACHE_DIRTY_LOG, text)?,
             WRITE_THROUGH => {
-                let before = self.volatile_cache(&pool);
+                let before = self.cache_memstore_osds(&pool);
                 set_bit(&mut pool, flag::CACHE_WRITE_THROUGH, text)?;
                 self.check_becomes_volatile(&pool, &before, sure)?;
             }
@@ -383,14 +384,14 @@ impl MapState {
         before: &[OsdId],
         sure: bool,
     ) -> Result<(), CommandFailure> {
-        let after = self.volatile_cache(pool);
+        let after = self.cache_memstore_osds(pool);
         if !before.is_empty() || after.is_empty() || sure {
             return Ok(());
         }
         let base = pool.tiering.tier_of.and_then(|base| self.working.pools.get(&base));
         let (base, mode) = (base.map(|base| base.name.as_str()), pool.tiering.cache_mode);
         let how = "pass --yes-i-really-mean-it to accept that.";
-        Err(CommandFailure::new(Errno::EPERM, volatile_text(&pool.name, base, mode, &after, how)))
+        Err(CommandFailure::new(Errno::EPERM, memstore_refusal(&pool.name, base, mode, &after, how)))
     }
 
     fn size_value(&self, text: &str) -> Result<u32, CommandFailure> {
@@ -472,7 +473,7 @@ impl MapState {
                 (float(n), n == 0.0)
             }
         };
-        if let Support::Refused(reason) = support::of(var)
+        if let SupportLevel::Refused(reason) = support::of(var)
             && !unset
         {
             return Err(not_supported(var, reason));

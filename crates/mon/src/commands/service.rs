@@ -4,7 +4,7 @@
 //! map is not stored: after a restart of the map authority the next beacons fill it.
 
 use super::{CommandAnswer, CommandFailure, CommandOutcome, Context, unhandled};
-use crate::logic::services::{Daemon, Facts, ServiceMap};
+use crate::logic::services::{Daemon, DaemonAttrs, ServiceMap};
 use crate::logic::{MapState, Now};
 use crate::text::{plural, stamp};
 use nacre_types::command::Call;
@@ -21,7 +21,7 @@ const OWN: [&str; 5] = ["osd", "mds", "client", "mon", "mgr"];
 
 impl ServiceMap {
     fn beacon(&mut self, now: Now, call: &Call<'_>) -> CommandOutcome {
-        let (service, name) = (call.required("service"), call.required("daemon"));
+        let (service, name) = (call.required_text("service"), call.required_text("daemon"));
         if service.is_empty() || name.is_empty() || OWN.contains(&service) {
             return Err(CommandFailure::invalid(format!(
                 "'{service}.{name}' is no name of a service's daemon"
@@ -29,7 +29,8 @@ impl ServiceMap {
         }
         let addr = call.text("addr").unwrap_or("-");
         let (metadata, status) = (facts(call, "metadata")?, facts(call, "status")?);
-        let bytes = |facts: &Facts| facts.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        let bytes =
+            |facts: &DaemonAttrs| facts.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
         if service.len() + name.len() + addr.len() + bytes(&metadata) + bytes(&status) > MOST_BYTES {
             return Err(CommandFailure::new(
                 Errno::E2BIG,
@@ -39,14 +40,14 @@ impl ServiceMap {
         let gid = call.int("gid").and_then(|gid| u64::try_from(gid).ok()).unwrap_or(0);
         let known = self.services.get(service).and_then(|daemons| daemons.get(name));
         let is_new = known.is_none_or(|daemon| daemon.gid != gid || daemon.metadata != metadata);
-        if known.is_none() && self.daemons() >= MOST_DAEMONS {
+        if known.is_none() && self.daemon_count() >= MOST_DAEMONS {
             return Err(CommandFailure::new(
                 Errno::ENOSPC,
                 format!("there are {MOST_DAEMONS} daemons of services"),
             ));
         }
         if is_new {
-            self.changed(now);
+            self.bump_epoch(now);
         }
         let epoch = self.epoch;
         let daemon = self.services.entry(service.to_owned()).or_default().entry(name.to_owned()).or_default();
@@ -101,13 +102,13 @@ impl ServiceMap {
     }
 
     /// The length of the longest name in the services of `status`, including the cluster's own.
-    pub(super) fn width(&self) -> usize {
+    pub(super) fn name_width(&self) -> usize {
         self.services.keys().map(String::len).max().unwrap_or(0).max("mon".len())
     }
 
     /// One line for each service, as in `status`: `    rgw: 2 daemons active (1 hosts, 1 zones)`.
     pub(super) fn lines(&self) -> String {
-        let width = self.width() + 1;
+        let width = self.name_width() + 1;
         let line = |(service, daemons): (&String, &BTreeMap<String, Daemon>)| {
             let kind = daemons.values().find_map(|daemon| daemon.metadata.get("daemon_type"));
             let kind = kind.map_or("daemon", String::as_str);
@@ -125,7 +126,7 @@ impl ServiceMap {
 }
 
 /// Parses a parameter that is a JSON object of texts; empty if it is absent.
-fn facts(call: &Call<'_>, name: &str) -> Result<Facts, CommandFailure> {
+fn facts(call: &Call<'_>, name: &str) -> Result<DaemonAttrs, CommandFailure> {
     let text = call.text(name).unwrap_or("{}");
     serde_json::from_str(text).map_err(|error| CommandFailure::invalid(format!("{name}: {error}")))
 }
@@ -145,7 +146,7 @@ impl MapState {
 mod tests {
     use super::super::tests::Desk;
     use super::*;
-    use crate::logic::services::GRACE_MS;
+    use crate::logic::services::BEACON_GRACE_MS;
 
     fn beacon(daemon: &str, gid: u64, status: &str) -> Value {
         let metadata = r#"{"hostname":"h1","zone_id":"z"}"#;
@@ -185,9 +186,9 @@ mod tests {
             assert!(shown.contains(line), "{line}: {shown}");
         }
 
-        desk.now.mono_ms += GRACE_MS / 2;
+        desk.now.mono_ms += BEACON_GRACE_MS / 2;
         desk.ok("service beacon", beacon("b", 8, "{}"));
-        desk.now.mono_ms += GRACE_MS / 2;
+        desk.now.mono_ms += BEACON_GRACE_MS / 2;
         desk.state.services.expire(desk.now);
         let dump = desk.json("service dump", json!({}));
         assert_eq!((&dump["epoch"], &dump["services"]["rgw"]["daemons"]["a"]), (&5.into(), &Value::Null));

@@ -11,7 +11,7 @@ mod tiers;
 
 use super::*;
 use crate::logic::tests::{commit, member};
-use crate::logic::{Databases, MapEvent, Origin, Tuning};
+use crate::logic::{ConnToken, Databases, MapEvent, Tuning};
 use crate::testing::{at, boot_of};
 use nacre_crush::CrushMap;
 use nacre_types::caps::mon::MonCaps;
@@ -80,7 +80,7 @@ impl Desk {
             let in_sync = up.iter().map(|osd| member(osd.0)).collect();
             let proposed = PgMembership { interval: Interval(1), primary: up[0], in_sync };
             let cas = PgCas { tid: 1, pg, proposer: member(up[0].0), expected: None, proposed };
-            self.state.handle(self.now, MapEvent::Cas { origin: Origin(1), osd: up[0], cas });
+            self.state.handle(self.now, MapEvent::Cas { origin: ConnToken(1), osd: up[0], cas });
         }
         commit(&mut self.state, self.now);
     }
@@ -93,7 +93,7 @@ impl Desk {
             let proposed = PgMembership { interval: now.interval.next(), ..now.clone() };
             let (osd, proposer) = (now.primary, member(now.primary.0));
             let cas = PgCas { tid: 2, pg, proposer, expected: Some(now), proposed };
-            self.state.handle(self.now, MapEvent::Cas { origin: Origin(1), osd, cas });
+            self.state.handle(self.now, MapEvent::Cas { origin: ConnToken(1), osd, cas });
         }
         commit(&mut self.state, self.now);
     }
@@ -176,7 +176,7 @@ impl Desk {
 
     pub(crate) fn raw(&mut self, cmd: &str, input: &[u8]) -> Said {
         let request = CommandRequest {
-            origin: Origin(9),
+            origin: ConnToken(9),
             entity: EntityName::client("admin"),
             peer: Ipv4Addr::LOCALHOST.into(),
             caps: self.caps.clone(),
@@ -186,7 +186,7 @@ impl Desk {
         let mut effects = self.state.handle(self.now, MapEvent::Command(Box::new(request)));
         effects.extend(commit(&mut self.state, self.now));
         match effects.as_slice() {
-            [MapEffect::CommandReply { to: Origin(9), reply }] if reply.tid == 5 => {
+            [MapEffect::CommandReply { to: ConnToken(9), reply }] if reply.tid == 5 => {
                 (reply.code, reply.status.clone(), String::from_utf8_lossy(&reply.output).into_owned())
             }
             other => panic!("expected one answer to {cmd}, got {other:?}"),

@@ -20,7 +20,7 @@ use nacre_types::pool::{CacheMode, Pool, PoolKind, Tiering, flag};
 
 impl MapState {
     pub(super) fn tier_command(&mut self, call: &Call<'_>) -> CommandOutcome {
-        let base = self.pool_named(call.required("pool"))?;
+        let base = self.pool_named(call.required_text("pool"))?;
         match call.prefix() {
             "osd tier add" => self.tier_add(base, call),
             "osd tier rm" | "osd tier remove" => self.tier_remove(base, call),
@@ -33,7 +33,7 @@ impl MapState {
     }
 
     fn tier_add(&mut self, base: PoolId, call: &Call<'_>) -> CommandOutcome {
-        let tier = self.pool_named(call.required("tierpool"))?;
+        let tier = self.pool_named(call.required_text("tierpool"))?;
         if let Some(done) = self.may_become_tier(base, tier)? {
             return Ok(done);
         }
@@ -51,7 +51,7 @@ impl MapState {
     }
 
     fn tier_remove(&mut self, base: PoolId, call: &Call<'_>) -> CommandOutcome {
-        let tier = self.pool_named(call.required("tierpool"))?;
+        let tier = self.pool_named(call.required_text("tierpool"))?;
         let (base_name, tier_name) = (self.name(base).to_owned(), self.name(tier).to_owned());
         let done = format!("pool '{tier_name}' is now (or already was) not a tier of '{base_name}'");
         let tiering = self.tiering(base);
@@ -82,7 +82,7 @@ impl MapState {
     }
 
     fn tier_cache_mode(&mut self, tier: PoolId, call: &Call<'_>) -> CommandOutcome {
-        let (name, mode) = (call.required("pool"), call.required("mode"));
+        let (name, mode) = (call.required_text("pool"), call.required_text("mode"));
         let Some(base) = self.tiering(tier).tier_of else {
             return Err(CommandFailure::invalid(format!("pool '{name}' is not a tier")));
         };
@@ -109,7 +109,7 @@ impl MapState {
             return Ok(CommandAnswer::status(done));
         }
         self.check_mode_change(base, tier, mode)?;
-        if mode.keeps_writes() && !sure {
+        if mode.allows_dirty() && !sure {
             self.check_volatile(tier, mode, "pass --yes-i-really-mean-it to accept that.")?;
         }
         let next = self.next_epoch();
@@ -127,7 +127,7 @@ impl MapState {
     }
 
     fn tier_set_overlay(&mut self, base: PoolId, call: &Call<'_>) -> CommandOutcome {
-        let overlay = self.pool_named(call.required("overlaypool"))?;
+        let overlay = self.pool_named(call.required_text("overlaypool"))?;
         let (base_name, overlay_name) = (self.name(base).to_owned(), self.name(overlay).to_owned());
         let tiering = self.tiering(base);
         if !tiering.tiers.contains(&overlay) {
@@ -172,7 +172,7 @@ impl MapState {
     }
 
     fn tier_add_cache(&mut self, base: PoolId, call: &Call<'_>) -> CommandOutcome {
-        let tier = self.pool_named(call.required("tierpool"))?;
+        let tier = self.pool_named(call.required_text("tierpool"))?;
         if let Some(done) = self.may_become_tier(base, tier)? {
             return Ok(done);
         }
@@ -189,7 +189,7 @@ impl MapState {
             )));
         }
         self.check_no_old_copies(base, tier)?;
-        if mode.keeps_writes() {
+        if mode.allows_dirty() {
             let how = "use osd tier add, osd tier cache-mode with --yes-i-really-mean-it and osd tier set-overlay to accept \
                        that.";
             self.check_volatile(tier, mode, how)?;
@@ -375,7 +375,7 @@ impl MapState {
         let (name, tiering) = (self.name(cache), self.tiering(cache));
         let mode = tiering.cache_mode;
         let busy = |text: String| Err(CommandFailure::new(Errno::EBUSY, text));
-        if mode.keeps_writes() {
+        if mode.allows_dirty() {
             return busy(format!(
                 "cache pool '{name}' is in mode {}, which leaves objects dirty: {harm}; set mode proxy and flush the pool \
                  first (rados -p {name} cache-flush-evict-all)",
@@ -426,17 +426,17 @@ impl MapState {
     /// Refuses to keep writes on MemStores.
     fn check_volatile(&self, cache: PoolId, mode: CacheMode, how: &str) -> Result<(), CommandFailure> {
         let pool = &self.working.pools[&cache];
-        let osds = self.volatile_osds(pool.crush_rule);
+        let osds = self.memstore_osds(pool.crush_rule);
         if osds.is_empty() || pool.has_flag(flag::CACHE_WRITE_THROUGH) {
             return Ok(());
         }
         let base = pool.tiering.tier_of.map(|base| self.name(base));
-        Err(CommandFailure::new(Errno::EPERM, volatile_text(&pool.name, base, mode, &osds, how)))
+        Err(CommandFailure::new(Errno::EPERM, memstore_refusal(&pool.name, base, mode, &osds, how)))
     }
 }
 
 /// The reason for refusing modes that keep writes on MemStores.
-pub(super) fn volatile_text(
+pub(super) fn memstore_refusal(
     cache: &str,
     base: Option<&str>,
     mode: CacheMode,

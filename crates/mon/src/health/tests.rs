@@ -5,7 +5,7 @@ use crate::logic::tests::commit;
 use crate::logic::{LogLevel, MapEvent};
 use crate::testing::{at, boot_of};
 use nacre_types::ids::{Epoch, Incarnation, OsdId};
-use nacre_types::msg::{OsdAlive, OsdBoot, OsdMarkMeDown, StatsReport};
+use nacre_types::msg::{OsdBeacon, OsdBoot, OsdMarkMeDown, StatsReport};
 use nacre_types::stats::{OsdStats, pg_state};
 use serde_json::json;
 use uuid::Uuid;
@@ -138,7 +138,7 @@ fn fullness_goes_from_near_over_backfill_to_full_and_back() {
     disk(&mut desk, 2, 10, &[]);
     assert_eq!(text(&mut desk), "HEALTH_OK\n");
     // The store's own full state counts as much as the numbers.
-    let alive = OsdAlive { boot_nonce: 1, epoch: Epoch(1), full: true };
+    let alive = OsdBeacon { boot_nonce: 1, epoch: Epoch(1), full: true };
     desk.state.handle(desk.now, MapEvent::Alive { osd: OsdId(2), alive });
     commit(&mut desk.state, desk.now);
     assert!(text(&mut desk).contains("OSD_FULL: 1 full osd(s)"));

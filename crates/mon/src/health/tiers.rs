@@ -83,11 +83,11 @@ impl MapState {
             let t = &pool.tiering;
             let Some(base) = t.tier_of else { continue };
             let (dirty, dirty_bytes) = self.acknowledged_dirty(*id);
-            let keeps_writes = t.cache_mode.keeps_writes() && !pool.has_flag(flag::CACHE_WRITE_THROUGH);
+            let keeps_writes = t.cache_mode.allows_dirty() && !pool.has_flag(flag::CACHE_WRITE_THROUGH);
             if !keeps_writes && dirty == 0 {
                 continue;
             }
-            let osds = self.volatile_osds(pool.crush_rule);
+            let osds = self.memstore_osds(pool.crush_rule);
             if osds.is_empty() {
                 continue;
             }

@@ -182,5 +182,5 @@ fn default_location(metadata: &BTreeMap<String, String>) -> BTreeMap<String, Str
 }
 
 fn new_osd(boot: &OsdBoot) -> OsdInfo {
-    OsdInfo { uuid: boot.uuid, ..OsdInfo::absent() }
+    OsdInfo { uuid: boot.uuid, ..OsdInfo::never_up() }
 }

@@ -9,12 +9,12 @@
 //! (`mon_osd_adjust_heartbeat_grace`).
 //!
 //! Silence is measured only while the map authority runs. Time in which it was suspended does not count: see
-//! [`MapState::discount_pause`].
+//! [`MapState::discount_suspension`].
 
 use super::{LogLevel, MapState, Now};
 use nacre_crush::CrushMap;
 use nacre_types::ids::{EntityName, OsdId};
-use nacre_types::msg::{OsdAlive, OsdFailure, OsdMarkMeDown};
+use nacre_types::msg::{OsdBeacon, OsdFailure, OsdMarkMeDown};
 use nacre_types::osdmap::flag;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -110,7 +110,7 @@ impl MapState {
 
     /// Subtracts the time since the last tick from all intervals if this map authority did not run in it (SIGSTOP, a
     /// suspended machine; the clock continues): the OSDs were not silent.
-    pub(super) fn discount_pause(&mut self, now: Now) {
+    pub(super) fn discount_suspension(&mut self, now: Now) {
         let last_ms = self.last_tick_ms.replace(now.mono_ms).unwrap_or(now.mono_ms);
         let pause_ms = now.mono_ms.saturating_sub(last_ms);
         if pause_ms <= PAUSE_MS {
@@ -169,7 +169,7 @@ impl MapState {
         (possible.len() >= self.tuning.min_down_reporters).then(|| level.to_owned())
     }
 
-    pub(super) fn alive(&mut self, now: Now, osd: OsdId, alive: &OsdAlive) {
+    pub(super) fn alive(&mut self, now: Now, osd: OsdId, alive: &OsdBeacon) {
         let Some(info) = self.working.osds.get_mut(&osd) else { return };
         if !info.up || info.boot_nonce != alive.boot_nonce {
             return;

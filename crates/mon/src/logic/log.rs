@@ -190,7 +190,7 @@ impl ClusterLog {
     }
 
     /// Sets the number of lines kept.
-    pub(crate) fn keep(&mut self, lines: usize) {
+    pub(crate) fn set_kept_lines(&mut self, lines: usize) {
         self.kept = lines;
     }
 
@@ -218,7 +218,7 @@ impl ClusterLog {
     }
 
     /// The number below which stored lines are no longer needed.
-    pub fn trim_below(&self) -> u64 {
+    pub fn trim_limit(&self) -> u64 {
         self.next_seq.saturating_sub(self.kept as u64)
     }
 }
@@ -246,7 +246,7 @@ mod tests {
         let log = ClusterLog::restore(log.take_unstored(100), 10);
         let kept: Vec<u64> = log.stored_after(0).map(|line| line.seq).collect();
         assert_eq!(kept, (91..=100).collect::<Vec<u64>>());
-        assert_eq!(log.trim_below(), 91);
+        assert_eq!(log.trim_limit(), 91);
         assert_eq!(ClusterLog::restore(Vec::new(), 10).stored_after(0).count(), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! PG memberships: which compare-and-swaps are allowed (rules R1, R2 and R5).
 
-use super::{MapEffect, MapState, Origin};
+use super::{ConnToken, MapEffect, MapState};
 use nacre_types::ids::{Interval, OsdId, PgId};
 use nacre_types::msg::{PgCas, PgCasReply};
 use nacre_types::osdmap::{Member, OsdMap, PgMembership};
@@ -74,7 +74,7 @@ pub fn check_cas(map: &OsdMap, osd: OsdId, cas: &PgCas) -> Result<(), CasRefusal
         {
             check_creation(map, cas)
         }
-        None if next.interval == Interval::restored(generation) && generation > 1 => check_restored(cas),
+        None if next.interval == Interval::after_restore(generation) && generation > 1 => check_restored(cas),
         None => Err(CasRefusal::WrongInterval),
     }
 }
@@ -152,7 +152,7 @@ fn is_lost(map: &OsdMap, osd: OsdId) -> bool {
 }
 
 impl MapState {
-    pub(super) fn cas(&mut self, origin: Origin, osd: OsdId, cas: PgCas) {
+    pub(super) fn cas(&mut self, origin: ConnToken, osd: OsdId, cas: PgCas) {
         let (tid, pg) = (cas.tid, cas.pg);
         let outcome = check_cas(&self.working, osd, &cas);
         if outcome.is_ok() {
@@ -165,7 +165,7 @@ impl MapState {
             current: self.working.membership(pg).cloned(),
             epoch: self.showing_epoch(),
         };
-        self.answer(MapEffect::CasReply { to: origin, reply });
+        self.answer_when_durable(MapEffect::CasReply { to: origin, reply });
     }
 
     pub(crate) fn set_membership(&mut self, pg: PgId, membership: PgMembership) {

@@ -48,7 +48,7 @@ pub fn new_generation(map: &OsdMap, generation: u64, now: Now, osds: &[OsdId]) -
         }
     }
     for osd in osds {
-        restored.osds.entry(*osd).or_insert_with(OsdInfo::absent);
+        restored.osds.entry(*osd).or_insert_with(OsdInfo::never_up);
         restored.max_osd = restored.max_osd.max(osd.0 + 1);
     }
     restored
@@ -75,7 +75,7 @@ impl MapState {
 
     /// Sets an OSD's reweight (`osd out`, `osd in`, `osd reweight`). Returns whether the OSD exists. For an OSD that is down,
     /// the time until it is marked out starts when it comes in; while it is out, no time is measured.
-    pub fn set_weight(&mut self, now: Now, osd: OsdId, weight: u32) -> bool {
+    pub fn set_reweight(&mut self, now: Now, osd: OsdId, weight: u32) -> bool {
         let Some(info) = self.working.osds.get_mut(&osd) else { return false };
         let was_in = info.is_in();
         if info.weight != weight || info.weight_before_auto_out.is_some() {
@@ -148,23 +148,23 @@ mod tests {
         let mut state = cluster(3);
         state.mark_down(at(1_000), OsdId(1));
         let since = |state: &MapState| state.down_since.get(&OsdId(1)).copied();
-        state.set_weight(at(2_000), OsdId(1), WEIGHT_ONE / 2);
+        state.set_reweight(at(2_000), OsdId(1), WEIGHT_ONE / 2);
         assert_eq!(since(&state), Some(1_000), "it has been down and in all the time");
-        state.set_weight(at(3_000), OsdId(1), 0);
+        state.set_reweight(at(3_000), OsdId(1), 0);
         assert_eq!(since(&state), None);
-        state.set_weight(at(4_000), OsdId(1), WEIGHT_ONE);
+        state.set_reweight(at(4_000), OsdId(1), WEIGHT_ONE);
         assert_eq!(since(&state), Some(4_000));
-        state.set_weight(at(4_000), OsdId(2), WEIGHT_ONE / 2);
+        state.set_reweight(at(4_000), OsdId(2), WEIGHT_ONE / 2);
         assert_eq!(state.down_since.len(), 1, "osd.2 is up");
     }
 
     #[test]
     fn reweights_are_published() {
         let mut state = cluster(3);
-        assert!(state.set_weight(at(5), OsdId(1), 0) && !state.set_weight(at(5), OsdId(9), 0));
+        assert!(state.set_reweight(at(5), OsdId(1), 0) && !state.set_reweight(at(5), OsdId(9), 0));
         commit(&mut state, at(6));
         assert!(!state.map().osds[&OsdId(1)].is_in());
-        state.set_weight(at(7), OsdId(1), WEIGHT_ONE);
+        state.set_reweight(at(7), OsdId(1), WEIGHT_ONE);
         commit(&mut state, at(8));
         assert!(state.map().osds[&OsdId(1)].is_in());
     }

@@ -18,7 +18,7 @@ const STARTING_MS: u64 = 10_000;
 
 /// I/O rates of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PoolIo {
+pub struct PoolIoRates {
     /// Bytes read per second.
     pub read_bytes_s: u64,
     /// Bytes written per second.
@@ -75,12 +75,12 @@ impl StatsState {
     }
 
     /// I/O since this map authority started.
-    pub fn total(&self, pool: PoolId) -> IoCounters {
+    pub fn pool_io_counters(&self, pool: PoolId) -> IoCounters {
         self.totals.get(&pool).copied().unwrap_or_default()
     }
 
     /// Rates over the last ten seconds.
-    pub fn io_rates(&self) -> BTreeMap<PoolId, PoolIo> {
+    pub fn io_rates(&self) -> BTreeMap<PoolId, PoolIoRates> {
         let Some((last_ms, last)) = self.samples.back() else { return BTreeMap::new() };
         let from = last_ms.saturating_sub(SMOOTH_MS);
         let Some((first_ms, first)) = self.samples.iter().find(|(at, _)| *at >= from) else {
@@ -93,7 +93,7 @@ impl StatsState {
         let rate = |later: u64, earlier: u64| later.saturating_sub(earlier).saturating_mul(1000) / elapsed_ms;
         let pool_rate = |(pool, b): (&PoolId, &IoCounters)| {
             let a = first.get(pool).copied().unwrap_or_default();
-            let io = PoolIo {
+            let io = PoolIoRates {
                 read_bytes_s: rate(b.read_bytes, a.read_bytes),
                 write_bytes_s: rate(b.write_bytes, a.write_bytes),
                 reads_s: rate(b.reads, a.reads),
@@ -106,7 +106,7 @@ impl StatsState {
         last.iter().map(pool_rate).collect()
     }
 
-    pub(super) fn sample(&mut self, now: Now) {
+    pub(super) fn sample_io(&mut self, now: Now) {
         self.samples.push_back((now.mono_ms, self.totals.clone()));
         if self.samples.len() > SAMPLES {
             self.samples.pop_front();
@@ -199,7 +199,7 @@ mod tests {
         let mut stats = StatsState::default();
         for (osd, writes, total) in [(0, 100, 100), (1, 10, 110), (0, 105, 115), (1, 30, 135), (1, 5, 140)] {
             stats.take(OsdId(osd), report(writes));
-            assert_eq!(stats.total(pg.pool).writes, total, "osd.{osd} reports {writes}");
+            assert_eq!(stats.pool_io_counters(pg.pool).writes, total, "osd.{osd} reports {writes}");
         }
     }
 }

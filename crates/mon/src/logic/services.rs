@@ -4,18 +4,18 @@ use super::Now;
 use std::collections::BTreeMap;
 
 /// A daemon is removed after this much silence, in milliseconds (the default of Ceph's `mgr_service_beacon_grace`).
-pub(crate) const GRACE_MS: u64 = 60_000;
+pub(crate) const BEACON_GRACE_MS: u64 = 60_000;
 
 /// Metadata or status of a daemon, by name.
-pub(crate) type Facts = BTreeMap<String, String>;
+pub(crate) type DaemonAttrs = BTreeMap<String, String>;
 
 /// A registered daemon.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Daemon {
     pub(crate) gid: u64,
     pub(crate) addr: String,
-    pub(crate) metadata: Facts,
-    pub(crate) status: Facts,
+    pub(crate) metadata: DaemonAttrs,
+    pub(crate) status: DaemonAttrs,
     pub(crate) start_epoch: u64,
     pub(crate) start_ns: u64,
     pub(crate) status_ns: u64,
@@ -39,25 +39,25 @@ impl ServiceMap {
     }
 
     /// Records that a daemon was added or removed.
-    pub(crate) fn changed(&mut self, now: Now) {
+    pub(crate) fn bump_epoch(&mut self, now: Now) {
         self.epoch += 1;
         self.modified_ns = now.wall_ns;
     }
 
     /// Removes daemons that have been silent for too long.
     pub(crate) fn expire(&mut self, now: Now) {
-        let before = self.daemons();
+        let before = self.daemon_count();
         for daemons in self.services.values_mut() {
-            daemons.retain(|_, daemon| now.mono_ms.saturating_sub(daemon.beacon_ms) < GRACE_MS);
+            daemons.retain(|_, daemon| now.mono_ms.saturating_sub(daemon.beacon_ms) < BEACON_GRACE_MS);
         }
         self.services.retain(|_, daemons| !daemons.is_empty());
-        if self.daemons() != before {
-            self.changed(now);
+        if self.daemon_count() != before {
+            self.bump_epoch(now);
         }
     }
 
     /// The number of daemons.
-    pub(crate) fn daemons(&self) -> usize {
+    pub(crate) fn daemon_count(&self) -> usize {
         self.services.values().map(BTreeMap::len).sum()
     }
 }

@@ -24,7 +24,7 @@ pub(crate) fn commit(state: &mut MapState, now: Now) -> Vec<MapEffect> {
         if let Some(inc) = &proposal.incremental {
             assert_eq!(inc.epoch, state.map().epoch.next());
         }
-        effects.extend(state.committed(proposal.number));
+        effects.extend(state.on_committed(proposal.number));
     }
     effects
 }
@@ -63,10 +63,10 @@ fn propose(state: &mut MapState, by: u32, seed: u32, proposed: PgMembership) -> 
 }
 
 fn swap(state: &mut MapState, by: u32, cas: PgCas) -> PgCasReply {
-    let mut effects = state.handle(at(1), MapEvent::Cas { origin: Origin(3), osd: OsdId(by), cas });
+    let mut effects = state.handle(at(1), MapEvent::Cas { origin: ConnToken(3), osd: OsdId(by), cas });
     effects.extend(commit(state, at(1)));
     match effects.as_slice() {
-        [MapEffect::CasReply { to: Origin(3), reply }] => reply.clone(),
+        [MapEffect::CasReply { to: ConnToken(3), reply }] => reply.clone(),
         other => panic!("expected one answer, got {other:?}"),
     }
 }
@@ -280,7 +280,7 @@ fn nodown_keeps_suspects_up_but_not_those_that_leave() {
 #[test]
 fn silence_towards_the_map_authority_ends_after_the_report_timeout() {
     let mut state = cluster(4);
-    let alive = OsdAlive { boot_nonce: 1, epoch: Epoch(2), full: false };
+    let alive = OsdBeacon { boot_nonce: 1, epoch: Epoch(2), full: false };
     for osd in 0..3 {
         state.handle(at(800_000), MapEvent::Alive { osd: OsdId(osd), alive });
     }
@@ -406,7 +406,7 @@ fn proposals_of_a_moment_share_an_epoch_and_answers_wait_for_it() {
             expected: None,
             proposed: membership(1, up[0], &up),
         };
-        let now = state.handle(at(1), MapEvent::Cas { origin: Origin(0), osd: OsdId(up[0]), cas });
+        let now = state.handle(at(1), MapEvent::Cas { origin: ConnToken(0), osd: OsdId(up[0]), cas });
         assert_eq!(now, [], "nothing is said before it is durable");
     }
     let proposal = state.propose(at(1)).unwrap();
@@ -417,9 +417,9 @@ fn proposals_of_a_moment_share_an_epoch_and_answers_wait_for_it() {
     let pg = PgId::new(POOL, 4);
     let cas =
         PgCas { tid: 4, pg, proposer: member(up4[0]), expected: None, proposed: membership(1, up4[0], &up4) };
-    assert_eq!(state.handle(at(1), MapEvent::Cas { origin: Origin(0), osd: OsdId(up4[0]), cas }), []);
+    assert_eq!(state.handle(at(1), MapEvent::Cas { origin: ConnToken(0), osd: OsdId(up4[0]), cas }), []);
     assert_eq!(state.propose(at(1)), None);
-    assert_eq!(state.committed(proposal.number).len(), 4);
+    assert_eq!(state.on_committed(proposal.number).len(), 4);
     assert_eq!(state.map().epoch, epoch.next());
     assert_eq!(commit(&mut state, at(1)).len(), 1);
     assert_eq!(state.map().epoch, epoch.next().next());

@@ -56,7 +56,7 @@ impl LastReportedDirty {
     ///
     /// # Errors
     /// If the record can't be decoded.
-    pub fn add(&mut self, record: &[u8]) -> Result<(), postcard::Error> {
+    pub fn load_record(&mut self, record: &[u8]) -> Result<(), postcard::Error> {
         self.pgs.extend(postcard::from_bytes::<Vec<(PgId, DirtySums)>>(record)?);
         Ok(())
     }
@@ -141,7 +141,7 @@ impl MapState {
     pub fn is_flushed(&self, cache: PoolId) -> bool {
         let tiering = &self.working.pools[&cache].tiering;
         let since = tiering.mode_epoch.max(tiering.overlay_epoch);
-        !tiering.cache_mode.keeps_writes()
+        !tiering.cache_mode.allows_dirty()
             && self.all_pgs_report_zero(cache, since, |stats| stats.sums.dirty).is_ok()
     }
 
@@ -159,7 +159,7 @@ impl MapState {
     }
 
     /// Makes the dirty objects of PGs of caches durable from time to time.
-    pub(super) fn store_dirty(&mut self, now: Now) {
+    pub(super) fn persist_dirty_sums(&mut self, now: Now) {
         let is_cache =
             |pool: PoolId| self.working.pools.get(&pool).is_some_and(|pool| pool.tiering.tier_of.is_some());
         self.last_dirty.retain(is_cache);
@@ -170,7 +170,7 @@ impl MapState {
 
     /// Whether everything that a PG of a cache has acknowledged is in the base. Objects may be dirty: they are being
     /// flushed, and their changes are not acknowledged yet.
-    pub(crate) fn is_written_through(&self, pg: PgId) -> bool {
+    pub(crate) fn has_flushed_acked(&self, pg: PgId) -> bool {
         let Some(pool) = self.committed.pools.get(&pg.pool) else { return false };
         pool.has_flag(flag::CACHE_WRITE_THROUGH)
             && self.stats.written_through.get(&pg).is_some_and(|since| *since >= pool.last_change)
@@ -183,19 +183,19 @@ impl MapState {
         let report =
             self.stats.pgs.get(&pg).filter(|stats| stats.sums_complete && stats.reported_epoch >= since);
         let was_clean = report.is_some_and(|stats| stats.sums.dirty == 0);
-        self.is_written_through(pg) || !pool.tiering.cache_mode.keeps_writes() && was_clean
+        self.has_flushed_acked(pg) || !pool.tiering.cache_mode.allows_dirty() && was_clean
     }
 
     /// Objects and bytes that only the cache has and that were acknowledged to clients.
     pub(crate) fn acknowledged_dirty(&self, pool: PoolId) -> (u64, u64) {
-        let pgs = self.stats.pgs.iter().filter(|(pg, _)| pg.pool == pool && !self.is_written_through(**pg));
+        let pgs = self.stats.pgs.iter().filter(|(pg, _)| pg.pool == pool && !self.has_flushed_acked(**pg));
         pgs.fold((0, 0), |(objects, bytes), (_, stats)| {
             (objects + stats.sums.dirty, bytes + stats.sums.dirty_bytes)
         })
     }
 
     /// OSDs with MemStores among those that a CRUSH rule can choose. A power failure loses their contents.
-    pub(crate) fn volatile_osds(&self, rule: u8) -> Vec<OsdId> {
+    pub(crate) fn memstore_osds(&self, rule: u8) -> Vec<OsdId> {
         let devices = self.devices_of_rule(u32::from(rule)).into_iter();
         let osds = devices.filter_map(|device| u32::try_from(device).ok().map(OsdId));
         let kind = |osd: &OsdId| self.working.osds.get(osd)?.metadata.get("osd_objectstore");
@@ -203,11 +203,11 @@ impl MapState {
     }
 
     /// The OSDs with MemStores of a cache whose mode keeps acknowledged writes; empty for other pools.
-    pub(crate) fn volatile_cache(&self, pool: &Pool) -> Vec<OsdId> {
+    pub(crate) fn cache_memstore_osds(&self, pool: &Pool) -> Vec<OsdId> {
         let writes_through = pool.has_flag(flag::CACHE_WRITE_THROUGH);
-        if pool.tiering.tier_of.is_none() || !pool.tiering.cache_mode.keeps_writes() || writes_through {
+        if pool.tiering.tier_of.is_none() || !pool.tiering.cache_mode.allows_dirty() || writes_through {
             return Vec::new();
         }
-        self.volatile_osds(pool.crush_rule)
+        self.memstore_osds(pool.crush_rule)
     }
 }

@@ -312,7 +312,7 @@ impl Shared {
 
 impl MapStore for LocalStore {
     fn transact(&self, txn: &Txn) -> Result<TxnOutcome, MapStoreError> {
-        txn.check()?;
+        txn.check_limits()?;
         let mut state = self.shared.state.lock();
         state.usable()?;
         for compare in &txn.compares {

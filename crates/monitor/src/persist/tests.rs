@@ -69,7 +69,7 @@ fn commit(persistence: &mut Persistence, state: &mut MapState) -> Result<(), Mon
     while let Some(proposal) = state.propose(at(1)) {
         let lines = state.take_unstored_log(MAX_LOG_LINES);
         persistence.commit(&proposal, &lines)?;
-        state.committed(proposal.number);
+        state.on_committed(proposal.number);
     }
     Ok(())
 }
@@ -157,12 +157,12 @@ fn full_maps_replace_old_incrementals_and_subscribers_get_what_is_kept() {
     for n in 1..=750_u64 {
         state.handle(at(0), MapEvent::Boot(boot_of(0, n)));
         commit(&mut persistence, &mut state).unwrap();
-        persistence.trim(state.map(), state.log().trim_below()).unwrap();
+        persistence.trim(state.map(), state.log().trim_limit()).unwrap();
     }
     let newest = state.map().epoch;
     assert_eq!(persistence.last(), newest);
     let stored = |prefix: &[u8]| read_prefix(store.as_ref(), prefix).unwrap().len();
-    assert!(stored(keys::FULLS) <= 2, "{} full maps", stored(keys::FULLS));
+    assert!(stored(keys::FULL_MAPS) <= 2, "{} full maps", stored(keys::FULL_MAPS));
     assert!(
         (KEPT_INCREMENTALS as usize..700).contains(&stored(keys::INCREMENTALS)),
         "{}",
@@ -194,7 +194,7 @@ fn many_log_lines_are_deleted_as_fast_as_they_are_stored() {
             let lines = state.take_unstored_log(MAX_LOG_LINES);
             persistence.commit(&Proposal::empty(), &lines).unwrap();
         }
-        persistence.trim(state.map(), state.log().trim_below()).unwrap();
+        persistence.trim(state.map(), state.log().trim_limit()).unwrap();
         most = most.max(read_prefix(store.as_ref(), keys::LOG).unwrap().len());
     }
     assert!(most <= 100 + OPS_PER_TXN, "{most} lines");
@@ -326,7 +326,7 @@ fn a_restored_store_numbers_service_keys_apart_from_those_of_the_lost_history() 
     let dir = tempfile::tempdir().unwrap();
     let store = made(dir.path());
     let now_unix = 1_800_000_000;
-    let copy = ServiceKeyring::generate(now_unix - 10, 3_600).unwrap();
+    let copy = RotatingSecrets::generate(now_unix - 10, 3_600).unwrap();
     open(&store).0.put_service_keys(&copy).unwrap();
     mint_generation(store.clone(), now_unix * 1_000_000_000, &[]).unwrap();
     let (_, loaded) = Persistence::open(store, "a").unwrap();

@@ -7,7 +7,7 @@ mod allocation;
 mod archive;
 mod check;
 mod fill;
-mod start;
+mod startup_bench;
 
 use super::output::Format;
 use anyhow::{Context, Result, bail};
@@ -16,7 +16,7 @@ use clap::{Parser, Subcommand};
 use nacre_common::config::ConfigBuilder;
 use nacre_common::options;
 use nacre_store::BlueStoreConfig;
-use nacre_types::support::Support;
+use nacre_types::support_level::SupportLevel;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -26,39 +26,39 @@ use std::process::ExitCode;
 /// The tool's name in its messages.
 const ME: &str = "bluestore-tool";
 
-const NO_BLUEFS: Support =
-    Support::Refused("there is no BlueFS: the database is in files of the OSD's folder");
-const ONE_DEVICE: Support = Support::Refused("a store has one device");
-const NO_KEYS: Support = Support::Refused("a label has a fixed set of keys");
-const NO_SHARDING: Support = Support::Refused("the format defines the column families");
-const LATER: Support = Support::Partial("Ceph 16.2 does not have it, later releases do");
-const OWN: Support = Support::Partial("Nacre's own");
+const NO_BLUEFS: SupportLevel =
+    SupportLevel::Refused("there is no BlueFS: the database is in files of the OSD's folder");
+const ONE_DEVICE: SupportLevel = SupportLevel::Refused("a store has one device");
+const NO_KEYS: SupportLevel = SupportLevel::Refused("a label has a fixed set of keys");
+const NO_SHARDING: SupportLevel = SupportLevel::Refused("the format defines the column families");
+const LATER: SupportLevel = SupportLevel::Partial("Ceph 16.2 does not have it, later releases do");
+const OWN: SupportLevel = SupportLevel::Partial("Nacre's own");
 
 /// The commands of Ceph's tool, and those that only this one has.
-pub(super) const COMMANDS: &[(&str, Support)] = &[
-    ("fsck", Support::Full),
-    ("repair", Support::Full),
-    ("quick-fix", Support::Refused("repair includes all repairs of quick-fix")),
+pub(super) const COMMANDS: &[(&str, SupportLevel)] = &[
+    ("fsck", SupportLevel::Full),
+    ("repair", SupportLevel::Full),
+    ("quick-fix", SupportLevel::Refused("repair includes all repairs of quick-fix")),
     ("bluefs-export", NO_BLUEFS),
     ("bluefs-import", NO_BLUEFS),
-    ("bluefs-bdev-sizes", Support::Refused("a store has one device, whose size show-label prints")),
-    ("bluefs-bdev-expand", Support::Full),
+    ("bluefs-bdev-sizes", SupportLevel::Refused("a store has one device, whose size show-label prints")),
+    ("bluefs-bdev-expand", SupportLevel::Full),
     ("bluefs-bdev-new-db", ONE_DEVICE),
     ("bluefs-bdev-new-wal", ONE_DEVICE),
     ("bluefs-bdev-migrate", ONE_DEVICE),
-    ("show-label", Support::Partial("the keys osd_uuid, size, btime, description and whoami only")),
+    ("show-label", SupportLevel::Partial("the keys osd_uuid, size, btime, description and whoami only")),
     ("set-label-key", NO_KEYS),
     ("rm-label-key", NO_KEYS),
-    ("prime-osd-dir", Support::Refused("a label does not contain the contents of an OSD's folder")),
+    ("prime-osd-dir", SupportLevel::Refused("a label does not contain the contents of an OSD's folder")),
     ("bluefs-log-dump", NO_BLUEFS),
-    ("free-dump", Support::Partial("only the allocator block; there is no other")),
-    ("free-score", Support::Partial("only the allocator block; there is no other")),
-    ("bluefs-stats", Support::Partial("space used by the database, per column family")),
+    ("free-dump", SupportLevel::Partial("only the allocator block; there is no other")),
+    ("free-score", SupportLevel::Partial("only the allocator block; there is no other")),
+    ("bluefs-stats", SupportLevel::Partial("space used by the database, per column family")),
     ("reshard", NO_SHARDING),
     ("show-sharding", NO_SHARDING),
     ("qfsck", LATER),
     ("allocmap", LATER),
-    ("recovery-compare", Support::Partial("Ceph 16.2 does not have it")),
+    ("recovery-compare", SupportLevel::Partial("Ceph 16.2 does not have it")),
     ("export", OWN),
     ("import", OWN),
     ("fill", OWN),
@@ -110,7 +110,7 @@ enum Verb {
     /// Fill an empty store with generated objects, for benchmarks
     Fill(fill::FillArgs),
     /// Measure the time from start to the first read; can write and crash
-    BenchStart(start::StartArgs),
+    BenchStart(startup_bench::StartArgs),
 }
 
 /// Options of the configuration with their values.
@@ -195,7 +195,7 @@ fn run(args: &Args, given: ConfigOverrides) -> Result<ExitCode> {
         Verb::FreeDump(args) => allocation::free_dump(&place, args),
         Verb::FreeScore(args) => allocation::free_score(&place, args),
         Verb::Fill(args) => fill::fill(&place, args),
-        Verb::BenchStart(args) => start::bench_start(&place, args),
+        Verb::BenchStart(args) => startup_bench::bench_start(&place, args),
     }
 }
 

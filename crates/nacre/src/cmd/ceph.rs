@@ -2,30 +2,30 @@
 //!
 //! The shared table of signatures converts words to a command's JSON. The target daemon executes it.
 
-mod advise;
+mod cache_sizing;
+mod command_line;
 mod compact;
 mod daemon;
 mod dirty;
 mod follow;
-mod plan;
 
 use super::output::Format;
 use super::session;
+use command_line::{Action, Destination, ParseError, ParsedCommand};
 use nacre_client::engine::CommandTarget;
 use nacre_client::{Cluster, CommandReply, Error};
 use nacre_types::errno::Errno;
 use nacre_types::osdmap::OsdMap;
-use plan::{Action, Destination, ParseError, ParsedCommand};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-pub(super) use plan::CLIENT_SIDE_COMMANDS;
+pub(super) use command_line::CLIENT_SIDE_COMMANDS;
 
 /// What `--help` prints.
 pub(super) fn help() -> String {
-    plan::help_for(&[])
+    command_line::help_for(&[])
 }
 
 /// The end of the program, with its text for standard error.
@@ -74,7 +74,7 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         }
         Action::Advise(pool) => {
             let format = format.as_deref().and_then(Format::from_name).unwrap_or_default();
-            return advise::run(&invocation, &pool, format);
+            return cache_sizing::run(&invocation, &pool, format);
         }
         Action::Dirty(pool) => {
             let format = format.as_deref().and_then(Format::from_name).unwrap_or_default();

@@ -4,8 +4,8 @@
 use super::tool_options::support_rows as tool_rows;
 use super::{bluestore_tool, crushtool, kvstore_tool, osdmaptool, vstart};
 use nacre_common::options;
-use nacre_types::command::{Table, ceph_mon_commands, mon_daemon_commands, osd_commands};
-use nacre_types::support::{Support, parse_table};
+use nacre_types::command::{Table, mon_command_support, mon_daemon_commands, osd_commands};
+use nacre_types::support_level::{SupportLevel, parse_table};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -32,7 +32,7 @@ const LINES: &str = include_str!("../../tests/reference/lines.txt");
 pub(crate) fn page() -> String {
     let mut page = String::from(INTRODUCTION);
     page.push_str("## Cluster commands\n\nWhat Ceph's monitor and manager answer (`ceph COMMAND`).\n\n");
-    section(&mut page, ceph_mon_commands().iter().copied(), true);
+    section(&mut page, mon_command_support().iter().copied(), true);
     page.push_str("## Commands of an OSD\n\n`ceph tell osd.N COMMAND` and `ceph daemon osd.N COMMAND`; others answer EINVAL.\n\n");
     section(&mut page, rows(osd_commands()), false);
     page.push_str(
@@ -55,27 +55,27 @@ pub(crate) fn page() -> String {
     format!("{}\n", page.trim_end())
 }
 
-fn rows(table: &'static Table) -> impl Iterator<Item = (&'static str, Support)> {
+fn rows(table: &'static Table) -> impl Iterator<Item = (&'static str, SupportLevel)> {
     table.signatures().iter().map(|signature| (signature.prefix.as_str(), signature.support))
 }
 
 /// Lists fully supported names, and the others in a table. With `grouped`, refused names with the same reason share a row.
-fn section(page: &mut String, rows: impl Iterator<Item = (&'static str, Support)>, grouped: bool) {
+fn section(page: &mut String, rows: impl Iterator<Item = (&'static str, SupportLevel)>, grouped: bool) {
     let rows: Vec<_> = rows.collect();
-    let names = |rows: &mut dyn Iterator<Item = &(&str, Support)>| {
+    let names = |rows: &mut dyn Iterator<Item = &(&str, SupportLevel)>| {
         rows.map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ")
     };
-    let full = names(&mut rows.iter().filter(|(_, support)| *support == Support::Full));
+    let full = names(&mut rows.iter().filter(|(_, support)| *support == SupportLevel::Full));
     if !full.is_empty() {
         let _ = writeln!(page, "Full: {full}.\n");
     }
-    let mut limited: Vec<_> = rows.iter().filter(|(_, support)| *support != Support::Full).collect();
+    let mut limited: Vec<_> = rows.iter().filter(|(_, support)| *support != SupportLevel::Full).collect();
     if limited.is_empty() {
         return;
     }
     page.push_str("| | | |\n|---|---|---|\n");
     if grouped {
-        let mut by_reason: BTreeMap<&str, Vec<&(&str, Support)>> = BTreeMap::new();
+        let mut by_reason: BTreeMap<&str, Vec<&(&str, SupportLevel)>> = BTreeMap::new();
         limited.iter().filter(|(_, s)| s.is_refused()).for_each(|row| {
             by_reason.entry(row.1.note()).or_default().push(row);
         });
@@ -90,7 +90,7 @@ fn section(page: &mut String, rows: impl Iterator<Item = (&'static str, Support)
     page.push('\n');
 }
 
-fn table(page: &mut String, rows: &[&(&str, Support)]) {
+fn table(page: &mut String, rows: &[&(&str, SupportLevel)]) {
     for (name, support) in rows {
         let _ = writeln!(page, "| `{name}` | {support} | {} |", support.note());
     }
@@ -101,7 +101,7 @@ fn options_section(page: &mut String) {
         "## Options\n\nThe options of [options.md](options.md) are in full effect, except for these:\n\n",
     );
     let limited: Vec<_> = options::all().map(|spec| (spec.name, spec.support)).collect();
-    section(page, limited.into_iter().filter(|(_, support)| *support != Support::Full), false);
+    section(page, limited.into_iter().filter(|(_, support)| *support != SupportLevel::Full), false);
     let names = options::ceph_only_options();
     let _ = writeln!(
         page,

@@ -250,7 +250,7 @@ fn change(
             let invalid = CrushError::Invalid(String::new());
             return Err(ExitError::Failed(format!("{ME} bad bucket name: {name}"), exit_code(&invalid)));
         }
-        map.add_named_bucket(name, type_name, &args.loc).map_err(|e| ExitError::edit(&e))?;
+        map.add_empty_bucket(name, type_name, &args.loc).map_err(|e| ExitError::edit(&e))?;
         modified = true;
     }
     if let Some(name) = &args.move_item {

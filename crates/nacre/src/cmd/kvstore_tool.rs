@@ -6,7 +6,7 @@
 use super::hexdump::hexdump;
 use super::output::Format;
 use nacre_store::{KvKind, KvSize, KvStore, StoreError};
-use nacre_types::support::Support;
+use nacre_types::support_level::SupportLevel;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -173,19 +173,19 @@ struct Command {
     args: std::ops::RangeInclusive<usize>,
     run: Run,
     /// Compared with Ceph.
-    support: Support,
+    support: SupportLevel,
 }
 
 impl Command {
     /// A command that differs from Ceph's.
     const fn partial(self, missing: &'static str) -> Command {
-        Command { name: self.name, args: self.args, run: self.run, support: Support::Partial(missing) }
+        Command { name: self.name, args: self.args, run: self.run, support: SupportLevel::Partial(missing) }
     }
 }
 
 /// A command that is equivalent to Ceph's.
 const fn command(name: &'static str, args: std::ops::RangeInclusive<usize>, run: Run) -> Command {
-    Command { name, args, run, support: Support::Full }
+    Command { name, args, run, support: SupportLevel::Full }
 }
 
 static COMMANDS: &[Command] = &[
@@ -212,8 +212,8 @@ static COMMANDS: &[Command] = &[
 ];
 
 /// Each command with its support.
-pub(super) fn commands() -> Vec<(&'static str, Support)> {
-    let repair = Support::Partial("a readable database is left unchanged; Ceph's rewrites it");
+pub(super) fn commands() -> Vec<(&'static str, SupportLevel)> {
+    let repair = SupportLevel::Partial("a readable database is left unchanged; Ceph's rewrites it");
     COMMANDS.iter().map(|command| (command.name, command.support)).chain([(REPAIR, repair)]).collect()
 }
 

@@ -8,7 +8,7 @@ mod load;
 mod report;
 
 use super::output::Format;
-use super::rados::{RadosFailure, out, print};
+use super::rados::{RadosFailure, formatting, out};
 use super::steady::WarmUp;
 use crate::progress::{Progress, Unit};
 use bytes::Bytes;
@@ -22,9 +22,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// The object in which a write benchmark records the objects that it left, unless `--run-name` names another one.
-pub(super) const LAST_RUN: &str = "benchmark_last_metadata";
+pub(super) const LAST_RUN_OBJECT: &str = "benchmark_last_metadata";
 /// Prefix of the objects' names.
-pub(super) const PREFIX: &str = "benchmark_data";
+pub(super) const OBJECT_PREFIX: &str = "benchmark_data";
 /// Concurrent removals.
 const REMOVALS: usize = 64;
 
@@ -71,7 +71,7 @@ pub(super) struct Settings<'a> {
 
 impl Settings<'_> {
     fn record(&self) -> &str {
-        self.run_name.unwrap_or(LAST_RUN)
+        self.run_name.unwrap_or(LAST_RUN_OBJECT)
     }
 }
 
@@ -108,7 +108,7 @@ impl RunRecord {
 }
 
 fn object_prefix(pid: u32) -> String {
-    format!("{PREFIX}_{}_{pid}", host())
+    format!("{OBJECT_PREFIX}_{}_{pid}", host())
 }
 
 fn host() -> String {
@@ -130,7 +130,7 @@ fn cpu_time() -> Duration {
 
 /// The record of the last write benchmark, which a read benchmark needs.
 pub(super) fn last_run(store: &impl BenchBackend, run_name: Option<&str>) -> Result<RunRecord, RadosFailure> {
-    let name = run_name.unwrap_or(LAST_RUN);
+    let name = run_name.unwrap_or(LAST_RUN_OBJECT);
     match store.load(name) {
         Ok(Some(bytes)) => RunRecord::decode(&bytes).ok_or_else(|| {
             eprintln!("{name} does not contain the metadata of a write benchmark");
@@ -190,7 +190,7 @@ pub(super) fn run<S: BenchBackend>(
                 && state.add(rate, elapsed)
             {
                 end = now + Duration::from_secs(seconds);
-                load.measure(end);
+                load.start_measuring(end);
                 report.warmed_up(elapsed, state.is_steady())?;
                 (measured, cpu, warm_up) = (now, cpu_time(), None);
                 continue;
@@ -247,8 +247,9 @@ pub(super) fn clean_up_last_run(
     ways: &[impl BenchBackend],
     run_name: Option<&str>,
 ) -> Result<Option<u64>, RadosFailure> {
-    let loaded =
-        ways[0].load(run_name.unwrap_or(LAST_RUN)).map_err(|failed| failed.print_and_fail("cleanup"))?;
+    let loaded = ways[0]
+        .load(run_name.unwrap_or(LAST_RUN_OBJECT))
+        .map_err(|failed| failed.print_and_fail("cleanup"))?;
     let Some(bytes) = loaded else { return Ok(None) };
     let run = RunRecord::decode(&bytes).ok_or_else(|| bench_failed("cleanup", Errno::EINVAL))?;
     remove_run(ways, &run, run_name).map(Some).map_err(|failed| failed.print_and_fail("cleanup"))
@@ -259,7 +260,7 @@ pub(super) fn print_removed(removed: Option<u64>, format: Format) -> Result<(), 
     match (format, removed) {
         (Format::Plain, None) => Ok(()),
         (Format::Plain, Some(removed)) => out(format!("Removed {removed} objects\n")),
-        (format, removed) => out(print::json(&json!({ "removed": removed.unwrap_or(0) }), format)),
+        (format, removed) => out(formatting::json(&json!({ "removed": removed.unwrap_or(0) }), format)),
     }
 }
 
@@ -272,7 +273,7 @@ fn remove_run(
     let prefix = run.prefix();
     let names = (0..u64::from(run.objects)).map(|object| load::object_name(&prefix, object));
     let removed = remove_all(ways, names, Some(run.objects.into()))?;
-    remove_all(ways, [run_name.unwrap_or(LAST_RUN).to_owned()], Some(1))?;
+    remove_all(ways, [run_name.unwrap_or(LAST_RUN_OBJECT).to_owned()], Some(1))?;
     Ok(removed)
 }
 

@@ -255,7 +255,7 @@ fn mark(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), ExitEr
     if args.mark_up_in {
         writeln!(out, "marking all OSDs up and in")?;
         for osd in 0..map.max_osd {
-            let info = map.osds.entry(OsdId(osd)).or_insert_with(OsdInfo::absent);
+            let info = map.osds.entry(OsdId(osd)).or_insert_with(OsdInfo::never_up);
             (info.up, info.weight) = (true, WEIGHT_ONE);
             let has_no_weight = map.crush.item_weight(osd as i32) == Some(0);
             if let Some(name) = map.crush.item_name(osd as i32).filter(|_| has_no_weight).map(str::to_owned) {
@@ -285,7 +285,7 @@ fn mark(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), ExitEr
     }
     if let Some(osd) = args.mark_in {
         marking(osd, "in")?;
-        let info = map.osds.entry(OsdId(osd)).or_insert_with(OsdInfo::absent);
+        let info = map.osds.entry(OsdId(osd)).or_insert_with(OsdInfo::never_up);
         info.weight = WEIGHT_ONE;
         info.up |= [args.mark_out, args.mark_up].contains(&Some(osd));
     }

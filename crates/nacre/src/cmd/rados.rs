@@ -6,10 +6,10 @@
 pub(super) mod args;
 mod bench;
 mod cache;
+pub(super) mod formatting;
 mod lock;
 mod objects;
 mod pools;
-pub(super) mod print;
 mod striped;
 pub(super) mod transfer;
 mod tree;

@@ -11,15 +11,15 @@ use crate::daemon::{passive_delivery, rgw_config};
 use crate::progress::{Progress, Unit};
 use anyhow::{Context as _, Result, bail};
 use args::{
-    BucketVerb, CapsVerb, GcVerb, KeyArgs, KeyVerb, LcVerb, MetadataVerb, ObjectVerb, QuotaArgs, QuotaVerb,
-    ReshardVerb, Subject, UsageArgs, UsageVerb, UserVerb,
+    BucketVerb, CapsVerb, CommandGroup, GcVerb, KeyArgs, KeyVerb, LcVerb, MetadataVerb, ObjectVerb,
+    QuotaArgs, QuotaVerb, ReshardVerb, UsageArgs, UsageVerb, UserVerb,
 };
 use clap::{CommandFactory, Parser};
 use nacre_client::{Cluster, block_on};
 use nacre_common::Config;
 use nacre_rgw::{
-    AccessKey, BucketInconsistency, CheckReport, Expired, Gateway, GcResult, LifecycleStatus, QuotaChange,
-    UsageFilter, User, caps,
+    AccessKey, BucketInconsistency, CheckReport, Gateway, GcResult, LifecycleCounts, LifecycleStatus,
+    QuotaChange, UsageFilter, User, caps,
 };
 use nacre_types::errno::Errno;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ struct Args {
     #[arg(short = 'f', long = "format", global = true, value_name = "FORMAT", value_parser = ["json", "json-pretty"])]
     _format: Option<String>,
     #[command(subcommand)]
-    subject: Subject,
+    subject: CommandGroup,
 }
 
 /// `radosgw-admin ARGS`. As in Ceph, the exit code is the errno of the failure, and EINVAL for wrong arguments.
@@ -171,8 +171,8 @@ fn run(args: Vec<OsString>) -> Result<()> {
     let outcome = runtime.block_on(async {
         // Gateways create the pools that the zone names.
         let subject = match args.subject {
-            Subject::Zone(verb) => return zone::carry_out(&cluster, verb).await,
-            Subject::Zonegroup(verb) => return zone::run_zonegroup(&cluster, verb).await,
+            CommandGroup::Zone(verb) => return zone::carry_out(&cluster, verb).await,
+            CommandGroup::Zonegroup(verb) => return zone::run_zonegroup(&cluster, verb).await,
             subject => subject,
         };
         let gateway = Gateway::open(cluster.clone(), rgw).await?;
@@ -197,42 +197,46 @@ fn keys(args: &KeyArgs) -> Result<AccessKey> {
     })
 }
 
-async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) -> Result<Option<Value>> {
+async fn carry_out(
+    gateway: &Arc<Gateway>,
+    cluster: &Cluster,
+    subject: CommandGroup,
+) -> Result<Option<Value>> {
     match subject {
-        Subject::User(verb) => users(gateway, verb).await,
-        Subject::Key(KeyVerb::Create { uid, key }) => {
+        CommandGroup::User(verb) => users(gateway, verb).await,
+        CommandGroup::Key(KeyVerb::Create { uid, key }) => {
             Ok(Some(gateway.users.add_key(&uid, keys(&key)?).await?.describe()))
         }
-        Subject::Key(KeyVerb::Rm { uid, access_key }) => {
+        CommandGroup::Key(KeyVerb::Rm { uid, access_key }) => {
             gateway.users.remove_key(&uid, &access_key).await?;
             Ok(None)
         }
-        Subject::Bucket(verb) => buckets(gateway, verb).await,
-        Subject::Quota(verb) => set_quota(gateway, verb).await,
-        Subject::Usage(verb) => show_usage(gateway, verb).await,
-        Subject::Caps(CapsVerb::Add { uid, caps }) => {
+        CommandGroup::Bucket(verb) => buckets(gateway, verb).await,
+        CommandGroup::Quota(verb) => set_quota(gateway, verb).await,
+        CommandGroup::Usage(verb) => show_usage(gateway, verb).await,
+        CommandGroup::Caps(CapsVerb::Add { uid, caps }) => {
             let more = caps::parse(&caps)?;
             Ok(Some(change_caps(gateway, &uid, |held| caps::add(held, &more)).await?))
         }
-        Subject::Caps(CapsVerb::Rm { uid, caps }) => {
+        CommandGroup::Caps(CapsVerb::Rm { uid, caps }) => {
             let gone = caps::parse(&caps)?;
             Ok(Some(change_caps(gateway, &uid, |held| caps::remove(held, &gone)).await?))
         }
-        Subject::Object(ObjectVerb::Stat { bucket, object }) => {
+        CommandGroup::Object(ObjectVerb::Stat { bucket, object }) => {
             Ok(Some(gateway.object_stat(&bucket, &object).await?))
         }
-        Subject::Metadata(MetadataVerb::List { section: None }) => {
+        CommandGroup::Metadata(MetadataVerb::List { section: None }) => {
             Ok(Some(json!(Gateway::metadata_sections())))
         }
-        Subject::Metadata(MetadataVerb::List { section: Some(section) }) => {
+        CommandGroup::Metadata(MetadataVerb::List { section: Some(section) }) => {
             Ok(Some(json!(gateway.metadata_keys(&section).await?)))
         }
-        Subject::Metadata(MetadataVerb::Get { key }) => {
+        CommandGroup::Metadata(MetadataVerb::Get { key }) => {
             let (section, key) =
                 key.split_once(':').context("a metadata key must be user:ID or bucket:NAME")?;
             Ok(Some(gateway.metadata(section, key).await?))
         }
-        Subject::Lc(LcVerb::List) => {
+        CommandGroup::Lc(LcVerb::List) => {
             let entries = gateway.lifecycle_entries().await?;
             let status = |status| match status {
                 LifecycleStatus::Uninitial => "UNINITIAL",
@@ -248,8 +252,8 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
             });
             Ok(Some(shown.collect()))
         }
-        Subject::Lc(LcVerb::Process { bucket }) => {
-            let Expired { objects, noncurrent, markers, uploads, moved } = match bucket {
+        CommandGroup::Lc(LcVerb::Process { bucket }) => {
+            let LifecycleCounts { objects, noncurrent, markers, uploads, moved } = match bucket {
                 Some(bucket) => gateway.process_lifecycle(&bucket).await?,
                 None => gateway.process_lifecycles(true).await?,
             };
@@ -258,11 +262,11 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
                 "transitions": moved,
             })))
         }
-        Subject::Reshard(ReshardVerb::Add { bucket, num_shards }) => {
+        CommandGroup::Reshard(ReshardVerb::Add { bucket, num_shards }) => {
             gateway.request_reshard(&gateway.bucket(&bucket).await?, num_shards).await?;
             Ok(None)
         }
-        Subject::Reshard(ReshardVerb::List) => {
+        CommandGroup::Reshard(ReshardVerb::List) => {
             let entries = gateway.reshard_entries().await?;
             let shown = entries.into_iter().map(|(name, entry)| {
                 json!({
@@ -275,20 +279,20 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
             });
             Ok(Some(shown.collect()))
         }
-        Subject::Reshard(ReshardVerb::Cancel { bucket }) => {
+        CommandGroup::Reshard(ReshardVerb::Cancel { bucket }) => {
             gateway.cancel_reshard(&bucket).await?;
             Ok(None)
         }
-        Subject::Reshard(ReshardVerb::Process) => {
+        CommandGroup::Reshard(ReshardVerb::Process) => {
             gateway.process_reshards().await?;
             Ok(None)
         }
-        Subject::Ratelimit(verb) => ratelimit::carry_out(gateway, verb).await,
-        Subject::Zone(verb) => zone::carry_out(cluster, verb).await,
-        Subject::Zonegroup(verb) => zone::run_zonegroup(cluster, verb).await,
-        Subject::Topic(verb) => topic::run(gateway, verb).await,
-        Subject::Notification(verb) => topic::run_notification(gateway, verb).await,
-        Subject::Gc(GcVerb::List { include_all }) => {
+        CommandGroup::Ratelimit(verb) => ratelimit::carry_out(gateway, verb).await,
+        CommandGroup::Zone(verb) => zone::carry_out(cluster, verb).await,
+        CommandGroup::Zonegroup(verb) => zone::run_zonegroup(cluster, verb).await,
+        CommandGroup::Topic(verb) => topic::run(gateway, verb).await,
+        CommandGroup::Notification(verb) => topic::run_notification(gateway, verb).await,
+        CommandGroup::Gc(GcVerb::List { include_all }) => {
             let records = gateway.garbage.list(include_all).await?;
             let shown = records.into_iter().map(|record| {
                 let mut shown =
@@ -300,7 +304,7 @@ async fn carry_out(gateway: &Arc<Gateway>, cluster: &Cluster, subject: Subject) 
             });
             Ok(Some(shown.collect()))
         }
-        Subject::Gc(GcVerb::Process { include_all }) => {
+        CommandGroup::Gc(GcVerb::Process { include_all }) => {
             let GcResult { damaged, failed, .. } = gateway.garbage.collect(include_all).await?;
             if damaged > 0 {
                 eprintln!("{damaged} damaged records were not removed; gc list --include-all shows them");

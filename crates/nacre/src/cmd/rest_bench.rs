@@ -4,14 +4,14 @@
 //! number of connections and the size of an object bound the memory.
 
 use super::obj_bencher::{
-    self, BackendCallback, BackendError, BenchBackend, BenchKind, BenchPlan, LAST_RUN, PREFIX, RunRecord,
-    Settings, bench_failed,
+    self, BackendCallback, BackendError, BenchBackend, BenchKind, BenchPlan, LAST_RUN_OBJECT, OBJECT_PREFIX,
+    RunRecord, Settings, bench_failed,
 };
 use super::output::Format;
 use super::rados::args::{number, size};
 use super::rados::{RadosFailure, out};
 use super::s3_client::{
-    Connection, MAX_KEPT_BODY, Payload, S3Endpoint, S3Request, S3Response, Tls, environment, region,
+    Connection, MAX_PARSED_BODY, Payload, S3Endpoint, S3Request, S3Response, Tls, environment, region,
 };
 use super::session;
 use super::steady::SLICE_SECONDS;
@@ -273,7 +273,7 @@ impl Way {
         let query =
             format!("encoding-type=url&list-type=2&max-keys={PAGE}&prefix={prefix}&start-after={after}");
         let path = if self.root.is_empty() { "/" } else { &self.root };
-        let ask = S3Request { method: &Method::GET, path, query: &query, keep: MAX_KEPT_BODY };
+        let ask = S3Request { method: &Method::GET, path, query: &query, keep: MAX_PARSED_BODY };
         let text = self.runtime.block_on(self.ask(ask, &Payload::empty()))?.text();
         Ok((keys(&text), text.contains("<IsTruncated>true")))
     }
@@ -307,7 +307,7 @@ impl BenchBackend for Way {
     }
 
     fn load(&self, name: &str) -> Result<Option<Bytes>, BackendError> {
-        match self.runtime.block_on(self.object(Method::GET, name, Payload::empty(), MAX_KEPT_BODY)) {
+        match self.runtime.block_on(self.object(Method::GET, name, Payload::empty(), MAX_PARSED_BODY)) {
             Ok(answer) => Ok(Some(answer.body)),
             Err(BackendError { errno: Errno::ENOENT, .. }) => Ok(None),
             Err(failed) => Err(failed),
@@ -406,8 +406,8 @@ fn cleanup(args: &Args, ways: &[Way]) -> Result<(), RadosFailure> {
         let removed = obj_bencher::clean_up_last_run(ways, args.run_name.as_deref())?;
         return obj_bencher::print_removed(removed, args.format);
     };
-    if !prefix.starts_with(PREFIX) {
-        eprintln!("Specified --prefix invalid, it must begin with \"{PREFIX}\"");
+    if !prefix.starts_with(OBJECT_PREFIX) {
+        eprintln!("Specified --prefix invalid, it must begin with \"{OBJECT_PREFIX}\"");
         return Err(bench_failed("cleanup", Errno::EINVAL));
     }
     let (mut removed, mut after) = (0, String::new());
@@ -422,7 +422,7 @@ fn cleanup(args: &Args, ways: &[Way]) -> Result<(), RadosFailure> {
             None => break,
         }
     }
-    obj_bencher::remove_all(ways, [LAST_RUN.to_owned()], Some(1))
+    obj_bencher::remove_all(ways, [LAST_RUN_OBJECT.to_owned()], Some(1))
         .map_err(|failed| failed.print_and_fail("cleanup"))?;
     obj_bencher::print_removed(Some(removed), args.format)
 }

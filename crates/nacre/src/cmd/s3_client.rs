@@ -25,7 +25,7 @@ const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 /// Longer than any successful answer takes.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum bytes kept of an answer that is parsed: a page of a listing, an error's text.
-pub(super) const MAX_KEPT_BODY: usize = 4 << 20;
+pub(super) const MAX_PARSED_BODY: usize = 4 << 20;
 
 /// A server and the credentials.
 pub(super) struct S3Endpoint {
@@ -261,7 +261,7 @@ impl<'a> Connection<'a> {
         let request = request.body(Full::new(payload.data.clone()))?;
         let mut response = self.sender().await?.send_request(request).await?;
         let status = response.status();
-        let keep = if status.is_success() { ask.keep } else { MAX_KEPT_BODY };
+        let keep = if status.is_success() { ask.keep } else { MAX_PARSED_BODY };
         let (mut len, mut kept) = (0, BytesMut::new());
         while let Some(frame) = response.body_mut().frame().await {
             let Ok(data) = frame?.into_data() else { continue };

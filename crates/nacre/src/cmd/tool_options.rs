@@ -1,7 +1,7 @@
 //! How `crushtool` and `osdmaptool` describe their options: the output of `--help`, and how far each option is equivalent to
 //! Ceph's.
 
-use nacre_types::support::Support;
+use nacre_types::support_level::SupportLevel;
 use std::fmt::Write;
 
 /// Column in which the texts of the help start.
@@ -15,13 +15,13 @@ pub(crate) struct ToolOption {
     /// Its effect, in lines.
     pub(crate) help: &'static str,
     /// Compared with Ceph.
-    pub(crate) support: Support,
+    pub(crate) support: SupportLevel,
 }
 
 impl ToolOption {
     /// An option that is equivalent to Ceph's.
     pub(super) const fn full(usage: &'static str, help: &'static str) -> ToolOption {
-        ToolOption { usage, help, support: Support::Full }
+        ToolOption { usage, help, support: SupportLevel::Full }
     }
 
     /// An option that differs from Ceph's in `missing`.
@@ -30,17 +30,17 @@ impl ToolOption {
         help: &'static str,
         missing: &'static str,
     ) -> ToolOption {
-        ToolOption { usage, help, support: Support::Partial(missing) }
+        ToolOption { usage, help, support: SupportLevel::Partial(missing) }
     }
 
     /// An option that is accepted and has no effect.
     pub(super) const fn advisory(usage: &'static str, help: &'static str, why: &'static str) -> ToolOption {
-        ToolOption { usage, help, support: Support::Advisory(why) }
+        ToolOption { usage, help, support: SupportLevel::Advisory(why) }
     }
 
     /// An option that is refused by name.
     pub(super) const fn refused(usage: &'static str, why: &'static str) -> ToolOption {
-        ToolOption { usage, help: "", support: Support::Refused(why) }
+        ToolOption { usage, help: "", support: SupportLevel::Refused(why) }
     }
 
     /// The option's long name.
@@ -84,7 +84,7 @@ pub(super) fn options_help(sections: &[Section]) -> String {
 pub(super) fn differences(sections: &[Section]) -> String {
     let mut out = "\nDifferences from Ceph 16.2\n\n".to_owned();
     for option in sections.iter().flat_map(|(_, options)| options.iter()) {
-        if let Support::Partial(note) | Support::Advisory(note) = option.support {
+        if let SupportLevel::Partial(note) | SupportLevel::Advisory(note) = option.support {
             let _ = writeln!(out, "   {}: {note}", option.name());
         }
     }
@@ -92,11 +92,11 @@ pub(super) fn differences(sections: &[Section]) -> String {
 }
 
 /// Each option once with its support. Options that appear only in the usage of another one are equivalent to Ceph's.
-pub(super) fn support_rows(sections: &[Section]) -> Vec<(&'static str, Support)> {
+pub(super) fn support_rows(sections: &[Section]) -> Vec<(&'static str, SupportLevel)> {
     let options = || sections.iter().flat_map(|(_, options)| options.iter());
     let own = options().map(|option| (option.name(), option.support));
-    let others = options().flat_map(|option| long_names(option.usage)).map(|name| (name, Support::Full));
-    let mut rows: Vec<(&'static str, Support)> = Vec::new();
+    let others = options().flat_map(|option| long_names(option.usage)).map(|name| (name, SupportLevel::Full));
+    let mut rows: Vec<(&'static str, SupportLevel)> = Vec::new();
     for (name, support) in own.chain(others) {
         if rows.iter().all(|(known, _)| *known != name) {
             rows.push((name, support));
@@ -109,7 +109,7 @@ pub(super) fn support_rows(sections: &[Section]) -> Vec<(&'static str, Support)>
 pub(super) fn refusal(sections: &[Section], name: &str) -> Option<&'static str> {
     let mut options = sections.iter().flat_map(|(_, options)| options.iter());
     options.find(|option| option.name() == name).and_then(|option| match option.support {
-        Support::Refused(why) => Some(why),
+        SupportLevel::Refused(why) => Some(why),
         _ => None,
     })
 }

@@ -4,12 +4,12 @@
 //! `ceph.conf`, `keyring` and `bin` with the names of Ceph's tools, where commands after a call of the script expect them.
 //! Numbers of daemons are in the environment, as in Ceph: `MON`, `OSD`, `RGW`.
 
+mod args;
 mod options;
-mod request;
 mod start;
 
-use nacre_types::support::Support;
-use request::VstartArgs;
+use args::VstartArgs;
+use nacre_types::support_level::SupportLevel;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ pub(super) fn usage() -> String {
 }
 
 /// The options of Ceph's script, for the page on compatibility.
-pub(super) fn options() -> Vec<(&'static str, Support)> {
+pub(super) fn options() -> Vec<(&'static str, SupportLevel)> {
     options::rows()
 }
 

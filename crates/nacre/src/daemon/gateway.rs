@@ -78,7 +78,7 @@ pub(crate) async fn start_gateway(config: &Config, frontends: &Frontends) -> Res
 }
 
 /// The name of a gateway in metrics.
-pub(super) fn server_name(server: &Server) -> String {
+pub(super) fn metrics_name(server: &Server) -> String {
     server.addrs().first().map_or_else(|| "rgw".to_owned(), |(addr, _)| format!("rgw.{addr}"))
 }
 

@@ -3,7 +3,7 @@
 //! A device with a file system, a partition table, another system's volume or a store is refused, unless the caller allows the
 //! loss of its data. A device in use (mounted, or part of a volume) is always refused.
 
-use crate::layout::BlockDevice;
+use crate::cluster_dir::BlockDevice;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};

@@ -1,8 +1,8 @@
 //! The S3 gateway of `nacre serve`: its name and key, and its first user.
 
 use super::greeting::S3Access;
+use crate::cluster_dir::ClusterDir;
 use crate::daemon::{self, Daemon, Frontends};
-use crate::layout::ClusterDir;
 use anyhow::{Context, Result, ensure};
 use nacre_client::engine::CommandTarget;
 use nacre_common::Config;

@@ -1,8 +1,8 @@
 //! What `nacre serve` prints when the cluster is ready, and when it has stopped.
 
 use super::gateway::FIRST_USER;
+use crate::cluster_dir::ClusterDir;
 use crate::daemon::Daemon;
-use crate::layout::ClusterDir;
 use nacre_common::config::search_conf;
 use nacre_rgw::User;
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! Checks whether `nacre serve` may use a folder, and whether it has enough space.
 
-use crate::layout::{ClusterDir, ClusterSpec};
+use crate::cluster_dir::{ClusterDir, ClusterSpec};
 use anyhow::{Context, Result, bail};
 use rustix::fs::{Access, access, statvfs};
 use rustix::process::geteuid;

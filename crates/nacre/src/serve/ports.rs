@@ -1,6 +1,6 @@
 //! The ports of `nacre serve`, and the errors if another program uses them.
 
-use crate::layout::ClusterDir;
+use crate::cluster_dir::ClusterDir;
 use anyhow::{Context, Result, bail};
 use nacre_types::ids::EntityName;
 use std::io::ErrorKind;
@@ -28,12 +28,12 @@ pub(super) fn s3_addr() -> Result<SocketAddr> {
 }
 
 /// Fails if S3 can't listen on `addr`.
-pub(super) fn check_s3(addr: SocketAddr) -> Result<()> {
+pub(super) fn check_s3_port(addr: SocketAddr) -> Result<()> {
     check(addr, "choose another address with --s3, or disable S3 with --s3 none")
 }
 
 /// Fails if the cluster in `layout` is already running.
-pub(super) fn check_stopped(layout: &ClusterDir, data: &Path) -> Result<()> {
+pub(super) fn check_not_running(layout: &ClusterDir, data: &Path) -> Result<()> {
     if layout.is_running()? {
         let conf = layout.conf();
         bail!("the cluster in {} is already running: see nacre -c {} status", data.display(), conf.display());
@@ -42,7 +42,7 @@ pub(super) fn check_stopped(layout: &ClusterDir, data: &Path) -> Result<()> {
 }
 
 /// Fails if another program uses the port of the cluster's map authority.
-pub(super) fn check_mon(layout: &ClusterDir) -> Result<()> {
+pub(super) fn check_mon_port(layout: &ClusterDir) -> Result<()> {
     let config = layout.config(EntityName::mon())?;
     match config.snapshot().global.mon_host.resolve()?.first() {
         Some(addr) => check(*addr, "change the address of the map authority with --listen"),

@@ -7,9 +7,9 @@ use nacre_client::{Cluster, Error};
 use nacre_common::config::ConfigBuilder;
 use nacre_common::options;
 use nacre_types::OsdId;
-use nacre_types::command::{ParamKind, Signature, ceph_mon_commands, mon_commands, osd_commands};
+use nacre_types::command::{ParamKind, Signature, mon_command_support, mon_commands, osd_commands};
 use nacre_types::errno::Errno;
-use nacre_types::support::Support;
+use nacre_types::support_level::SupportLevel;
 use serde_json::{Map, Value, json};
 use std::time::Instant;
 
@@ -119,9 +119,9 @@ fn is_carried_out(answer: &Result<(Bytes, String), (Errno, String)>) -> bool {
 fn commands_options_and_flags_behave_as_the_tables_say() {
     let tried = Tried::start();
     let mut texts = Vec::new();
-    for (name, support) in ceph_mon_commands() {
+    for (name, support) in mon_command_support() {
         match support {
-            Support::Refused(reason) => {
+            SupportLevel::Refused(reason) => {
                 let answer = tried.send(CommandTarget::Mon, &json!({ "prefix": name }));
                 let text = format!("command '{name}' is not supported: {reason}");
                 assert_eq!(answer, Err((Errno::EOPNOTSUPP, text)));
@@ -192,7 +192,7 @@ fn options_of_the_cluster(tried: &Tried) {
     }
     // Only a sample, because each refusal is a line in the audit log.
     for name in options::ceph_only_options().into_iter().step_by(20) {
-        let default = options::ceph_option(name).unwrap().default(false);
+        let default = options::ceph_only_option(name).unwrap().default(false);
         assert_eq!(get(name), format!("{default}\n"));
         let set = json!({ "prefix": "config set", "who": "osd", "name": name, "value": "1" });
         let text =

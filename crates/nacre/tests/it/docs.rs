@@ -122,7 +122,7 @@ fn every_option_has_something_behind_it() {
     let words: std::collections::HashSet<&str> =
         code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
     let unused: Vec<&str> = nacre_common::options::all()
-        .filter(|spec| !matches!(spec.support, nacre_types::support::Support::Advisory(_)))
+        .filter(|spec| !matches!(spec.support, nacre_types::support_level::SupportLevel::Advisory(_)))
         .map(|spec| spec.name)
         .filter(|name| !words.contains(name) && !FIXED.contains(name))
         .collect();

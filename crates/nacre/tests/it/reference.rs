@@ -220,7 +220,7 @@ fn stores_are_chosen_for_one_osd_or_for_all() {
         let shown = |osd: u32| {
             let entity: nacre_types::EntityName = format!("osd.{osd}").parse().unwrap();
             let config = nacre_common::config::ConfigBuilder::new(entity).conf(&path).build().unwrap();
-            config.text("osd_objectstore").unwrap()
+            config.display_value("osd_objectstore").unwrap()
         };
         (0..2).map(shown).collect()
     };

@@ -22,7 +22,7 @@ const RECORDS_OF_A_KEY: u64 = 64;
 /// The result of reading a shard of an index.
 pub(crate) enum PageRead {
     /// Its records.
-    Page(IndexPage),
+    Page(OutboxRecordPage),
     /// Its records are being moved, or were moved, to other shards.
     Frozen,
     /// It does not exist.
@@ -30,14 +30,14 @@ pub(crate) enum PageRead {
 }
 
 /// A page of the outbox of one shard.
-pub(crate) struct IndexPage {
+pub(crate) struct OutboxRecordPage {
     /// The shard.
     pub(crate) shard: String,
     /// The records, in their order.
     pub(crate) records: Vec<FoundRecord>,
     /// The name of the last record that was read; empty if there was none.
     pub(crate) last: Bytes,
-    /// The object's key of the records at the start of the page that [`IndexPage::skip_key`] left out.
+    /// The object's key of the records at the start of the page that [`OutboxRecordPage::skip_key`] left out.
     pub(super) passed: Option<String>,
     /// Whether the shard has more records.
     pub(crate) more: bool,
@@ -45,7 +45,7 @@ pub(crate) struct IndexPage {
     is_partial: bool,
 }
 
-impl IndexPage {
+impl OutboxRecordPage {
     /// Leaves out records of the key at the start of the page, because earlier records of the key are not moved.
     pub(super) fn skip_key(&mut self, key: &str) {
         let count = self.records.iter().take_while(|record| record.key == key).count();
@@ -94,7 +94,7 @@ pub(crate) struct FoundEvent {
 }
 
 /// The range of a page.
-pub(crate) struct Range<'a> {
+pub(crate) struct PageRange<'a> {
     /// The objects whose records are read; `None` for all records.
     pub(crate) keys: Option<&'a BTreeSet<String>>,
     /// The record before the first one, if all records are read.
@@ -107,8 +107,8 @@ pub(crate) struct Range<'a> {
 
 /// Reads a page. It is valid only if the same read shows that the shard is not frozen: then the records can't be in another
 /// shard.
-pub(crate) async fn read(core: &Core, shard: &str, range: Range<'_>) -> Result<PageRead> {
-    let Range { keys, after, max, max_bytes } = range;
+pub(crate) async fn read(core: &Core, shard: &str, range: PageRange<'_>) -> Result<PageRead> {
+    let PageRange { keys, after, max, max_bytes } = range;
     let mut fetches = vec![Fetch::Attrs];
     match keys {
         None => fetches.push(Fetch::Page { prefix: key::IndexRecordKind::Outbox.prefix(), after, max }),
@@ -143,7 +143,7 @@ pub(crate) async fn read(core: &Core, shard: &str, range: Range<'_>) -> Result<P
             records.push(record);
         }
     }
-    Ok(PageRead::Page(IndexPage {
+    Ok(PageRead::Page(OutboxRecordPage {
         shard: shard.to_owned(),
         last: records.last().map(|record| record.name.clone()).unwrap_or_default(),
         passed: None,
@@ -205,10 +205,10 @@ fn events(key: &str, record: &OutboxRecord) -> Result<Vec<FoundEvent>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_index::record::Subject;
+    use nacre_index::record::EventSubject;
     use nacre_index::seq::{HeadIncarnation, Seq};
 
-    fn page(keys: &[&str]) -> IndexPage {
+    fn page(keys: &[&str]) -> OutboxRecordPage {
         let record = |key: &&str| FoundRecord {
             key: (*key).to_owned(),
             name: Bytes::copy_from_slice(key.as_bytes()),
@@ -219,12 +219,12 @@ mod tests {
                 prepared_ns: 0,
                 fixed: Bytes::new(),
                 candidates: Vec::new(),
-                subject: Subject::default(),
+                subject: EventSubject::default(),
             },
             events: Vec::new(),
             is_whole: true,
         };
-        IndexPage {
+        OutboxRecordPage {
             shard: "shard".to_owned(),
             records: keys.iter().map(record).collect(),
             last: Bytes::from_static(b"last"),

@@ -2,10 +2,10 @@
 //! generation has.
 
 use super::page::{self, PageRead};
-use super::{MAX_READ_BYTES, OutboxTrim, PAGE};
+use super::{MAX_PAGE_RECORDS, MAX_READ_BYTES, OutboxTrim};
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::lane::ShardProducer;
+use crate::producer::ShardProducer;
 use bytes::Bytes;
 use nacre_queues::name::SourceId;
 use nacre_queues::record::EventId;
@@ -21,7 +21,7 @@ struct Outbox {
 
 /// The next part of an [`Outbox`].
 enum Part {
-    Page(page::IndexPage),
+    Page(page::OutboxRecordPage),
     /// There are no more pages.
     End,
     /// The outbox can't be read completely now.
@@ -38,9 +38,12 @@ impl Outbox {
     async fn next(&mut self, core: &Core) -> Result<Part> {
         let Some(shard) = self.shard.take().or_else(|| self.shards.next()) else { return Ok(Part::End) };
         let after = std::mem::take(&mut self.after);
-        let PageRead::Page(page) =
-            page::read(core, &shard, page::Range { keys: None, after, max: PAGE, max_bytes: MAX_READ_BYTES })
-                .await?
+        let PageRead::Page(page) = page::read(
+            core,
+            &shard,
+            page::PageRange { keys: None, after, max: MAX_PAGE_RECORDS, max_bytes: MAX_READ_BYTES },
+        )
+        .await?
         else {
             return Ok(Part::Moving);
         };
@@ -83,14 +86,14 @@ pub(super) async fn clean(
         }
     }
     for (lane, receipts) in had {
-        lane.forget(source, receipts.into_iter().filter(|id| !present.contains(id))).await;
+        lane.drop_receipts(source, receipts.into_iter().filter(|id| !present.contains(id))).await;
     }
     Ok(())
 }
 
 /// Removes events that a closed generation has from the outbox of a bucket. Fails with [`Error::Contended`] if the index is
 /// being resharded.
-pub(crate) async fn forget_receipts(core: &Core, source: &SourceId, ids: &[EventId]) -> Result<()> {
+pub(crate) async fn remove_enqueued_records(core: &Core, source: &SourceId, ids: &[EventId]) -> Result<()> {
     let ids: BTreeSet<&EventId> = ids.iter().collect();
     if ids.is_empty() {
         return Ok(());

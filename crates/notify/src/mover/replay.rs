@@ -2,9 +2,9 @@
 
 use crate::core::{Core, ShardKey};
 use crate::error::Result;
-use crate::lane::LeftReason;
+use crate::producer::NotMovedReason;
 use crate::topic_store::StoredTopic;
-use nacre_queues::dead_letters::{self, DeadLetterQueue, LetterKind, MAX_LETTERS};
+use nacre_queues::dead_letters::{self, DeadLetterQueue, LetterKind, MAX_LETTERS_PER_OP};
 use nacre_queues::enqueue::OutboxEvent;
 use nacre_queues::name::{SourceId, TopicId};
 use nacre_queues::settle::dead_letter_id;
@@ -22,7 +22,7 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
     let mut tickets = BTreeMap::new();
     for _ in 0..TURNS {
         core.check_running()?;
-        let read = dead_letters::read_letters(id, LetterKind::Replayed, None, MAX_LETTERS as u64);
+        let read = dead_letters::read_letters(id, LetterKind::Replayed, None, MAX_LETTERS_PER_OP as u64);
         let Some(reply) = core.rados.read(&read).await? else { return Ok(()) };
         let queue = DeadLetterQueue::from_reply(id, &[], &reply)?;
         let letters = queue.letters(LetterKind::Replayed, &reply.page)?;
@@ -39,7 +39,7 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
         let mut is_early = false;
         for shard in lanes.keys() {
             if !tickets.contains_key(shard) {
-                let lane = core.lane(&record.topic, generation, *shard);
+                let lane = core.producer(&record.topic, generation, *shard);
                 let Some(ticket) = lane.epoch_token(core, &source).await? else { return Ok(()) };
                 tickets.insert(*shard, ticket);
                 is_early = true;
@@ -50,35 +50,36 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
         }
         for (shard, events) in lanes {
             let Some(ticket) = tickets.get(&shard) else { continue };
-            let lane = core.lane(&record.topic, generation, shard);
+            let lane = core.producer(&record.topic, generation, shard);
             let taken = lane.enqueue(core, *ticket, source.clone(), events).await;
-            let numbers: Vec<u64> = taken.moved.iter().filter_map(dead_letters::number_of).collect();
+            let numbers: Vec<u64> = taken.moved.iter().filter_map(dead_letters::letter_number).collect();
             if !numbers.is_empty() {
-                core.rados.must_write(dead_letters::forget_replayed(id, &numbers)).await?;
-                lane.forget(&source, taken.moved).await;
+                core.rados.write_or_fail(dead_letters::remove_replayed(id, &numbers)).await?;
+                lane.drop_receipts(&source, taken.moved).await;
                 let key = ShardKey { topic: record.topic.id, generation: generation.number, shard };
                 crate::owner::wake_shard(core, key);
             }
             match taken.left {
                 None => {}
-                Some(LeftReason::Stale) => drop(tickets.remove(&shard)),
-                Some(LeftReason::Failed(error)) => return Err(error),
-                Some(LeftReason::TooManyReceipts) => {
+                Some(NotMovedReason::Stale) => drop(tickets.remove(&shard)),
+                Some(NotMovedReason::Failed(error)) => return Err(error),
+                Some(NotMovedReason::TooManyReceipts) => {
                     let last = if reply.more { present.last().copied() } else { None };
                     let is_gone =
                         |number: u64| !present.contains(&number) && last.is_none_or(|last| number <= last);
                     let receipts = lane.receipts(&source).await.unwrap_or_default();
-                    let gone =
-                        receipts.into_iter().filter(|id| dead_letters::number_of(id).is_some_and(is_gone));
-                    lane.forget(&source, gone).await;
+                    let gone = receipts
+                        .into_iter()
+                        .filter(|id| dead_letters::letter_number(id).is_some_and(is_gone));
+                    lane.drop_receipts(&source, gone).await;
                 }
                 // The next check of the topic retries this.
-                Some(LeftReason::NotSpilled) => {
+                Some(NotMovedReason::NotSpilled) => {
                     let key = ShardKey { topic: record.topic.id, generation: generation.number, shard };
                     crate::owner::request_spill(core, key);
                     return Ok(());
                 }
-                Some(LeftReason::Closed) => return Ok(()),
+                Some(NotMovedReason::Closed) => return Ok(()),
             }
         }
     }

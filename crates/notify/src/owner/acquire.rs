@@ -74,7 +74,7 @@ pub(crate) async fn take_lease(
     let sent = core.mono_ns();
     let mut written = WriteOutcome::Busy;
     let (take, mut owner) = shard.take_lease(core.session, duration);
-    if core.is_ended(shard.owner.value.client) {
+    if core.is_gateway_ended(shard.owner.value.client) {
         let (take, of_dead) = shard.take_over_lease(core.session, duration);
         written = core.rados.write(take).await?;
         owner = of_dead;

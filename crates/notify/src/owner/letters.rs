@@ -7,7 +7,7 @@ use crate::metrics::add;
 use crate::rados::WriteOutcome;
 use bytes::Bytes;
 use nacre_queues::dead_letters::{
-    self, AddLettersResult, DeadLetterPage, DeadLetterQueue, LetterKind, MAX_LETTERS,
+    self, AddLettersResult, DeadLetterPage, DeadLetterQueue, LetterKind, MAX_LETTERS_PER_OP,
 };
 use nacre_queues::name::{self, QueueRecordKind, SourceId};
 use nacre_queues::op::ObjectRead;
@@ -18,7 +18,7 @@ const ATTEMPTS: usize = 8;
 
 impl Ownership<'_> {
     /// Moves a page of dead letters. Returns whether there may be more to do immediately.
-    pub(super) async fn hand_over_letters(&mut self) -> Result<bool> {
+    pub(super) async fn move_dead_letters(&mut self) -> Result<bool> {
         let core = self.core;
         let topic = queue_id(self.key.topic);
         let source = SourceId::dead(&topic, self.key.generation, self.key.shard);
@@ -30,8 +30,8 @@ impl Ownership<'_> {
             let read = ObjectRead { page: page.filter(|_| oldest > 0), ..read };
             let Some(reply) = core.rados.read(&read).await? else {
                 // The queue is not created if there are no letters.
-                let read = settle::read_kind(&self.shard.object, QueueRecordKind::Dead, Bytes::new(), 1);
-                if self.read_own(&read).await?.page.is_empty() {
+                let read = settle::read_records(&self.shard.object, QueueRecordKind::Dead, Bytes::new(), 1);
+                if self.read_as_owner(&read).await?.page.is_empty() {
                     self.has_letters = false;
                     return Ok(false);
                 }
@@ -40,13 +40,13 @@ impl Ownership<'_> {
             };
             let queue = DeadLetterQueue::from_reply(&topic, sources, &reply)?;
             let kept = queue.letters(LetterKind::Kept, &reply.page)?;
-            let read = settle::read_kind(
+            let read = settle::read_records(
                 &self.shard.object,
                 QueueRecordKind::Dead,
                 Bytes::new(),
-                MAX_LETTERS as u64,
+                MAX_LETTERS_PER_OP as u64,
             );
-            let reply = self.read_own(&read).await?;
+            let reply = self.read_as_owner(&read).await?;
             let letters = settle::parse_dead_letters(&self.shard.object, &reply.page)?;
             if letters.is_empty() {
                 self.has_letters = false;
@@ -70,11 +70,11 @@ impl Ownership<'_> {
                     continue;
                 }
             };
-            let numbers: Vec<u64> = moved.ids.iter().filter_map(dead_letters::number_of).collect();
-            core.rados.must_write(settle::remove_dead_letters(&self.shard, &numbers)).await?;
+            let numbers: Vec<u64> = moved.ids.iter().filter_map(dead_letters::letter_number).collect();
+            core.rados.write_or_fail(settle::remove_dead_letters(&self.shard, &numbers)).await?;
             return Ok(true);
         }
-        tracing::debug!(object = %name::dead_object(&topic), "notifications: dead letters are moved later");
+        tracing::debug!(object = %name::dead_letter_object(&topic), "notifications: dead letters are moved later");
         Ok(false)
     }
 }

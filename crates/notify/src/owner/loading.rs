@@ -43,18 +43,18 @@ impl Ownership<'_> {
     }
 
     /// Reads a page of the shard. Fails if this gateway is no longer the owner.
-    pub(super) async fn read_own(&self, read: &ObjectRead) -> Result<ObjectReply> {
+    pub(super) async fn read_as_owner(&self, read: &ObjectRead) -> Result<ObjectReply> {
         let reply = self.core.rados.read(read).await?;
-        reply.filter(|reply| self.shard.is_same_shard(reply)).ok_or_else(|| self.changed())
+        reply.filter(|reply| self.shard.has_same_owner(reply)).ok_or_else(|| self.changed())
     }
 
     /// Loads the manifests of segments, and the parked events.
-    pub(super) async fn load_beside_log(&mut self) -> Result<()> {
+    pub(super) async fn load_side_records(&mut self) -> Result<()> {
         let mut after = Bytes::new();
         loop {
             let read =
-                settle::read_kind(&self.shard.object, QueueRecordKind::Segment, after, SIDE_PAGE_ENTRIES);
-            let reply = self.read_own(&read).await?;
+                settle::read_records(&self.shard.object, QueueRecordKind::Segment, after, SIDE_PAGE_ENTRIES);
+            let reply = self.read_as_owner(&read).await?;
             self.log.add_segments(&self.shard, &reply.page)?;
             let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { break };
             after = last.clone();
@@ -62,27 +62,27 @@ impl Ownership<'_> {
         let mut after = Bytes::new();
         while self.shard.parked() > 0 {
             let read =
-                settle::read_kind(&self.shard.object, QueueRecordKind::Parked, after, SIDE_PAGE_ENTRIES);
-            let reply = self.read_own(&read).await?;
-            let (wall_ns, now) = (self.core.env.wall_ns(), self.core.times());
+                settle::read_records(&self.shard.object, QueueRecordKind::Parked, after, SIDE_PAGE_ENTRIES);
+            let reply = self.read_as_owner(&read).await?;
+            let (wall_ns, now) = (self.core.env.wall_ns(), self.core.window_time());
             for (sequence, parked) in shard::parse_parked(&self.shard.object, &reply.page)? {
                 self.window.load_parked(sequence, parked, wall_ns, now);
             }
             let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { break };
             after = last.clone();
         }
-        self.count_loaded();
+        self.update_loaded_gauge();
         Ok(())
     }
 
-    pub(super) fn count_loaded(&mut self) {
+    pub(super) fn update_loaded_gauge(&mut self) {
         let segment = self.segment.as_ref().map_or(0, |segment| segment.bytes);
         self.loaded.set(self.window.size_bytes() + segment);
     }
 
     /// Loads a part of the log if the window has room and there may be more events. Returns whether it loaded any.
     pub(super) async fn load(&mut self, now: WindowTime) -> Result<bool> {
-        let Some((from, end)) = self.window.next_load() else { return Ok(false) };
+        let Some((from, end)) = self.window.load_range() else { return Ok(false) };
         let is_known = from < self.shard.tail.value.next;
         if !is_known && now.mono_ns < self.poll_at_ns {
             return Ok(false);
@@ -100,16 +100,16 @@ impl Ownership<'_> {
         } else {
             let wanted = end.saturating_sub(from) / self.batch_events.max(1) + 2;
             let batches = if is_little { 1 } else { wanted.min(BATCHES) };
-            let read = settle::read_batches(&self.shard.object, self.log.batches_before(from), batches);
-            let reply = self.read_own(&read).await?;
+            let read = settle::read_batches(&self.shard.object, self.log.batch_cursor(from), batches);
+            let reply = self.read_as_owner(&read).await?;
             self.adopt(Shard::from_reply(&self.shard.object, &[], &reply)?)?;
             let loaded = self.log.add_batches(&self.shard, &reply.page)?;
             self.batch_events = loaded.end.saturating_sub(from) / (reply.page.len() as u64).max(1);
-            self.window.load(loaded.events, loaded.end, self.core.times())
+            self.window.load(loaded.events, loaded.end, self.core.window_time())
         };
         // Uses the current time: events created during the read must not appear older than they are.
-        let now = self.core.times();
-        self.count_loaded();
+        let now = self.core.window_time();
+        self.update_loaded_gauge();
         if loaded_to > from {
             // Events that waited too long for an endpoint must not be sent when it works again.
             let expired = self.window.expire(now);
@@ -135,22 +135,22 @@ impl Ownership<'_> {
             self.segment.as_ref().is_some_and(|segment| (segment.first..segment.end).contains(&from));
         if !is_loaded {
             self.segment = None;
-            let Some((first, object)) = self.log.segment_at(&self.shard, from) else { return Ok(None) };
+            let Some((first, object)) = self.log.segment_from(&self.shard, from) else { return Ok(None) };
             reading = core.owners.segments.acquire().await.ok();
             let reply = self.core.rados.read(&ObjectRead::data(&object)).await?;
             let reply = reply.ok_or_else(|| self.changed())?;
-            let loaded = self.log.segment_events(&self.shard, first, &reply.data)?;
+            let loaded = self.log.decode_segment(&self.shard, first, &reply.data)?;
             let bytes = loaded.events.iter().map(|(_, event)| event.size_bytes()).sum();
             self.segment = Some(LoadedSegment { first, end: loaded.end, events: loaded.events, bytes });
         }
         let Some(segment) = &mut self.segment else { return Ok(None) };
-        let room = self.window.next_load().map_or(from, |(_, end)| end);
+        let room = self.window.load_range().map_or(from, |(_, end)| end);
         let room = if is_little { room.min(from + LOW_MEMORY_EVENTS) } else { room };
         let skipped = segment.events.partition_point(|(sequence, _)| *sequence < from);
         let taken = segment.events[skipped..].partition_point(|(sequence, _)| *sequence < room);
         let part: Vec<_> = segment.events.drain(..skipped + taken).skip(skipped).collect();
         segment.bytes = segment.events.iter().map(|(_, event)| event.size_bytes()).sum();
-        let end = self.window.load(part, segment.end.min(room), core.times());
+        let end = self.window.load(part, segment.end.min(room), core.window_time());
         if end >= segment.end || (is_little && reading.is_some()) {
             self.segment = None;
         }
@@ -171,7 +171,7 @@ impl Ownership<'_> {
 
     /// Reads the shard again.
     pub(super) async fn refresh(&mut self) -> Result<()> {
-        let reply = self.read_own(&ObjectRead::attributes(&self.shard.object)).await?;
+        let reply = self.read_as_owner(&ObjectRead::attributes(&self.shard.object)).await?;
         self.adopt(Shard::from_reply(&self.shard.object, &[], &reply)?)
     }
 
@@ -180,14 +180,14 @@ impl Ownership<'_> {
         let core: &Core = self.core;
         let Ok(_permit) = core.owners.spilling.acquire().await else { return Ok(false) };
         let read = settle::read_batches(&self.shard.object, None, SPILLED_BATCHES);
-        let reply = self.read_own(&read).await?;
+        let reply = self.read_as_owner(&read).await?;
         self.adopt(Shard::from_reply(&self.shard.object, &[], &reply)?)?;
         let segment_bytes = core.settings.spill.segment_bytes;
         let Some(plan) = spill::plan(&self.shard, &self.log, &reply.page, segment_bytes)? else {
             self.wake.must_spill.store(false, Ordering::Release);
             return Ok(false);
         };
-        core.rados.must_write(plan.write).await?;
+        core.rados.write_or_fail(plan.write).await?;
         let sent = core.mono_ns();
         let commit = self.shard.with_renewal(plan.commit, self.lease_ns());
         match core.rados.write(commit).await? {

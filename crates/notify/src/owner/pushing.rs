@@ -89,7 +89,7 @@ impl InflightPushes {
 
     /// Called when the topic has changed. Drops the connection if the endpoint has changed. A connection to the same
     /// endpoint is kept: a new one would fence it, and events in flight would be sent again.
-    pub(super) fn set_topic(&mut self, endpoint: Option<&Arc<TopicEndpoint>>) {
+    pub(super) fn set_endpoint(&mut self, endpoint: Option<&Arc<TopicEndpoint>>) {
         if let Some((of, _)) = &self.connection
             && endpoint.is_none_or(|now| !Arc::ptr_eq(now, of))
         {
@@ -101,16 +101,16 @@ impl InflightPushes {
 
 impl Ownership<'_> {
     /// Applies the available outcomes.
-    pub(super) fn take_outcomes(&mut self) {
+    pub(super) fn apply_outcomes(&mut self) {
         while let Ok(outcome) = self.pushes.outcomes.try_recv() {
-            self.take_outcome(outcome);
+            self.apply_outcome(outcome);
         }
     }
 
-    pub(super) fn take_outcome(&mut self, outcome: PushOutcomes) {
+    pub(super) fn apply_outcome(&mut self, outcome: PushOutcomes) {
         let core = self.core;
         self.pushes.tasks.remove(&outcome.task);
-        let now = core.times();
+        let now = core.window_time();
         let has_attempts = self.stored_retries();
         let mut settled = 0;
         for (sequence, fate) in outcome.of_events {
@@ -153,7 +153,7 @@ impl Ownership<'_> {
         let queued = MAX_WAITING_PUSHES.saturating_sub(self.pushes.tasks.len());
         let is_busy = self.core.metrics.pushes.load(Ordering::Relaxed) >= BUSY_PUSHES;
         let permits = if is_busy { 0 } else { endpoint.pushes.available_permits() };
-        let room = permits.max(queued) * endpoint.push_events(self.core);
+        let room = permits.max(queued) * endpoint.max_batch_size(self.core);
         if room == 0 {
             return false;
         }
@@ -184,12 +184,12 @@ impl Ownership<'_> {
                 endpoint.failed(self.core, &failure.to_string());
                 let outcome =
                     PushOutcomes { task: u64::MAX, of_events: sent.into_iter().map(fate).collect() };
-                self.take_outcome(outcome);
+                self.apply_outcome(outcome);
                 return true;
             }
         };
         let is_probe = permits == 1;
-        for part in sent.chunks(endpoint.push_events(self.core)) {
+        for part in sent.chunks(endpoint.max_batch_size(self.core)) {
             self.begin_push(&endpoint, Arc::clone(&connection), part, is_probe);
         }
         true

@@ -73,7 +73,7 @@ impl Ownership<'_> {
                 let is_more = self.window.is_unsettled();
                 self.unsettled = usize::from(is_more);
                 self.unsettled_since_ns = is_more.then_some(sent);
-                self.count_loaded();
+                self.update_loaded_gauge();
             }
             // Events were dropped to make room, or the shard has another owner.
             WriteOutcome::Changed => self.refresh().await?,
@@ -92,7 +92,7 @@ impl Ownership<'_> {
                 _ => return Err(Error::Changed(object.to_string())),
             }
         }
-        self.core.rados.must_write(manifests).await?;
+        self.core.rados.write_or_fail(manifests).await?;
         self.log.forget_removed_segments();
         Ok(())
     }

@@ -218,7 +218,7 @@ impl Outboxes for Buckets {
 
 /// Whether a write failed because the object is gone, or not what its guards say.
 pub(crate) fn is_overtaken<T>(done: &Result<T>) -> bool {
-    done.as_ref().is_err_and(|error| nacre_index::op::is_overtaken(error.errno()))
+    done.as_ref().is_err_and(|error| nacre_index::op::is_write_conflict(error.errno()))
 }
 
 /// The attribute that a write sets, if it does.

@@ -9,8 +9,8 @@ use nacre_index::record::CommitRecord;
 use nacre_index::seq::Seq;
 use nacre_queues::name::{CLOSED_NAMESPACE, QUEUE_NAMESPACE, QueueRecordKind, SPILL_NAMESPACE};
 use nacre_queues::record::{
-    self, Batch, COPY, DeadLetter, DeadReason, HEAD, ID, OPEN, OWNER, Owner, Parked, QueueHead, QueueTail,
-    STATE, ShardIdentity, TAIL,
+    self, Batch, COPY, DeadLetter, DeadReason, HEAD, ID, OPEN, OWNER, Owner, ParkedEvent, QueueHead,
+    QueueTail, STATE, ShardIdentity, TAIL,
 };
 use nacre_sim::disk::Object;
 use nacre_sim::gateway::mem_engine::Observation;
@@ -183,7 +183,7 @@ impl Check {
         for (key, value) in entries {
             if QueueRecordKind::Parked.sequence(key).is_some() {
                 self.scenes.note(Scene::Parked, 1);
-                kept.insert(which(&shard.0, &decode::<Parked>(value).event));
+                kept.insert(which(&shard.0, &decode::<ParkedEvent>(value).event));
             } else if QueueRecordKind::Dead.sequence(key).is_some() {
                 let letter: DeadLetter = decode(value);
                 self.died(&shard.0, &letter, wall_ns);

@@ -22,14 +22,14 @@ use nacre_notify::{Notifier, NotifierConfig, Settings, TopicDefaults};
 use nacre_queues::name::{CLOSED_NAMESPACE, DEAD_LETTER_NAMESPACE, QUEUE_NAMESPACE};
 use nacre_queues::record::{self, DeadLetter};
 use nacre_sim::gateway::executor::Scheduler;
-use nacre_sim::history::BrokenPromise;
-use nacre_sim::program::{Program, Start};
+use nacre_sim::history::GuaranteeViolation;
+use nacre_sim::program::{ProcessContext, Program};
 use nacre_sim::random::{Random, Stream};
 use nacre_sim::scenario::profile::Profile;
 use nacre_sim::scenario::{Fault, Scenario};
 use nacre_sim::schedule::{Nanos, SECOND};
 use nacre_sim::{Options, run_program};
-use nacre_task::{BoxedTask, Env};
+use nacre_task::{BoxedFuture, Env};
 use nacre_topics::arn::TopicArn;
 use nacre_topics::attributes::Attributes;
 use nacre_topics::event::EventType;
@@ -122,7 +122,7 @@ impl Gateways {
 }
 
 impl Program for Gateways {
-    fn start(&mut self, start: Start) -> BoxedTask {
+    fn start(&mut self, start: ProcessContext) -> BoxedFuture {
         let room = Arc::clone(&self.room);
         *room.scheduler.lock() = Some(start.scheduler.clone());
         room.sessions.lock().insert(start.place, start.cluster.bind_session());
@@ -149,7 +149,7 @@ impl Program for Gateways {
         self.room.shared.dead.lock().clear();
     }
 
-    fn last_looks(&mut self, start: Start) -> BoxedTask {
+    fn last_looks(&mut self, start: ProcessContext) -> BoxedFuture {
         let room = Arc::clone(&self.room);
         Box::pin(async move {
             let pool = open_pool(&start).await;
@@ -159,10 +159,10 @@ impl Program for Gateways {
         })
     }
 
-    fn broken(&self) -> Option<BrokenPromise> {
+    fn broken(&self) -> Option<GuaranteeViolation> {
         let broken = self.room.shared.check.lock().broken.clone();
         let broken = broken.or_else(|| self.room.heads.lock().broken.clone());
-        broken.map(|detail| BrokenPromise { rule: "gateways do not keep a promise", detail })
+        broken.map(|detail| GuaranteeViolation { rule: "gateways do not keep a promise", detail })
     }
 
     fn describe(&self) -> String {
@@ -183,7 +183,7 @@ impl Program for Gateways {
     }
 }
 
-async fn open_pool(start: &Start) -> IoCtx {
+async fn open_pool(start: &ProcessContext) -> IoCtx {
     loop {
         if let Some(pool) = start.cluster.engine().pool_id(POOL) {
             return IoCtx::new(Arc::clone(start.cluster.engine()), pool, POOL);
@@ -207,7 +207,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    async fn open(room: Arc<Room>, start: &Start) -> Arc<Gateway> {
+    async fn open(room: Arc<Room>, start: &ProcessContext) -> Arc<Gateway> {
         let pool = open_pool(start).await;
         let (env, scheduler, session) =
             (start.env.clone(), start.scheduler.clone(), start.cluster.bind_session());
@@ -489,7 +489,7 @@ fn seeds() -> u64 {
 /// The scenario of a seed.
 fn scenario(seed: u64) -> Scenario {
     // Locks of gateways that died last by the time of day of an OSD (`cls_lock`): where that jumps, so does their end.
-    let scenario = Profile::Gateway.shape(Scenario::of(seed)).without(Fault::WallJump);
+    let scenario = Profile::Gateway.adjust_scenario(Scenario::of(seed)).without(Fault::WallJump);
     // Logs of PGs keep the answers of requests: a message with one exceeds the queues of other profiles.
     Scenario { peer_queue_bytes: 1 << 20, ..scenario }
 }

@@ -59,7 +59,7 @@ async fn spill_one(log: IoCtx) -> bool {
     let object = queue_object("", "t", 0);
     let read = settle::read_batches(&object, None, 1);
     let reply = queues.execute_read(&object.name, &read.read()).await.unwrap().unwrap();
-    let reply = read.reply(reply).unwrap();
+    let reply = read.parse_reply(reply).unwrap();
     let shard = Shard::from_reply(&object, &[], &reply).unwrap();
     let mut map = LogIndex::default();
     map.add_batches(&shard, &reply.page).unwrap();

@@ -6,8 +6,8 @@ use nacre_notify::{LetterSelection, Settings, TopicReport};
 use nacre_sim::gateway::faults::Faults;
 use nacre_sim::schedule::SECOND;
 use nacre_topics::arn::TopicArn;
-use nacre_topics::config::AttributeFilter;
 use nacre_topics::event::EventType;
+use nacre_topics::notification_config::MetadataTagFilter;
 use nacre_topics::pending::{PendingEvent, PendingEvents};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -228,7 +228,7 @@ fn events_of_a_topic_without_queues_are_pushed_at_once_or_lost_in_time() {
         topic: topic.arn.clone(),
         configuration: "c".into(),
         event: EventType::ObjectCreatedPut,
-        filter: AttributeFilter::default(),
+        filter: MetadataTagFilter::default(),
     };
     let pending = PendingEvents { candidates: vec![candidate], ..PendingEvents::default() };
     let events = pending.complete("tag", "key", &Default::default());

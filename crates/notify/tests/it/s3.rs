@@ -11,11 +11,11 @@ use crate::world::Shared;
 use bytes::Bytes;
 use nacre_engine::{Cluster, IoCtx, Result};
 use nacre_index::commit::{self, AssumedHead, ListingUpdate, RemovalStep};
-use nacre_index::finish::{ChangeOutcome, Finish, FinishStep, ResolvedChange};
+use nacre_index::finish::{ChangeOutcome, FinishBatch, FinishStep, ResolvedChange};
 use nacre_index::key::IndexRecordKind;
 use nacre_index::op::{Fetch, Guard, Read, Step};
 use nacre_index::prepare::{KeyView, Prepare, PrepareBatch, PrepareRefusal};
-use nacre_index::record::{Event, ListingEntry, Pending, Subject};
+use nacre_index::record::{Event, EventSubject, ListingEntry, Pending};
 use nacre_index::seq::HeadIncarnation;
 use nacre_index::state::{self, OPEN, STATE};
 use nacre_index::tidy::{self, TidyWork};
@@ -165,7 +165,7 @@ impl S3 {
         let event = Event {
             fixed: encoding::encode(&change.events).into(),
             candidates: change.events.candidates.iter().map(|one| one.configuration.clone()).collect(),
-            subject: Subject::default(),
+            subject: EventSubject::default(),
         };
         let pending = Pending {
             session: self.session.to_string(),
@@ -220,14 +220,14 @@ impl S3 {
             Request::Delete => prepared.view.assume_for_removal(),
         };
         let listed = ListingEntry { tag: change.tag.clone(), size: 5, ..ListingEntry::default() };
-        let subject = Subject { size: listed.size, ..Subject::default() };
+        let subject = EventSubject { size: listed.size, ..EventSubject::default() };
         loop {
             let (base, is_there) = match base.take() {
                 Some(base) => (base, false),
                 None => {
                     let found = self.head(&change.bucket, &change.key).await?;
                     let is_there = found.as_ref().is_some_and(|head| !head.is_tombstone());
-                    (AssumedHead::read(found), is_there)
+                    (AssumedHead::from_head(found), is_there)
                 }
             };
             let of = commit::PreparedChange {
@@ -275,7 +275,7 @@ impl S3 {
     }
 
     /// The head of a key, as the index protocol sees it.
-    async fn head(&self, bucket: &str, key: &str) -> Result<Option<head::Head>> {
+    async fn head(&self, bucket: &str, key: &str) -> Result<Option<head::ObjectHead>> {
         let name = head_name(bucket, key);
         let reply = self.data.execute_read(&name, &head::read()).await?;
         Ok(head::parse(&name, reply.as_ref()).unwrap())
@@ -299,9 +299,9 @@ impl S3 {
 
     /// `false` where the records of the shard are being moved, or were.
     async fn finish_in(&self, bucket: &str, shard: &str, key: &str, ending: &Ending) -> Result<bool> {
-        let mut finish = Finish::default();
+        let mut finish = FinishBatch::default();
         match ending {
-            Ending::Own(settled) => finish = Finish::new([settled.clone()]),
+            Ending::Own(settled) => finish = FinishBatch::new([settled.clone()]),
             Ending::Orphan(tag) => finish.add_orphan(key, tag),
         }
         loop {

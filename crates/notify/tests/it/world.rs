@@ -10,10 +10,10 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use nacre_engine::IoCtx;
 use nacre_index::key;
-use nacre_index::record::{Event as IndexEvent, OutboxRecord, Pending, Subject};
+use nacre_index::record::{Event as IndexEvent, EventSubject, OutboxRecord, Pending};
 use nacre_index::seq::{HeadIncarnation, Seq};
 use nacre_index::state::{STATE, frozen};
-use nacre_notify::push::{Connection, PushFailure, PushMessage, PushTarget, Pusher};
+use nacre_notify::push::{Connection, EndpointConnector, PushFailure, PushMessage, PushTarget};
 use nacre_notify::topic_store::TopicStore;
 use nacre_notify::{Notifier, NotifierConfig, Settings, TopicDefaults};
 use nacre_queues::name::DEAD_LETTER_NAMESPACE;
@@ -28,8 +28,8 @@ use nacre_sim::schedule::{MILLI, Nanos, SECOND};
 use nacre_task::Env;
 use nacre_topics::arn::TopicArn;
 use nacre_topics::attributes::{Attributes, FullQueuePolicy};
-use nacre_topics::config::AttributeFilter;
 use nacre_topics::event::EventType;
+use nacre_topics::notification_config::MetadataTagFilter;
 use nacre_topics::pending::{PendingEvent, PendingEvents};
 use nacre_topics::record::{BucketInfo, Event, RequestInfo};
 use nacre_topics::topic::{Topic, TopicId};
@@ -107,7 +107,7 @@ pub(crate) struct Consumers {
     pub(crate) mutation: Mutation,
 }
 
-impl Pusher for Consumers {
+impl EndpointConnector for Consumers {
     fn open(&self, target: &PushTarget) -> Result<Arc<dyn Connection>, PushFailure> {
         Ok(Arc::new(Consumer {
             shared: Arc::clone(&self.shared),
@@ -455,7 +455,7 @@ impl World {
         let event = IndexEvent {
             fixed: encoding::encode(&pending).into(),
             candidates: pending.candidates.iter().map(|one| one.configuration.clone()).collect(),
-            subject: Subject::default(),
+            subject: EventSubject::default(),
         };
         let session = self.gateways[0].session.to_string();
         let change = Pending { session, event: Some(event), ..Pending::default() };
@@ -483,7 +483,7 @@ impl World {
             prepared_ns: pending.request.time_ns,
             fixed: encoding::encode(&pending).into(),
             candidates: pending.candidates.iter().map(|one| one.configuration.clone()).collect(),
-            subject: Subject::default(),
+            subject: EventSubject::default(),
         };
         let entry = (key::outbox(&key_name, seq), nacre_index::record::encode(&outbox));
         let shard = self.bucket(bucket).shard_of(&key_name);
@@ -672,7 +672,7 @@ pub(crate) fn events(topics: &[Topic], bucket: u64, event: EventType, time_ns: u
         topic: topic.arn.clone(),
         configuration: format!("c{at}"),
         event,
-        filter: AttributeFilter::default(),
+        filter: MetadataTagFilter::default(),
     };
     PendingEvents {
         request: RequestInfo { time_ns, ..RequestInfo::default() },

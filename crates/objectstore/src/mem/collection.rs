@@ -2,7 +2,7 @@
 //!
 //! [`Collection::check`] detects everything that can fail. [`Collection::apply`] can't fail after it.
 
-use super::cost::{allocation, btree_entry, buffer};
+use super::cost::{btree_entry, buffer_bytes, heap_bytes};
 use super::data::Data;
 use crate::admission::range_end;
 use crate::error::{Result, StoreError};
@@ -71,15 +71,15 @@ impl SavedObject {
 }
 
 fn omap_cost(key: &Bytes, value: &Bytes) -> u64 {
-    btree_entry(2 * size_of::<Bytes>()) + buffer(key.len()) + buffer(value.len())
+    btree_entry(2 * size_of::<Bytes>()) + buffer_bytes(key.len()) + buffer_bytes(value.len())
 }
 
 fn log_cost(entry: &Bytes) -> u64 {
-    btree_entry(size_of::<Eversion>() + size_of::<Bytes>()) + buffer(entry.len())
+    btree_entry(size_of::<Eversion>() + size_of::<Bytes>()) + buffer_bytes(entry.len())
 }
 
 fn meta_cost(name: &str, value: &Bytes) -> u64 {
-    btree_entry(size_of::<String>() + size_of::<Bytes>()) + allocation(name.len()) + buffer(value.len())
+    btree_entry(size_of::<String>() + size_of::<Bytes>()) + heap_bytes(name.len()) + buffer_bytes(value.len())
 }
 
 /// Tracks which objects exist while the ops of a transaction are checked. A transaction changes few objects.
@@ -169,19 +169,22 @@ impl Object {
     /// Bytes of everything but the key in the object map.
     fn contents_cost(&self) -> u64 {
         let attrs: u64 =
-            self.attrs.iter().map(|(name, value)| allocation(name.len()) + buffer(value.len())).sum();
+            self.attrs.iter().map(|(name, value)| heap_bytes(name.len()) + buffer_bytes(value.len())).sum();
         let omap = self
             .omap
             .as_ref()
-            .map_or(0, |omap| allocation(size_of::<Omap>()) + buffer(omap.header.len()) + omap.cost);
-        self.data.cost() + attrs + allocation(self.attrs.capacity() * size_of::<(Box<str>, Bytes)>()) + omap
+            .map_or(0, |omap| heap_bytes(size_of::<Omap>()) + buffer_bytes(omap.header.len()) + omap.cost);
+        self.data.memory_bytes()
+            + attrs
+            + heap_bytes(self.attrs.capacity() * size_of::<(Box<str>, Bytes)>())
+            + omap
     }
 }
 
 fn key_cost(oid: &ObjectId) -> u64 {
     let text = oid.namespace().len() + oid.locator().len() + oid.name().len();
     // The shared text of the name is preceded by two reference counters.
-    btree_entry(size_of::<ObjectId>() + size_of::<Object>()) + allocation(text + 16)
+    btree_entry(size_of::<ObjectId>() + size_of::<Object>()) + heap_bytes(text + 16)
 }
 
 impl Collection {
@@ -191,7 +194,7 @@ impl Collection {
             objects: BTreeMap::new(),
             meta: BTreeMap::new(),
             log: BTreeMap::new(),
-            cost: allocation(size_of::<Collection>() + 64),
+            cost: heap_bytes(size_of::<Collection>() + 64),
             usage: PoolUsage::default(),
             removed: false,
         }
@@ -202,7 +205,7 @@ impl Collection {
     }
 
     /// Bytes of memory that the collection takes.
-    pub(super) fn cost(&self) -> u64 {
+    pub(super) fn memory_bytes(&self) -> u64 {
         self.cost
     }
 
@@ -311,24 +314,24 @@ impl Collection {
     }
 
     /// Upper estimate of the memory in bytes that `txn` will take, except for gaps inside windows.
-    pub(super) fn estimate(&self, txn: &Transaction) -> u64 {
+    pub(super) fn estimate_memory(&self, txn: &Transaction) -> u64 {
         let object = |oid: &ObjectId| if self.objects.contains_key(oid) { 0 } else { key_cost(oid) };
         let cost = |op: &TxnOp| match op {
             TxnOp::Touch(oid) => object(oid),
-            TxnOp::Write { oid, data, .. } => object(oid) + allocation(data.len()) + 64,
+            TxnOp::Write { oid, data, .. } => object(oid) + heap_bytes(data.len()) + 64,
             TxnOp::SetAttrs { oid, attrs } => {
                 object(oid)
                     + attrs
                         .iter()
-                        .map(|(name, value)| allocation(name.len()) + buffer(value.len()) + 64)
+                        .map(|(name, value)| heap_bytes(name.len()) + buffer_bytes(value.len()) + 64)
                         .sum::<u64>()
             }
             TxnOp::OmapSet { oid, entries } => {
                 object(oid) + entries.iter().map(|(key, value)| omap_cost(key, value)).sum::<u64>()
             }
-            TxnOp::OmapSetHeader { oid, header } => object(oid) + buffer(header.len()),
+            TxnOp::OmapSetHeader { oid, header } => object(oid) + buffer_bytes(header.len()),
             TxnOp::Clone { from, .. } => self.objects.get(from).map_or(0, |object| object.cost),
-            TxnOp::CloneRange { to, len, .. } => object(to) + allocation(*len as usize),
+            TxnOp::CloneRange { to, len, .. } => object(to) + heap_bytes(*len as usize),
             TxnOp::MetaSet(values) => values.iter().map(|(name, value)| meta_cost(name, value)).sum(),
             TxnOp::LogAppend(entries) => entries.iter().map(|(_, entry)| log_cost(entry)).sum(),
             _ => 0,
@@ -488,12 +491,12 @@ impl Collection {
             }
             Entry::Occupied(slot) => slot.into_mut(),
         };
-        let stored = object.data.stored();
+        let stored = object.data.stored_bytes();
         f(object);
         let cost = key_cost(oid) + object.contents_cost();
         self.cost = self.cost + cost - object.cost;
         self.usage.allocated_bytes = self.usage.allocated_bytes + cost - object.cost;
-        self.usage.stored_bytes = self.usage.stored_bytes + object.data.stored() - stored;
+        self.usage.stored_bytes = self.usage.stored_bytes + object.data.stored_bytes() - stored;
         object.cost = cost;
     }
 
@@ -508,7 +511,7 @@ impl Collection {
         self.cost -= object.cost;
         self.usage.objects -= 1;
         self.usage.allocated_bytes -= object.cost;
-        self.usage.stored_bytes -= object.data.stored();
+        self.usage.stored_bytes -= object.data.stored_bytes();
     }
 
     /// The saved form of metadata and log, with the number of objects.

@@ -3,7 +3,7 @@
 /// Bytes that an allocation of `bytes` takes from the heap: the larger figure of two allocators, glibc's malloc (an 8-byte
 /// header, rounded up to 16, at least 32; whole pages from the mmap threshold on) and jemalloc (size classes, four to a
 /// doubling; whole pages from 16 KiB on, of which only the written ones count).
-pub(super) fn allocation(bytes: usize) -> u64 {
+pub(super) fn heap_bytes(bytes: usize) -> u64 {
     const MMAP_THRESHOLD: usize = 128 << 10;
     const LARGE: u64 = 14 << 10;
     let wanted = bytes as u64;
@@ -27,13 +27,13 @@ pub(super) fn btree_entry(bytes: usize) -> u64 {
 }
 
 /// Bytes that a [`bytes::Bytes`] with its own buffer takes besides the handle. A shared buffer also has a reference counter.
-pub(super) fn buffer(len: usize) -> u64 {
-    allocation(len) + if len == 0 { 0 } else { 32 }
+pub(super) fn buffer_bytes(len: usize) -> u64 {
+    heap_bytes(len) + if len == 0 { 0 } else { 32 }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::allocation;
+    use super::heap_bytes;
 
     #[test]
     fn sizes_are_those_of_the_dearer_allocator() {
@@ -57,7 +57,7 @@ mod tests {
             (200_000, 200_704),
         ];
         for (wanted, taken) in sizes.into_iter().chain(large) {
-            assert_eq!(allocation(wanted), taken, "{wanted}");
+            assert_eq!(heap_bytes(wanted), taken, "{wanted}");
         }
     }
 }

@@ -3,15 +3,15 @@
 //! A chunk is either *large* (a client's payload of at least [`LARGE_BYTES`], kept by reference as received) or a
 //! *window*: an owned buffer inside one aligned window of [`WINDOW_BYTES`], with at most one chunk per window. A large chunk is
 //! copied into windows before a part of it is overwritten. A small remainder therefore never keeps a large buffer alive, and
-//! [`Data::cost`] matches what is allocated. Ranges that were never written take no memory and read as zeros.
+//! [`Data::memory_bytes`] matches what is allocated. Ranges that were never written take no memory and read as zeros.
 
-use super::cost::allocation;
+use super::cost::heap_bytes;
 use bytes::{Bytes, BytesMut};
 
 /// Size and alignment of windows.
 pub(super) const WINDOW_BYTES: u64 = 16 << 10;
 /// Payloads of at least this size are kept by reference. Smaller payloads may be slices of much larger receive buffers.
-pub(super) const LARGE_BYTES: u64 = 64 << 10;
+pub(super) const MIN_SHARED_PAYLOAD_BYTES: u64 = 64 << 10;
 
 #[derive(Clone, Debug)]
 struct Chunk {
@@ -39,13 +39,13 @@ impl Data {
     }
 
     /// Bytes allocated for the data.
-    pub(super) fn cost(&self) -> u64 {
-        let list = allocation(self.chunks.capacity() * size_of::<Chunk>());
-        self.chunks.iter().map(|chunk| allocation(chunk.bytes.len())).sum::<u64>() + list
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let list = heap_bytes(self.chunks.capacity() * size_of::<Chunk>());
+        self.chunks.iter().map(|chunk| heap_bytes(chunk.bytes.len())).sum::<u64>() + list
     }
 
     /// Bytes stored, without holes.
-    pub(super) fn stored(&self) -> u64 {
+    pub(super) fn stored_bytes(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.bytes.len() as u64).sum()
     }
 
@@ -82,7 +82,7 @@ impl Data {
     pub(super) fn write(&mut self, offset: u64, data: &Bytes) {
         let end = offset + data.len() as u64;
         self.size = self.size.max(end);
-        if data.len() as u64 >= LARGE_BYTES {
+        if data.len() as u64 >= MIN_SHARED_PAYLOAD_BYTES {
             self.punch(offset, end);
             let at = self.chunks.partition_point(|chunk| chunk.offset < offset);
             self.chunks.insert(at, Chunk { offset, bytes: data.clone(), large: true });

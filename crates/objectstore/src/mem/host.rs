@@ -16,7 +16,7 @@ const NO_LIMIT: u64 = 1 << 60;
 
 /// A view of the host.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct HostMemory {
     root: PathBuf,
     /// The control groups of this process, from its own group upwards.
     groups: Vec<Group>,
@@ -32,13 +32,13 @@ struct Group {
 
 /// Bytes that this process can still allocate without swapping. `None` if the host does not report it.
 pub fn available_memory() -> Option<u64> {
-    Host::new(Path::new("/")).measure()
+    HostMemory::new(Path::new("/")).measure()
 }
 
-impl Host {
+impl HostMemory {
     /// The host whose files are below `root`, which is `/` except in tests.
-    pub(super) fn new(root: &Path) -> Host {
-        Host { root: root.to_owned(), groups: groups(root), measured: Mutex::new(None) }
+    pub(super) fn new(root: &Path) -> HostMemory {
+        HostMemory { root: root.to_owned(), groups: groups(root), measured: Mutex::new(None) }
     }
 
     /// Bytes that can still be allocated while the store uses `used` bytes. `None` if the host does not report it.
@@ -132,23 +132,23 @@ mod tests {
     fn the_tightest_limit_counts() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
-        assert_eq!(Host::new(root).available(0), None);
+        assert_eq!(HostMemory::new(root).available(0), None);
         write(root, "proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    4000 kB\nSwapFree: 9999 kB\n");
-        assert_eq!(Host::new(root).available(0), Some(4000 << 10));
+        assert_eq!(HostMemory::new(root).available(0), Some(4000 << 10));
         write(root, "proc/self/cgroup", "0::/a/b\n");
         write(root, "sys/fs/cgroup/a/b/memory.max", "max\n");
         write(root, "sys/fs/cgroup/a/b/memory.current", "5000\n");
-        assert_eq!(Host::new(root).available(0), Some(4000 << 10));
+        assert_eq!(HostMemory::new(root).available(0), Some(4000 << 10));
         write(root, "sys/fs/cgroup/a/memory.max", "1000000\n");
         write(root, "sys/fs/cgroup/a/memory.current", "900000\n");
         write(root, "sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 50000\n");
-        assert_eq!(Host::new(root).available(0), Some(150_000));
+        assert_eq!(HostMemory::new(root).available(0), Some(150_000));
         write(root, "sys/fs/cgroup/a/b/memory.high", "6000\n");
-        assert_eq!(Host::new(root).available(0), Some(1000));
+        assert_eq!(HostMemory::new(root).available(0), Some(1000));
         write(root, "proc/self/cgroup", "4:cpu:/x\n3:memory,other:/docker/1\n");
         write(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
         write(root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "7\n");
-        assert_eq!(Host::new(root).available(0), Some(4000 << 10));
+        assert_eq!(HostMemory::new(root).available(0), Some(4000 << 10));
         write(root, "sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes", "5000\n");
         write(root, "sys/fs/cgroup/memory/docker/1/memory.usage_in_bytes", "4500\n");
         write(
@@ -156,7 +156,7 @@ mod tests {
             "sys/fs/cgroup/memory/docker/1/memory.stat",
             "inactive_file 1\ntotal_inactive_file 100\n",
         );
-        let host = Host::new(root);
+        let host = HostMemory::new(root);
         assert_eq!(host.available(10_000), Some(600));
         // Growth of the store since the measurement counts immediately.
         assert_eq!(host.available(10_250), Some(350));

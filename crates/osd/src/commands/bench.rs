@@ -191,7 +191,7 @@ mod tests {
 
     fn plan(json: &str) -> Result<Plan, CommandFailure> {
         let config = ConfigBuilder::new("osd.0".parse().unwrap()).build().unwrap();
-        Plan::of(&osd_commands().resolve(json).unwrap(), &config.snapshot().osd)
+        Plan::of(&osd_commands().parse_json(json).unwrap(), &config.snapshot().osd)
     }
 
     #[test]

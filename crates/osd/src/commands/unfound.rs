@@ -74,7 +74,7 @@ fn position(pg: PgId, offset: &str) -> Result<ObjectId, CommandFailure> {
 /// Requests the removal of the PG's unfound objects. If a new interval interrupts the removal, the remaining objects stay listed.
 pub(super) fn mark_lost(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> CommandResult {
     let pg = required_pg(call)?;
-    if call.required("mulcmd") != "delete" {
+    if call.required_text("mulcmd") != "delete" {
         return Err(CommandFailure(
             Errno::EINVAL,
             "mode must be 'delete': there are no prior versions".into(),

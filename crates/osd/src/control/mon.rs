@@ -28,7 +28,7 @@ pub(super) struct MonSession {
 
 impl MonSession {
     /// When the session next has work to do.
-    pub(super) fn next_ns(&self) -> u64 {
+    pub(super) fn next_wake_ns(&self) -> u64 {
         if self.conn.is_none() { self.retry_ns } else { u64::MAX }
     }
 }
@@ -105,7 +105,7 @@ impl Control {
     fn ask_ticket(&self, state: &mut State, now_ns: u64) {
         state.mon.next_ticket_ns = now_ns + TICKET_RETRY_NS;
         let renew = self.shared.outside.ticket.load().as_ref().map(|ticket| ticket.blob.clone());
-        self.shared.to_mon(&AuthTicketRequest { tid: self.shared.next_tid(), renew });
+        self.shared.to_mon(&AuthTicketRequest { tid: self.shared.next_mon_tid(), renew });
     }
 
     pub(super) fn on_mon_message(&self, conn: &Conn, frame: &Frame) -> Result<(), Error> {
@@ -154,7 +154,7 @@ impl Control {
         let wall_s = clock::wall_s();
         let life_s = match self.service_keys.open_ignoring_time(&grant.blob) {
             Ok(ticket) => {
-                if let Some(difference) = self.service_keys.clock_difference(&ticket, wall_s) {
+                if let Some(difference) = self.service_keys.excess_clock_skew(&ticket, wall_s) {
                     tracing::warn!(
                         "the clock of this OSD is {difference} the monitor's, more than auth_clock_skew allows: tickets \
                          of clients and OSDs are refused or end early; set the clocks"

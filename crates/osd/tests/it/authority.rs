@@ -1,19 +1,19 @@
 //! A map authority for tests: the real map logic behind a messenger, without a store or commands.
 
 use nacre_common::auth::{
-    AuthTicketReply, AuthTicketRequest, Keyring, ServiceKeyring, SessionKey, TicketBody, TicketGrant,
+    AuthTicketReply, AuthTicketRequest, Keyring, RotatingSecrets, SessionKey, TicketBody, TicketGrant,
     Verifier,
 };
 use nacre_common::clock::{Clock, SystemClock};
 use nacre_common::config::Config;
 use nacre_crush::CrushMap;
-use nacre_mon::logic::{MapEffect, MapEvent, MapState, Now, Origin, Tuning};
-use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
+use nacre_mon::logic::{ConnToken, MapEffect, MapEvent, MapState, Now, Tuning};
+use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, ResetReason};
 use nacre_types::encoding::encode;
 use nacre_types::ids::{ClientId, Epoch, PoolId};
 use nacre_types::msg::{
-    ConfigPublish, ConfigReport, LogAppend, MapBlob, MapPublish, Message, MonSubscribe, OsdAlive, OsdBoot,
-    OsdFailure, OsdMarkMeDown, PgCas, StatsReport,
+    ConfigPublish, ConfigReport, EncodedIncremental, LogAppend, MapPublish, Message, MonSubscribe, OsdBeacon,
+    OsdBoot, OsdFailure, OsdMarkMeDown, PgCas, StatsReport,
 };
 use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::Pool;
@@ -32,7 +32,7 @@ struct State {
     subscribers: Vec<(Conn, Epoch)>,
     origins: BTreeMap<u64, Conn>,
     next_origin: u64,
-    keys: ServiceKeyring,
+    keys: RotatingSecrets,
     next_client: u64,
     sessions: BTreeMap<Vec<u8>, ClientId>,
 }
@@ -60,7 +60,7 @@ impl Authority {
             subscribers: Vec::new(),
             origins: BTreeMap::new(),
             next_origin: 1,
-            keys: ServiceKeyring::generate(now().wall_ns / 1_000_000_000, TICKET_SECS).unwrap(),
+            keys: RotatingSecrets::generate(now().wall_ns / 1_000_000_000, TICKET_SECS).unwrap(),
             next_client: 1,
             sessions: BTreeMap::new(),
         };
@@ -142,7 +142,7 @@ impl State {
             if let Some(incremental) = &proposal.incremental {
                 self.incrementals.insert(incremental.epoch, encode(incremental));
             }
-            let effects = self.logic.committed(proposal.number);
+            let effects = self.logic.on_committed(proposal.number);
             self.publish();
             self.carry_out(effects);
         }
@@ -169,7 +169,10 @@ impl State {
                 fsid: map.fsid,
                 full: if known { Default::default() } else { encode(map).into() },
                 incrementals: if known {
-                    self.incrementals.range(*next..).map(|(_, blob)| MapBlob(blob.clone().into())).collect()
+                    self.incrementals
+                        .range(*next..)
+                        .map(|(_, blob)| EncodedIncremental(blob.clone().into()))
+                        .collect()
                 } else {
                     Vec::new()
                 },
@@ -240,7 +243,7 @@ impl Dispatcher for Server {
                 let report = frame.decode().unwrap();
                 state.event(MapEvent::Failure { reporter: osd.unwrap(), report });
             }
-            OsdAlive::KIND => {
+            OsdBeacon::KIND => {
                 let alive = frame.decode().unwrap();
                 state.event(MapEvent::Alive { osd: osd.unwrap(), alive });
             }
@@ -253,7 +256,7 @@ impl Dispatcher for Server {
                 let origin = state.next_origin;
                 state.next_origin += 1;
                 state.origins.insert(origin, conn.clone());
-                state.event(MapEvent::Cas { origin: Origin(origin), osd: osd.unwrap(), cas });
+                state.event(MapEvent::Cas { origin: ConnToken(origin), osd: osd.unwrap(), cas });
             }
             StatsReport::KIND => {
                 let report = frame.decode().unwrap();
@@ -264,7 +267,7 @@ impl Dispatcher for Server {
         }
     }
 
-    fn on_reset(&self, conn: &Conn, _reset: Reset) {
+    fn on_reset(&self, conn: &Conn, _reset: ResetReason) {
         self.0.lock().subscribers.retain(|(known, _)| known != conn);
     }
 }

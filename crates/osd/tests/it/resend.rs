@@ -4,7 +4,7 @@
 use super::cluster::TestCluster;
 use bytes::Bytes;
 use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, Credential, Ticket, find_key};
-use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, Reset};
+use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, ResetReason};
 use nacre_types::ceph::Encoder;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, EntityName, OsdId, PoolId, ReqId};
@@ -29,7 +29,7 @@ impl Dispatcher for Post {
         }
     }
 
-    fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
+    fn on_reset(&self, _conn: &Conn, _reset: ResetReason) {}
 }
 
 struct RawClient<'a> {

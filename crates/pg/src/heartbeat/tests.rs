@@ -104,10 +104,10 @@ fn answered_pings_keep_leases_and_raise_no_report() {
         for peer in [&mut b, &mut c] {
             gained.extend(answer(&mut a, peer, now + 1000, &commands));
         }
-        assert!(a.leases.valid(&[B, C], now + 1000));
+        assert!(a.leases.holds_all(&[B, C], now + 1000));
         let next = a.next_wake();
         assert_eq!(next - now, 4 * SECOND, "a quarter of the term is sooner than the interval");
-        assert!(a.leases.valid(&[B, C], next));
+        assert!(a.leases.holds_all(&[B, C], next));
         now = next;
         commands = a.feed(now, HbEvent::Tick);
         assert!(failures(&commands).is_empty());
@@ -192,13 +192,13 @@ fn only_the_process_that_the_map_shows_is_granted_a_lease() {
 fn an_osd_marked_down_gets_no_lease_until_it_is_back_and_knows() {
     let (mut a, mut b, _, commands) = trio();
     answer(&mut a, &mut b, 0, &commands);
-    let quiet = b.leases.quiet_at(A);
+    let quiet = b.leases.grants_expire_at(A);
     b.feed(SECOND, HbEvent::Map(map_of(6, &[(B, 200, 2), (C, 300, 2)])));
     let commands = a.feed(4 * SECOND, HbEvent::Tick);
     assert_eq!(answer(&mut a, &mut b, 4 * SECOND, &commands), [HbCommand::NewerMap(Epoch(6))]);
     let asked = LeaseRequest { boot_nonce: 100, epoch: Epoch(6), sent_at_ns: 1 };
     assert_eq!(b.leases.grant(A, &asked, 4 * SECOND), None);
-    assert_eq!(b.leases.quiet_at(A), quiet);
+    assert_eq!(b.leases.grants_expire_at(A), quiet);
 
     // It is up again in the same process, but A has not received the map.
     let back = map_of(8, &[(A, 100, 8), (B, 200, 2), (C, 300, 2)]);
@@ -215,23 +215,23 @@ fn a_new_process_is_known_to_hold_nothing_of_its_predecessor() {
     let (mut a, mut b, _, commands) = trio();
     answer(&mut a, &mut b, SECOND, &commands);
     let boot_wait = b.leases.boot_wait_until();
-    assert!(b.leases.quiet_at(A) > boot_wait);
+    assert!(b.leases.grants_expire_at(A) > boot_wait);
     b.feed(2 * SECOND, HbEvent::Map(map_of(7, &[(A, 101, 7), (B, 200, 2), (C, 300, 2)])));
-    assert_eq!(b.leases.quiet_at(A), 0, "both processes of A were up after B had booted");
+    assert_eq!(b.leases.grants_expire_at(A), 0, "both processes of A were up after B had booted");
 
     // Here, B sees the change in maps that may be older than its own boot: an earlier process of B may have granted leases to
     // the new A.
     let mut b = Osd::new(B);
     b.feed(0, HbEvent::Map(map_of(4, &[(A, 100, 2)])));
     b.feed(0, HbEvent::Map(map_of(6, &[(A, 101, 5), (B, 200, 6)])));
-    assert_eq!(b.leases.quiet_at(A), boot_wait);
+    assert_eq!(b.leases.grants_expire_at(A), boot_wait);
 }
 
 #[test]
 fn a_new_store_under_an_id_does_not_end_the_process_on_the_old_one() {
     let (mut a, mut b, _, commands) = trio();
     answer(&mut a, &mut b, SECOND, &commands);
-    let quiet = b.leases.quiet_at(A);
+    let quiet = b.leases.grants_expire_at(A);
     let replaced = |epoch, boot_nonce| {
         let mut map = map_of(epoch, &[(A, boot_nonce, epoch), (B, 200, 2), (C, 300, 2)]);
         map.up.get_mut(&A).unwrap().incarnation = Some(Incarnation(uuid::Uuid::from_u128(77)));
@@ -239,10 +239,10 @@ fn a_new_store_under_an_id_does_not_end_the_process_on_the_old_one() {
     };
     b.feed(2 * SECOND, HbEvent::Map(map_of(6, &[(B, 200, 2), (C, 300, 2)])));
     b.feed(3 * SECOND, replaced(7, 101));
-    assert_eq!(b.leases.quiet_at(A), quiet, "the process on the old store may hold its lease");
+    assert_eq!(b.leases.grants_expire_at(A), quiet, "the process on the old store may hold its lease");
     // Neither does a restart of the process on the new store.
     b.feed(4 * SECOND, replaced(8, 102));
-    assert_eq!(b.leases.quiet_at(A), quiet);
+    assert_eq!(b.leases.grants_expire_at(A), quiet);
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn who_is_not_up_stays_silent() {
 fn peers_share_pgs_or_are_neighbours() {
     let mut map = OsdMap::new(Default::default(), 0, CrushMap::default());
     for id in 0..20 {
-        map.osds.insert(OsdId(id), OsdInfo { up: id != 6, boot_nonce: 1, ..OsdInfo::absent() });
+        map.osds.insert(OsdId(id), OsdInfo { up: id != 6, boot_nonce: 1, ..OsdInfo::never_up() });
     }
     let sharing = BTreeSet::from([OsdId(5), OsdId(6), OsdId(12), OsdId(99)]);
     let peers = |min| {

@@ -41,8 +41,8 @@ fn lease_ends(assumed: LeaseSettings, clocks: (Clock, Clock), sent_ns: u64, dela
     granter.skip_boot_wait(A);
     let asked = holder.request(B, a.read(sent_ns));
     let grant = granter.grant(A, &asked, b.read(sent_ns + delay_ns)).unwrap();
-    holder.granted(B, &grant, a.read(sent_ns + 2 * delay_ns));
-    (a.shows(holder.held_until(B)), b.shows(granter.quiet_at(A)))
+    holder.on_grant(B, &grant, a.read(sent_ns + 2 * delay_ns));
+    (a.shows(holder.held_until(B)), b.shows(granter.grants_expire_at(A)))
 }
 
 #[test]
@@ -60,31 +60,31 @@ fn a_lease_runs_from_the_send() {
     let mut holder = LeaseTable::new(SETTINGS, 1, 0);
     let mut granter = LeaseTable::new(SETTINGS, 2, 0);
     let asked = holder.request(B, SECOND);
-    assert!(!holder.valid(&[B], SECOND));
+    assert!(!holder.holds_all(&[B], SECOND));
     let grant = granter.grant(A, &asked, SECOND).unwrap();
-    assert!(holder.granted(B, &grant, 3 * SECOND));
-    assert!(!holder.granted(B, &grant, 3 * SECOND), "nothing new");
+    assert!(holder.on_grant(B, &grant, 3 * SECOND));
+    assert!(!holder.on_grant(B, &grant, 3 * SECOND), "nothing new");
     let end = SECOND + 5 * SECOND - 5_000_000;
     assert_eq!(holder.held_until(B), end);
-    assert!(holder.valid(&[B], end - 1) && !holder.valid(&[B], end));
-    assert!(!holder.valid(&[B, OsdId(3)], 2 * SECOND), "all of them are needed");
-    assert!(holder.valid(&[], end), "alone, nothing is needed");
+    assert!(holder.holds_all(&[B], end - 1) && !holder.holds_all(&[B], end));
+    assert!(!holder.holds_all(&[B, OsdId(3)], 2 * SECOND), "all of them are needed");
+    assert!(holder.holds_all(&[], end), "alone, nothing is needed");
     assert_eq!(holder.renew_at(B), SECOND + SETTINGS.renew_ns());
     assert_eq!(granter.granted_until(A, 1), Some(SECOND + 5 * SECOND + 5_000_000));
     let late = holder.request(B, 2 * SECOND);
     let grant = granter.grant(A, &late, 2 * SECOND).unwrap();
-    assert!(!holder.granted(B, &grant, 20 * SECOND), "over before it came");
+    assert!(!holder.on_grant(B, &grant, 20 * SECOND), "over before it came");
 }
 
 #[test]
 fn grants_for_other_processes_or_unsent_requests_count_for_nothing() {
     let mut holder = LeaseTable::new(SETTINGS, 1, 0);
     let grant = LeaseGrant { boot_nonce: 2, epoch: Epoch(0), for_boot_nonce: 1, sent_at_ns: 10 };
-    assert!(!holder.granted(B, &grant, 10), "never asked");
+    assert!(!holder.on_grant(B, &grant, 10), "never asked");
     holder.request(B, 10);
-    assert!(!holder.granted(B, &LeaseGrant { for_boot_nonce: 9, ..grant }, 10));
-    assert!(!holder.granted(B, &LeaseGrant { sent_at_ns: 11, ..grant }, 12));
-    assert!(holder.granted(B, &grant, 12));
+    assert!(!holder.on_grant(B, &LeaseGrant { for_boot_nonce: 9, ..grant }, 10));
+    assert!(!holder.on_grant(B, &LeaseGrant { sent_at_ns: 11, ..grant }, 12));
+    assert!(holder.on_grant(B, &grant, 12));
 }
 
 #[test]
@@ -92,9 +92,9 @@ fn an_osd_marked_down_gets_no_lease_and_its_grants_run_out() {
     let mut granter = LeaseTable::new(SETTINGS, 2, 0);
     assert!(granter.grant(A, &request(1, 4, 0), 10 * SECOND).is_some());
     granter.stop_granting(A);
-    let quiet = granter.quiet_at(A);
+    let quiet = granter.grants_expire_at(A);
     assert_eq!(granter.grant(A, &request(1, 9, 0), 11 * SECOND), None);
-    assert_eq!(granter.quiet_at(A), quiet, "a refusal does not prolong");
+    assert_eq!(granter.grants_expire_at(A), quiet, "a refusal does not prolong");
     granter.resume_granting(A);
     assert!(granter.grant(A, &request(1, 6, 0), 13 * SECOND).is_some());
 }
@@ -109,7 +109,7 @@ fn a_successors_lease_does_not_count_for_who_does_not_know_that_it_was_replaced(
     for second in 1..=20 {
         let asked = holder.request(B, second * SECOND);
         let grant = granter.grant(A, &asked, second * SECOND).unwrap();
-        assert!(!holder.granted(B, &grant, second * SECOND));
+        assert!(!holder.on_grant(B, &grant, second * SECOND));
         assert!(holder.held[&B].until_ns.len() <= MAX_EPOCHS_PER_GRANTER);
     }
     assert_eq!(holder.on_map(Epoch(5), 20 * SECOND), []);
@@ -128,12 +128,12 @@ fn a_successors_lease_does_not_count_for_who_does_not_know_that_it_was_replaced(
 fn a_booted_osd_waits_for_the_grants_that_it_forgot() {
     let mut granter = LeaseTable::new(SETTINGS, 2, 100 * SECOND);
     assert_eq!(granter.boot_wait_until(), 105 * SECOND + 5_000_000);
-    assert_eq!(granter.quiet_at(A), granter.boot_wait_until());
+    assert_eq!(granter.grants_expire_at(A), granter.boot_wait_until());
     granter.skip_boot_wait(A);
-    assert_eq!(granter.quiet_at(A), 0);
-    assert_eq!(granter.quiet_at(B), granter.boot_wait_until());
+    assert_eq!(granter.grants_expire_at(A), 0);
+    assert_eq!(granter.grants_expire_at(B), granter.boot_wait_until());
     granter.grant(A, &request(1, 1, 0), 101 * SECOND);
-    assert_eq!(granter.quiet_at(A), 106 * SECOND + 5_000_000);
+    assert_eq!(granter.grants_expire_at(A), 106 * SECOND + 5_000_000);
 }
 
 #[test]
@@ -142,9 +142,9 @@ fn only_proof_of_its_end_shortens_the_wait_for_a_process() {
     granter.grant(A, &request(1, 1, 0), 10 * SECOND);
     granter.grant(A, &request(7, 1, 0), 11 * SECOND);
     granter.process_gone(A, 7);
-    assert_eq!(granter.quiet_at(A), 15 * SECOND + 5_000_000);
+    assert_eq!(granter.grants_expire_at(A), 15 * SECOND + 5_000_000);
     granter.process_gone(A, 1);
-    assert_eq!(granter.quiet_at(A), granter.boot_wait_until());
+    assert_eq!(granter.grants_expire_at(A), granter.boot_wait_until());
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn many_processes_of_one_osd_are_bounded_and_none_is_forgotten_early() {
     for nonce in 97..=100 {
         granter.process_gone(A, nonce);
     }
-    assert_eq!(granter.quiet_at(A), 15 * SECOND + 5_000_000 + 96);
+    assert_eq!(granter.grants_expire_at(A), 15 * SECOND + 5_000_000 + 96);
 }
 
 proptest! {

@@ -22,7 +22,7 @@ pub const RECORD_PREFIX: &str = "dup.r.";
 /// The prefix of the keys of floors: dup records of tids below a floor were dropped.
 pub const FLOOR_PREFIX: &str = "dup.f.";
 /// The key of the newest client whose session was forgotten.
-pub const FORGOTTEN_KEY: &str = "dup.z";
+pub const FORGOTTEN_CLIENT_KEY: &str = "dup.z";
 /// The key of the highest user version of an update that exceeds the update's counter.
 pub(super) const USER_VERSION_KEY: &str = "dup.v";
 
@@ -211,7 +211,7 @@ impl MetaKey {
         match self {
             MetaKey::Floor(client) => format!("{FLOOR_PREFIX}{:016x}", client.0),
             MetaKey::Record(r) => format!("{RECORD_PREFIX}{:016x}.{:016x}", r.client.0, r.tid),
-            MetaKey::Forgotten => FORGOTTEN_KEY.to_owned(),
+            MetaKey::Forgotten => FORGOTTEN_CLIENT_KEY.to_owned(),
             MetaKey::UserVersion => USER_VERSION_KEY.to_owned(),
         }
     }
@@ -315,7 +315,7 @@ impl Dups {
     }
 
     /// Records that an entry was appended. Returns the counter of an earlier entry of the same request, 0 for none.
-    pub(super) fn logged(&mut self, reqid: ReqId, counter: u64) -> u64 {
+    pub(super) fn on_entry_appended(&mut self, reqid: ReqId, counter: u64) -> u64 {
         if is_internal(reqid) {
             return 0;
         }
@@ -357,7 +357,7 @@ impl Dups {
 
     /// Records that the newest entry of `reqid` was removed as divergent; `previous` is an earlier one that is still in the
     /// log.
-    pub(super) fn unlogged(&mut self, reqid: ReqId, previous: Option<u64>) {
+    pub(super) fn on_entry_removed(&mut self, reqid: ReqId, previous: Option<u64>) {
         let Some(session) = self.clients.get_mut(&reqid.client) else { return };
         match previous {
             Some(counter) => session.in_log.insert(reqid.tid, counter),
@@ -367,7 +367,7 @@ impl Dups {
     }
 
     /// Records that the oldest entry was trimmed from the log.
-    pub(super) fn trimmed(&mut self, reqid: ReqId, version: Eversion, result: Bytes) {
+    pub(super) fn on_entry_trimmed(&mut self, reqid: ReqId, version: Eversion, result: Bytes) {
         let Some(session) = self.clients.get_mut(&reqid.client) else { return };
         if session.in_log.get(&reqid.tid) != Some(&version.version) {
             return;
@@ -453,7 +453,7 @@ impl Dups {
         }
     }
 
-    pub(super) fn note_oldest(&mut self, client: ClientId, oldest_tid: u64, now_ns: u64) {
+    pub(super) fn update_oldest_tid(&mut self, client: ClientId, oldest_tid: u64, now_ns: u64) {
         let Some(session) = self.clients.get_mut(&client) else { return };
         session.contact_ns = Some(now_ns);
         let was_expired = std::mem::take(&mut session.expired);
@@ -492,7 +492,7 @@ impl Dups {
     }
 
     /// See [`super::PgLog::restart_session_terms`].
-    pub(super) fn begin_terms(&mut self, now_ns: u64) {
+    pub(super) fn restart_session_terms(&mut self, now_ns: u64) {
         self.terms_from_ns = now_ns;
     }
 
@@ -550,14 +550,14 @@ impl Dups {
         keys.filter_map(|key| Some((key.text(), self.meta_value(key)?))).collect()
     }
 
-    /// Restores the records that [`Dups::meta_updates`] had stored. The log's entries follow, then [`Dups::restored`].
+    /// Restores the records that [`Dups::meta_updates`] had stored. The log's entries follow, then [`Dups::finish_load`].
     pub(super) fn load(&mut self, meta: &[(String, Bytes)]) -> Result<(), LogError> {
         self.restore(&DupSnapshot::from_meta(meta)?);
         Ok(())
     }
 
     /// Ends a load: nothing differs from the stored records except what the current limits dropped.
-    pub(super) fn restored(&mut self) {
+    pub(super) fn finish_load(&mut self) {
         let dirty = std::mem::take(&mut self.dirty);
         self.dirty = dirty
             .into_iter()
@@ -600,7 +600,7 @@ impl Dups {
     }
 
     /// Creates a set with the contents of `snapshot`. Its next [`Dups::meta_updates`] replaces the stored records of this one.
-    pub(super) fn replaced_by(&self, snapshot: &DupSnapshot) -> Dups {
+    pub(super) fn replacement_from(&self, snapshot: &DupSnapshot) -> Dups {
         let mut new = Dups::new(self.limits);
         new.restore(snapshot);
         for dups in [self, &new.clone()] {

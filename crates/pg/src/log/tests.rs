@@ -211,11 +211,11 @@ fn forgotten_clients_may_send_anew_but_not_resend() {
 #[test]
 fn trimming_keeps_the_minimum_and_what_is_not_committed() {
     let log = log_of(10, DupLimits::default());
-    assert_eq!(log.trim_candidates(3, 10, at(1, 10)), None);
-    assert_eq!(log.trim_candidates(3, 9, at(1, 10)), Some(at(1, 7)));
-    assert_eq!(log.trim_candidates(3, 9, at(1, 4)), Some(at(1, 4)));
-    assert_eq!(log.trim_candidates(3, 9, Eversion::default()), None);
-    assert_eq!(log.trim_candidates(0, 0, at(1, 10)), Some(at(1, 10)));
+    assert_eq!(log.trim_point(3, 10, at(1, 10)), None);
+    assert_eq!(log.trim_point(3, 9, at(1, 10)), Some(at(1, 7)));
+    assert_eq!(log.trim_point(3, 9, at(1, 4)), Some(at(1, 4)));
+    assert_eq!(log.trim_point(3, 9, Eversion::default()), None);
+    assert_eq!(log.trim_point(0, 0, at(1, 10)), Some(at(1, 10)));
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl Pg {
             out.push(PgCommand::Send { to: member.osd, msg: message(&shared) });
         }
         if let Some(primary) = &mut self.primary {
-            for (to, catching_up) in primary.catching_up.iter_mut().filter(|(_, c)| c.follows()) {
+            for (to, catching_up) in primary.catching_up.iter_mut().filter(|(_, c)| c.receives_updates()) {
                 let applies = catching_up.should_send_op(&entry.object, version, kind) || past_cursor;
                 let logged_only = || Arc::new(Transaction::new(self.id));
                 let msg = if applies { message(&shared) } else { message(&logged_only()) };
@@ -64,10 +64,11 @@ impl Pg {
         // kept.
         let len = self.log.len();
         let due = len >= max || len >= min + min / 4 + 64 && self.has_all_copies();
-        let target = due.then(|| self.log.trim_candidates(min, min, self.committed_to)).flatten();
+        let target = due.then(|| self.log.trim_point(min, min, self.committed_to)).flatten();
         let is_large = self.log.bytes() > MAX_LOG_BYTES;
-        let by_size =
-            is_large.then(|| self.log.trim_to_size(MAX_LOG_BYTES * 3 / 4, self.committed_to)).flatten();
+        let by_size = is_large
+            .then(|| self.log.trim_point_for_size(MAX_LOG_BYTES * 3 / 4, self.committed_to))
+            .flatten();
         target.max(by_size).unwrap_or(self.log.tail())
     }
 
@@ -167,15 +168,18 @@ impl Pg {
             true => self.log.head(),
             false => self.durable_head,
         };
-        self.required().filter(counts).map(head).fold(own, Eversion::min)
+        self.required_members().filter(counts).map(head).fold(own, Eversion::min)
     }
 
     /// Records which required members' OSDs run a different store now.
-    pub(crate) fn note_replaced(&mut self) {
+    pub(crate) fn note_replaced_members(&mut self) {
         let Some(map) = self.map.clone() else { return };
         let shown = |m: &Member| map.osds.get(&m.osd).and_then(|info| info.incarnation);
-        let replaced: Vec<Member> =
-            self.required().copied().filter(|m| shown(m).is_some_and(|i| i != m.incarnation)).collect();
+        let replaced: Vec<Member> = self
+            .required_members()
+            .copied()
+            .filter(|m| shown(m).is_some_and(|i| i != m.incarnation))
+            .collect();
         if let Some(primary) = &mut self.primary {
             primary.replaced = replaced;
         }

@@ -2,7 +2,7 @@
 
 use super::Backfill;
 use crate::api::{PeerMsg, PgCommand};
-use crate::damage::UNKNOWN;
+use crate::damage::UNKNOWN_VERSION;
 use crate::pg::{ListPurpose, Pg};
 use crate::pg_info::is_temp;
 use nacre_types::ids::{Eversion, Interval, OsdId};
@@ -24,7 +24,7 @@ impl Pg {
             objects.extend(last.map(|o| (o, Eversion::default())));
         }
         match self.listings.remove(&list) {
-            Some(ListPurpose::Scan { to, interval, scan }) if self.follows(to, interval) => {
+            Some(ListPurpose::Scan { to, interval, scan }) if self.accepts_primary(to, interval) => {
                 // The interval of the request: the primary may learn of a later one after this member.
                 out.push(PgCommand::Send { to, msg: PeerMsg::ScanReply { interval, scan, objects, end } });
             }
@@ -44,7 +44,7 @@ impl Pg {
         let last = objects.last().map(|(object, _)| object.clone()).filter(|_| !end);
         for (object, needed) in &self.missing {
             match objects.binary_search_by(|(listed, _)| listed.cmp(object)) {
-                Ok(at) if *needed > UNKNOWN => objects[at].1 = *needed,
+                Ok(at) if *needed > UNKNOWN_VERSION => objects[at].1 = *needed,
                 Ok(_) => {}
                 Err(at) if end || last.as_ref().is_some_and(|last| object < last) => {
                     objects.insert(at, (object.clone(), *needed));

@@ -35,7 +35,7 @@ impl Authority {
     pub fn boot(&mut self, member: Member, nonce: u64) {
         self.change(|map| {
             let epoch = map.epoch;
-            let info = map.osds.entry(member.osd).or_insert_with(OsdInfo::absent);
+            let info = map.osds.entry(member.osd).or_insert_with(OsdInfo::never_up);
             (info.up, info.incarnation, info.boot_nonce) = (true, Some(member.incarnation), nonce);
             info.up_from = epoch;
         });
@@ -87,7 +87,7 @@ impl Authority {
         let current = self.membership().expect("the PG exists");
         assert!(!current.in_sync.iter().any(|member| self.map.is_member_up(*member)), "it is not lost");
         let interval = current.interval.recreation().unwrap();
-        let in_sync: Vec<Member> = self.up.iter().filter_map(|osd| self.map.member(*osd)).collect();
+        let in_sync: Vec<Member> = self.up.iter().filter_map(|osd| self.map.up_member(*osd)).collect();
         let (pg, next) = (self.pg, PgMembership { interval, primary: in_sync[0].osd, in_sync });
         self.history.push(next.clone());
         self.change(|map| {
@@ -122,7 +122,7 @@ impl Authority {
         let generation = map.generation;
         let Some(current) = cas.expected.as_ref().filter(|c| c.interval.is_since(generation)) else {
             let creates = next.interval == Interval::creation(generation);
-            let puts_back = next.interval == Interval::restored(generation) && generation > 1;
+            let puts_back = next.interval == Interval::after_restore(generation) && generation > 1;
             // Proposals of an earlier generation may arrive late.
             assert!(creates || puts_back || !next.interval.is_since(generation), "{next:?}");
             return puts_back || creates && next.in_sync.iter().all(|m| map.is_member_up(*m));

@@ -360,7 +360,7 @@ impl Cluster {
 
     /// The highest membership that the map or any disk shows: a restored map may show an earlier one.
     pub fn latest_membership(&self) -> Option<PgMembership> {
-        let running = self.hosts.values().filter_map(|host| host.pg.remembered().cloned());
+        let running = self.hosts.values().filter_map(|host| host.pg.highest_recorded().cloned());
         let on_disks = self.disks.values().filter_map(|(_, store)| store.copy()?.record.highest);
         running.chain(on_disks).chain(self.mon.membership().cloned()).max_by_key(|m| m.interval)
     }

@@ -476,7 +476,7 @@ fn a_client_heard_by_another_primary_was_not_silent() {
         let now = c.now;
         c.host(id).feed(now, PgEvent::Tick);
         c.collect(id);
-        c.hosts[&id].pg.reached().sessions_expired
+        c.hosts[&id].pg.limit_hits().sessions_expired
     };
     append(&mut c, "a0");
     assert_eq!(expired_at(&mut c, osd(0)), 0);

@@ -23,12 +23,12 @@ use tokio::runtime::Handle;
 /// The time that an unused connection has for an orderly close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-type LapinRuntime = RuntimeParts<Tokio, Transport>;
+type LapinRuntime = RuntimeParts<Tokio, LapinReactor>;
 
 /// A second handle of a connection's socket, used to end the connection.
-pub(super) struct Socket(Arc<OwnedFd>);
+pub(super) struct SocketCloser(Arc<OwnedFd>);
 
-impl Socket {
+impl SocketCloser {
     /// Ends the connection.
     pub(super) fn close_now(&self) {
         // Fails if the connection has already ended.
@@ -37,7 +37,7 @@ impl Socket {
 
     /// Ends the connection after the time for an orderly close.
     pub(super) fn close_gracefully(&self) {
-        let socket = Socket(self.0.clone());
+        let socket = SocketCloser(self.0.clone());
         match Handle::try_current() {
             Ok(runtime) => {
                 runtime.spawn(async move {
@@ -55,15 +55,15 @@ impl Socket {
 pub(super) fn prepare(
     stream: Stream,
 ) -> io::Result<(
-    Socket,
+    SocketCloser,
     Runtime<LapinRuntime>,
     impl AsyncFn(AMQPUri, Runtime<LapinRuntime>) -> lapin::Result<AsyncTcpStream<FuturesStream>>
     + Send
     + Sync
     + 'static,
 )> {
-    let socket = Socket(Arc::new(stream.tcp().as_fd().try_clone_to_owned()?));
-    let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), Transport(Tokio::current())));
+    let socket = SocketCloser(Arc::new(stream.tcp().as_fd().try_clone_to_owned()?));
+    let runtime = Runtime::new(RuntimeParts::new(Tokio::current(), LapinReactor(Tokio::current())));
     // lapin would call this again to reconnect; pushes do that instead.
     let stream = Mutex::new(Some(FuturesStream(stream)));
     let connect = async move |_: AMQPUri, _: Runtime<LapinRuntime>| match stream.lock().take() {
@@ -75,9 +75,9 @@ pub(super) fn prepare(
 
 /// Tokio's timers, with connections of our own type.
 #[derive(Clone, Debug)]
-pub(super) struct Transport(Tokio);
+pub(super) struct LapinReactor(Tokio);
 
-impl Reactor for Transport {
+impl Reactor for LapinReactor {
     type TcpStream = FuturesStream;
     type Sleep = <Tokio as Reactor>::Sleep;
 

@@ -7,7 +7,7 @@ use lapin::options::{
 };
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
-use nacre_push::EndpointPusher;
+use nacre_push::EndpointClients;
 use nacre_topics::endpoint::EndpointPolicy;
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ async fn rabbitmq_has_what_it_confirmed() {
     a_broker_that_comes_back_takes_the_next_push(&mut rabbitmq).await;
 }
 
-async fn levels_mean_what_they_say(rabbitmq: &RabbitMq, clients: &EndpointPusher, channel: &Channel) {
+async fn levels_mean_what_they_say(rabbitmq: &RabbitMq, clients: &EndpointClients, channel: &Channel) {
     let uri = rabbitmq.uri();
     for level in ["broker", "routable", "none"] {
         let attributes = [("push-endpoint", &*uri), ("amqp-exchange", "events"), ("amqp-ack-level", level)];
@@ -90,7 +90,7 @@ async fn levels_mean_what_they_say(rabbitmq: &RabbitMq, clients: &EndpointPusher
 
 async fn an_exchange_that_is_missing_harms_no_other_topic(
     rabbitmq: &RabbitMq,
-    clients: &EndpointPusher,
+    clients: &EndpointClients,
     channel: &Channel,
 ) {
     let uri = rabbitmq.uri();
@@ -116,7 +116,7 @@ async fn an_exchange_that_is_missing_harms_no_other_topic(
     assert_eq!(present.push(vec![event("cat", 2)]).await, [Ok(())]);
 }
 
-async fn certificates_and_addresses_are_checked(rabbitmq: &RabbitMq, clients: &EndpointPusher) {
+async fn certificates_and_addresses_are_checked(rabbitmq: &RabbitMq, clients: &EndpointClients) {
     let (uri, ca) = (rabbitmq.tls_uri(), rabbitmq.ca().display().to_string());
     let exchange = ("amqp-exchange", "events");
     for attributes in [

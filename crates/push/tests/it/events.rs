@@ -1,7 +1,7 @@
 //! Endpoints and events of the tests.
 
-use nacre_notify::push::{Connection, PushFailure, PushMessage, PushTarget, Pusher as _};
-use nacre_push::{EndpointPusher, Limits, Timeouts};
+use nacre_notify::push::{Connection, EndpointConnector as _, PushFailure, PushMessage, PushTarget};
+use nacre_push::{ClientLimits, EndpointClients, Timeouts};
 use nacre_topics::attributes::Attributes;
 use nacre_topics::endpoint::{Endpoint, EndpointPolicy};
 use nacre_topics::event::EventType;
@@ -69,22 +69,22 @@ pub(crate) fn endpoint(topic: &str, attributes: &[(&str, &str)]) -> Endpoint {
 }
 
 /// Clients with files of a folder, and a timeout of pushes.
-pub(crate) fn endpoints(ca: Option<&Path>, push_timeout: Duration) -> EndpointPusher {
+pub(crate) fn endpoints(ca: Option<&Path>, push_timeout: Duration) -> EndpointClients {
     let ca_folder = ca.map(|file| file.parent().unwrap().to_owned());
     let policy = EndpointPolicy { ca_folder, ..EndpointPolicy::default() };
-    EndpointPusher::new(policy, limits(push_timeout))
+    EndpointClients::new(policy, limits(push_timeout))
 }
 
 /// Limits with this timeout of pushes for all kinds of endpoints.
-pub(crate) fn limits(push_timeout: Duration) -> Limits {
-    let limits = Limits::default();
+pub(crate) fn limits(push_timeout: Duration) -> ClientLimits {
+    let limits = ClientLimits::default();
     let with = |timeouts: Timeouts| Timeouts { push: push_timeout, ..timeouts };
-    Limits { http: with(limits.http), kafka: with(limits.kafka), amqp: with(limits.amqp), ..limits }
+    ClientLimits { http: with(limits.http), kafka: with(limits.kafka), amqp: with(limits.amqp), ..limits }
 }
 
 /// Opens a connection.
 pub(crate) fn open(
-    endpoints: &EndpointPusher,
+    endpoints: &EndpointClients,
     endpoint: &Endpoint,
     queue: Option<&str>,
 ) -> Arc<dyn Connection> {
@@ -92,7 +92,7 @@ pub(crate) fn open(
 }
 
 pub(crate) fn try_open(
-    endpoints: &EndpointPusher,
+    endpoints: &EndpointClients,
     endpoint: &Endpoint,
     queue: Option<&str>,
 ) -> Result<Arc<dyn Connection>, PushFailure> {

@@ -5,7 +5,7 @@ use crate::events::{
 };
 use crate::servers::sink::{Answer, Sink};
 use nacre_notify::push::PushFailure;
-use nacre_push::{EndpointPusher, Limits};
+use nacre_push::{ClientLimits, EndpointClients};
 use nacre_topics::endpoint::EndpointPolicy;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -138,8 +138,8 @@ async fn an_endpoint_that_does_not_answer_ends_the_push_in_time_and_gets_nothing
 async fn connections_and_bodies_are_bounded() {
     let sink = Sink::start();
     sink.answer(|_| Answer { delay: Duration::from_millis(20), ..Answer::status(200) });
-    let limits = Limits { http_connections: 3, http_first_connections: 2, ..limits(PATIENT) };
-    let clients = EndpointPusher::new(EndpointPolicy::default(), limits);
+    let limits = ClientLimits { http_connections: 3, http_first_connections: 2, ..limits(PATIENT) };
+    let clients = EndpointClients::new(EndpointPolicy::default(), limits);
     let endpoint = endpoint("t", &[("push-endpoint", &sink.url())]);
     // Two shards of a topic.
     let (first, second) = (open(&clients, &endpoint, None), open(&clients, &endpoint, None));
@@ -170,8 +170,8 @@ async fn an_endpoint_that_answers_slowly_gets_further_connections() {
         noted.lock().unwrap().push(Instant::now());
         Answer { delay: SLOW, ..Answer::status(200) }
     });
-    let limits = Limits { http_connections: 3, http_first_connections: 1, ..limits(PATIENT) };
-    let clients = EndpointPusher::new(EndpointPolicy::default(), limits);
+    let limits = ClientLimits { http_connections: 3, http_first_connections: 1, ..limits(PATIENT) };
+    let clients = EndpointClients::new(EndpointPolicy::default(), limits);
     let connection = open(&clients, &endpoint("t", &[("push-endpoint", &sink.url())]), None);
     let outcomes = connection.push((0..4).map(|at| event(&format!("k{at}"), 1)).collect()).await;
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");

@@ -3,7 +3,7 @@
 use crate::events::{PATIENT, endpoint, endpoints, event, eventually, open, outage, read, refusal};
 use crate::servers::kafka::{Kafka, USER};
 use nacre_notify::push::{Connection, PushFailure, PushMessage};
-use nacre_push::EndpointPusher;
+use nacre_push::EndpointClients;
 use nacre_topics::endpoint::EndpointPolicy;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Message as _};
@@ -70,7 +70,7 @@ async fn kafka_has_what_was_acknowledged_in_the_order_of_each_key() {
     a_broker_that_comes_back_takes_the_next_push(&mut kafka).await;
 }
 
-async fn keys_keep_their_order(kafka: &Kafka, clients: &EndpointPusher) {
+async fn keys_keep_their_order(kafka: &Kafka, clients: &EndpointClients) {
     let uri = format!("kafka://{}", kafka.address());
     for level in ["broker", "none"] {
         let topic = format!("order-{level}");
@@ -106,7 +106,7 @@ async fn keys_keep_their_order(kafka: &Kafka, clients: &EndpointPusher) {
     }
 }
 
-async fn a_message_that_is_too_large_fails_alone(kafka: &Kafka, clients: &EndpointPusher) {
+async fn a_message_that_is_too_large_fails_alone(kafka: &Kafka, clients: &EndpointClients) {
     let uri = format!("kafka://{}", kafka.address());
     let connection = open(clients, &endpoint("sizes", &[("push-endpoint", &uri)]), None);
     push_until_taken(&connection, vec![event("cat", 1)]).await;
@@ -116,7 +116,7 @@ async fn a_message_that_is_too_large_fails_alone(kafka: &Kafka, clients: &Endpoi
     assert!(refusal(&outcomes[1..2].to_vec()).contains("size"), "{outcomes:?}");
 }
 
-async fn mechanisms_and_certificates_count(kafka: &Kafka, clients: &EndpointPusher) {
+async fn mechanisms_and_certificates_count(kafka: &Kafka, clients: &EndpointClients) {
     let ca = kafka.ca().display().to_string();
     let (user, password) = USER;
     let (tls, sasl, both) = (

@@ -163,7 +163,7 @@ fn large_pages_are_split_into_batches_and_operations() {
     let plan = enqueue(&shard, "a", events);
     let batches = batches_of(&plan.op);
     assert!(batches.iter().all(|(_, events)| events.len() as u64 * 1000 <= BATCH_BYTES));
-    assert_eq!(plan.added, OP_BYTES / 1000);
+    assert_eq!(plan.added, MAX_OP_BYTES / 1000);
     let [rest] = &plan.rest[..] else { panic!("{} pages are left", plan.rest.len()) };
     assert_eq!((rest.events.len() as u64, rest.basis), (3000 - plan.added, plan.after.basis()));
     let next = written(super::plan(&plan.after, plan.rest.clone(), None, MAX_RESIDENT_BYTES).expect("small"));

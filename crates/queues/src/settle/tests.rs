@@ -93,7 +93,7 @@ fn batches_go_when_all_of_their_events_are_settled() {
     );
     assert_eq!(removed(&plan.op), [QueueRecordKind::Batch.key(2)]);
     assert!(plan.after.is_empty() && plan.after.is_log_empty());
-    assert_eq!((plan.after.resident_bytes(), plan.log.batches_before(5)), (0, Some(2)));
+    assert_eq!((plan.after.resident_bytes(), plan.log.batch_cursor(5)), (0, Some(2)));
 }
 
 #[test]
@@ -101,7 +101,8 @@ fn parked_events_count_until_they_are_delivered_or_dead() {
     let (shard, page) = shard(&[2]);
     let mut log = LogIndex::default();
     log.add_batches(&shard, &page).expect("sound");
-    let parked = |sequence| EventOutcome::Parked(Parked { event: event(sequence), ..Parked::default() });
+    let parked =
+        |sequence| EventOutcome::Parked(ParkedEvent { event: event(sequence), ..ParkedEvent::default() });
     let plan = settle(&shard, &log, &[of_log(0, parked(0)), of_log(1, parked(1))]);
     assert_eq!(set(&plan.op), [QueueRecordKind::Parked.key(0), QueueRecordKind::Parked.key(1)]);
     assert_eq!(removed(&plan.op), [QueueRecordKind::Batch.key(0)]);
@@ -132,10 +133,10 @@ fn spilled_batches_are_read_from_their_segment_and_go_with_it() {
     assert_eq!((plan.after.resident_bytes(), plan.after.entries()), (0, 5));
     let [Step::WriteFull(data)] = &plan.write.write.steps[..] else { panic!("{:?}", plan.write) };
     let (shard, log) = (plan.after, plan.log);
-    assert_eq!(log.segment_at(&shard, 3), Some((0, plan.write.object.clone())));
-    let loaded = log.segment_events(&shard, 0, data).expect("sound");
+    assert_eq!(log.segment_from(&shard, 3), Some((0, plan.write.object.clone())));
+    let loaded = log.decode_segment(&shard, 0, data).expect("sound");
     assert_eq!((loaded.events.len(), loaded.end), (5, 5));
-    assert!(log.segment_events(&shard, 0, &data[1..]).is_err());
+    assert!(log.decode_segment(&shard, 0, &data[1..]).is_err());
     let all: Vec<_> = (0..5).map(|sequence| of_log(sequence, EventOutcome::Delivered)).collect();
     let plan = settle(&shard, &log, &all);
     assert!(removed(&plan.op).is_empty());

@@ -68,16 +68,16 @@ fn one_event_of_a_key_is_in_flight_and_others_pass() {
 #[test]
 fn in_flight_and_window_are_bounded() {
     let mut window = window(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
-    assert_eq!((window.len(), window.next_load()), (8, None));
+    assert_eq!((window.len(), window.load_range()), (8, None));
     assert_eq!(next(&mut window, 0), [0, 1, 2, 3]);
     assert!(next(&mut window, 0).is_empty());
     window.delivered(1);
     let mut head = QueueHead::default();
     assert_eq!(write(&mut window, &mut head), [(1, "delivered")]);
-    assert_eq!(window.next_load(), None, "the cursor is where it was");
+    assert_eq!(window.load_range(), None, "the cursor is where it was");
     window.delivered(0);
     assert_eq!(write(&mut window, &mut head), [(0, "delivered")]);
-    assert_eq!(window.next_load(), Some((8, 10)));
+    assert_eq!(window.load_range(), Some((8, 10)));
 }
 
 #[test]
@@ -111,9 +111,9 @@ fn an_event_that_is_never_answered_does_not_stop_the_others() {
             }
         }
     }
-    assert!(window.is_stuck(at(0)) && window.next_load().is_none());
+    assert!(window.is_stuck(at(0)) && window.load_range().is_none());
     assert_eq!(write(&mut window, &mut head)[0], (0, "parked"));
-    assert_eq!((head.cursor, window.parked(), window.next_load()), (8, 1, Some((8, 16))));
+    assert_eq!((head.cursor, window.parked(), window.load_range()), (8, 1, Some((8, 16))));
     assert_eq!(next(&mut window, 10), [0]);
 }
 
@@ -196,7 +196,7 @@ fn events_behind_parked_ones_are_parked_when_they_fill_the_window() {
     [13, 14, 15].into_iter().for_each(|sequence| window.delivered(sequence));
     let written = write(&mut window, &mut head);
     assert!(written.iter().all(|(_, what)| *what == "delivered"), "{written:?}");
-    assert_eq!((head.cursor, window.next_load()), (8, None));
+    assert_eq!((head.cursor, window.load_range()), (8, None));
     // The window continues when the parked events are delivered, in their order.
     for sequence in [0, 1, 2, 8] {
         assert_eq!(next(&mut window, 10), [sequence]);
@@ -216,10 +216,11 @@ fn a_window_full_of_one_key_is_not_parked() {
 #[test]
 fn parked_events_come_back_with_attempts_and_a_wait_that_is_bounded() {
     let mut window = Window::new(LIMITS, POLICY, &QueueHead { cursor: 5, ..QueueHead::default() });
-    let parked = |attempts, next_ns| Parked { event: event(1), attempts, next_ns, detail: "refused".into() };
+    let parked =
+        |attempts, next_ns| ParkedEvent { event: event(1), attempts, next_ns, detail: "refused".into() };
     window.load_parked(2, parked(2, 10), 0, at(0));
     // The time is an hour ahead, as after a jump of the clock.
-    window.load_parked(3, Parked { event: event(3), ..parked(2, 3_600_000_000_000) }, 0, at(0));
+    window.load_parked(3, ParkedEvent { event: event(3), ..parked(2, 3_600_000_000_000) }, 0, at(0));
     load(&mut window, 5, &[1, 2]);
     assert_eq!(next(&mut window, 0), [3, 6]);
     assert_eq!(next(&mut window, 10), [2]);
@@ -289,7 +290,7 @@ fn an_event_whose_endpoint_was_not_reached_keeps_its_place_and_waits() {
 #[test]
 fn the_next_expiry_is_that_of_the_oldest_event_that_waits() {
     let window = window(&[1, 2]);
-    assert_eq!(window.next_expiry_ns(at(0)), Some(1000));
-    assert_eq!(window.next_expiry_ns(at(400)), Some(600));
-    assert_eq!(window.next_expiry_ns(at(5000)), Some(0));
+    assert_eq!(window.time_to_expiry_ns(at(0)), Some(1000));
+    assert_eq!(window.time_to_expiry_ns(at(400)), Some(600));
+    assert_eq!(window.time_to_expiry_ns(at(5000)), Some(0));
 }

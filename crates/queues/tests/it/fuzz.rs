@@ -5,8 +5,8 @@ use nacre_fuzz::Target;
 use nacre_queues::dead_letters::DeadLetterCounters;
 use nacre_queues::name::{KeyHash, TopicId};
 use nacre_queues::record::{
-    Batch, CopyState, DeadLetter, DeadReason, Event, EventId, Owner, Parked, QueueHead, QueueTail, Receipts,
-    Segment, SegmentData, ShardIdentity,
+    Batch, CopyState, DeadLetter, DeadReason, Event, EventId, Owner, ParkedEvent, QueueHead, QueueTail,
+    Receipts, SegmentData, SegmentManifest, ShardIdentity,
 };
 use nacre_types::encoding::{self, Versioned};
 use std::path::Path;
@@ -46,12 +46,12 @@ fn records_of_the_omap() {
     let batch = Batch { events: vec![event(), event()] };
     damage("Batch", std::slice::from_ref(&batch));
     damage("SegmentData", &[SegmentData { batches: vec![(7, batch)] }]);
-    damage("Segment", &[Segment { end: 9, epoch: 3, bytes: 700, time_ns: 5 }]);
+    damage("Segment", &[SegmentManifest { end: 9, epoch: 3, bytes: 700, time_ns: 5 }]);
     damage(
         "Receipts",
         &[Receipts { ids: vec![EventId::new("tag").unwrap(), EventId::new(vec![0_u8]).unwrap()] }],
     );
-    damage("Parked", &[Parked { event: event(), attempts: 2, next_ns: 77, detail: "refused".into() }]);
+    damage("Parked", &[ParkedEvent { event: event(), attempts: 2, next_ns: 77, detail: "refused".into() }]);
     let (reason, detail) = (DeadReason::Expired, "timeout".to_owned());
     damage("DeadLetter", &[DeadLetter { event: event(), reason, attempts: 2, detail, dead_ns: 99 }]);
 }

@@ -155,7 +155,7 @@ fn end(room: &Room) -> Result<Scenes, String> {
     if visible != expected {
         return Err(format!("rados ls shows {visible:?}, not {expected:?}"));
     }
-    let dead = world.rados.objects.get(&name::dead_object(&topic()));
+    let dead = world.rados.objects.get(&name::dead_letter_object(&topic()));
     let letters = dead.into_iter().flat_map(|dead| &dead.omap);
     let letters = letters.filter(|(key, _)| QueueRecordKind::Letter.sequence(key).is_some());
     let letters: Vec<DeadLetter> =

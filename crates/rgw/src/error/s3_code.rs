@@ -12,7 +12,7 @@ const UNAVAILABLE: &str = "Service is unable to handle request.";
 const SLOW_DOWN: &str = "Please reduce your request rate.";
 
 /// Logs an error that is answered with a 5xx status. Operators find the details in the log; clients get a generic message.
-pub fn log_fault(error: &Error) {
+pub fn log_server_error(error: &Error) {
     match error {
         // Overload and transient conflicts.
         Error::IndexBusy(_) | Error::Contended(_) | Error::QueueFull(_) => {
@@ -79,7 +79,7 @@ impl From<Error> for S3Error {
             _ => None,
         };
         if text.is_some() {
-            log_fault(&error);
+            log_server_error(&error);
         }
         let text = match (&error, text) {
             (_, Some(text)) => text.to_owned(),
@@ -150,7 +150,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_a_fault_of_the_server() {
         let ended = tokio::spawn(async { panic!("secret detail") }).await;
-        let error: Error = ended.map_err(Error::task("the write of an object")).unwrap_err();
+        let error: Error = ended.map_err(Error::task_failed("the write of an object")).unwrap_err();
         assert_eq!(answer(error), (500, "InternalError".into(), INTERNAL.into()));
     }
 

@@ -32,7 +32,7 @@ type OldChange = (String, String, String, OldPending);
 
 impl Gateway {
     /// Returns the bucket with its index in the current format; converts the index if needed.
-    pub(crate) async fn with_current_index(self: &Arc<Gateway>, bucket: Bucket) -> Result<Bucket> {
+    pub(crate) async fn ensure_current_index(self: &Arc<Gateway>, bucket: Bucket) -> Result<Bucket> {
         let deadline = Instant::now() + RESHARD_WAIT_TIMEOUT;
         let mut bucket = bucket;
         loop {
@@ -43,7 +43,7 @@ impl Gateway {
             let seen = bucket.clone();
             // The conversion must continue if the request is dropped.
             let converting = tokio::spawn(async move { gateway.convert_index(&seen).await });
-            match converting.await.map_err(Error::task("the conversion of a bucket's index"))? {
+            match converting.await.map_err(Error::task_failed("the conversion of a bucket's index"))? {
                 // Another gateway may be converting it.
                 Err(Error::IndexBusy(_)) if Instant::now() < deadline => {}
                 converted => return converted,
@@ -72,7 +72,7 @@ impl Gateway {
         // Converting a large index takes longer than others wait for an attempt that is not renewed.
         let converted = tokio::select! {
             converted = converting => converted,
-            lost = freeze::renew_freeze(self, &bucket, &tag) => Err(lost),
+            lost = freeze::renew_until_lost(self, &bucket, &tag) => Err(lost),
         };
         let now = match converted {
             Ok(now) => now,
@@ -102,7 +102,7 @@ impl Gateway {
                 if fenced.contains(session) {
                     continue;
                 }
-                if !alive.contains(session) && self.leases.claim(session).await? {
+                if !alive.contains(session) && self.leases.claim_if_dead(session).await? {
                     self.fence(session).await?;
                     self.leases.remove(session).await?;
                     fenced.insert(session.to_owned());
@@ -146,7 +146,7 @@ impl Gateway {
         stream::iter((0..bucket.shards.max(1)).map(Ok::<_, Error>))
             .try_for_each_concurrent(SHARDS, |number| async move {
                 let shard = shard_name(bucket, number);
-                execute::write(&self.pools.index, &shard, legacy::clear(tag)).await?;
+                execute::write(&self.pools.index, &shard, legacy::clear_converted(tag)).await?;
                 for kind in ["o", "t", "m"] {
                     self.copy_old_records(&shard, kind, tag).await?;
                 }
@@ -167,7 +167,7 @@ impl Gateway {
         loop {
             let page = self.pools.index.omap_get_vals(shard, after, kind, PAGE).await?;
             if !page.entries.is_empty() {
-                let write = legacy::copy(shard, tag, &page.entries)?;
+                let write = legacy::convert_page(shard, tag, &page.entries)?;
                 execute::write(&self.pools.index, shard, write).await?;
             }
             match page.entries.last() {
@@ -212,7 +212,7 @@ impl Gateway {
             .collect();
         self.garbage.queue(&garbage).await?;
         let object = head.map(|head| (head.listed, head.tails));
-        execute::write(&self.pools.index, shard, legacy::replace(tag, key, object)).await?;
+        execute::write(&self.pools.index, shard, legacy::replace_converted(tag, key, object)).await?;
         Ok(())
     }
 

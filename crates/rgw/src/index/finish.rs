@@ -13,7 +13,7 @@ use crate::gateway::Gateway;
 use crate::quota::UsageDelta;
 use futures::FutureExt;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use nacre_index::finish::{ChangeOutcome, Finish, FinishPlan, FinishStep, MAX_BATCH, ResolvedChange};
+use nacre_index::finish::{ChangeOutcome, FinishBatch, FinishPlan, FinishStep, MAX_BATCH, ResolvedChange};
 use nacre_index::op::Fetch;
 use nacre_index::state;
 use nacre_types::errno::Errno;
@@ -311,7 +311,7 @@ async fn finish(
         FinishTask::Own(settled) => Some(settled.clone()),
         FinishTask::Orphan { .. } => None,
     });
-    let mut finish = Finish::new(own);
+    let mut finish = FinishBatch::new(own);
     for waiting in changes {
         if let FinishTask::Orphan { key, tag } = &*waiting.change {
             finish.add_orphan(key, tag);

@@ -41,12 +41,12 @@ pub(crate) fn open_state(bucket: &Bucket) -> &'static str {
 }
 
 /// Creates an empty index.
-pub(crate) async fn create(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
+pub(crate) async fn create_index(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
     create_as(pool, bucket, open_state(bucket)).await
 }
 
 /// Creates an empty index that the attempt of that tag keeps closed.
-pub(super) async fn create_closed(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
+pub(super) async fn create_closed_index(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
     create_as(pool, bucket, &closed(tag)).await
 }
 
@@ -132,7 +132,7 @@ async fn close_shard(
 
 /// Renews an attempt from time to time, so that it does not give way however long it takes. Returns when the attempt is no
 /// longer valid.
-pub(super) async fn renew_freeze(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Error {
+pub(super) async fn renew_until_lost(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Error {
     loop {
         tokio::time::sleep(RENEWAL).await;
         let renewed = record::update(&gateway.pools.buckets, &bucket.name, |now: &mut Bucket| {
@@ -293,7 +293,7 @@ pub(crate) async fn check_shard_state(
 }
 
 /// Returns the error for a shard that refuses prepares. If no valid attempt closed the shard, opens it for the next prepare.
-pub(super) async fn closed_shard_error(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Error {
+pub(super) async fn recover_closed_shard(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Error {
     gateway.invalidate_bucket(&bucket.name);
     if let Err(error) = thaw_abandoned(gateway, bucket, shard).await {
         tracing::debug!(%error, shard, "rgw: can't see why an index is closed");

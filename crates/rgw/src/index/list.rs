@@ -14,7 +14,7 @@ use futures::stream::{StreamExt, TryStreamExt};
 use nacre_client::ReadOp;
 use nacre_index::finish::ChangeOutcome;
 use nacre_index::key::{self, IndexRecordKind};
-use nacre_index::record::{CommitRecord, Content, Entry, Pending, VersionKind};
+use nacre_index::record::{ChangeEffect, CommitRecord, Entry, Pending, VersionKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ impl Gateway {
         if !stale.is_empty() {
             let (gateway, bucket) = (Arc::clone(self), bucket.clone());
             tokio::spawn(async move {
-                if let Err(error) = gateway.recover(&bucket, stale).await {
+                if let Err(error) = gateway.recover_stale(&bucket, stale).await {
                     tracing::warn!(%error, bucket = bucket.name, "rgw: pending changes can't be recovered yet");
                 }
             });
@@ -224,7 +224,7 @@ impl Gateway {
         }
         let heads: Vec<(String, Option<ListingEntry>)> = futures::stream::iter(asked)
             .map(|key| async move {
-                let listed = self.objects.listed_head(&bucket.id, &key).await;
+                let listed = self.objects.head_listing_entry(&bucket.id, &key).await;
                 listed.map(|listed| (key, listed))
             })
             .buffer_unordered(HEADS)
@@ -275,11 +275,11 @@ fn outcome<'a>(
     let mut shown = entry.and_then(|entry| entry.object.clone());
     for evidence in committed {
         match &evidence.content {
-            Content::Object(listed) => shown = Some(listed.clone()),
+            ChangeEffect::Object(listed) => shown = Some(listed.clone()),
             // The change may have left an object unchanged whose entry was lost.
-            Content::Unchanged if shown.is_none() => return None,
-            Content::Unchanged => {}
-            Content::Tombstone | Content::Removed => shown = None,
+            ChangeEffect::Unchanged if shown.is_none() => return None,
+            ChangeEffect::Unchanged => {}
+            ChangeEffect::Tombstone | ChangeEffect::Removed => shown = None,
         }
     }
     Some(shown)
@@ -349,16 +349,16 @@ mod tests {
         let shown = |known: &[(String, ChangeOutcome)], pending: &[&str]| {
             outcome(Some(&entry), pending.iter().copied(), &known.iter().cloned().collect())
         };
-        let put = committed(4, Content::Object(listed(4)));
-        let removal = committed(3, Content::Removed);
+        let put = committed(4, ChangeEffect::Object(listed(4)));
+        let removal = committed(3, ChangeEffect::Removed);
         // Finished already, and cancelled.
-        let old = committed(1, Content::Tombstone);
+        let old = committed(1, ChangeEffect::Tombstone);
         let cancelled = ("9".to_owned(), ChangeOutcome::Cancelled);
         assert_eq!(shown(&[put.clone(), removal.clone()], &["4", "3"]), Some(Some(listed(4))));
         assert_eq!(shown(&[removal, old.clone()], &["3"]), Some(None));
         assert_eq!(shown(&[old, cancelled], &["1", "9"]), Some(Some(listed(2))));
         assert_eq!(shown(&[put], &["4", "7"]), None);
-        let tagged = committed(3, Content::Unchanged);
+        let tagged = committed(3, ChangeEffect::Unchanged);
         assert_eq!(outcome(None, ["3"].into_iter(), &[tagged].into_iter().collect()), None);
     }
 }

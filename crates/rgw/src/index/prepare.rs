@@ -83,7 +83,7 @@ impl Preparer {
         shard: &str,
         change: Prepare,
     ) -> Result<Prepared> {
-        gateway.leases.ensure().await?;
+        gateway.leases.ensure_held().await?;
         // The semaphore is never closed.
         let room = Arc::clone(&self.room).acquire_owned().await.ok();
         let (answer, prepared) = oneshot::channel();
@@ -214,17 +214,17 @@ async fn prepare_batch(
         let version = match written {
             Ok(version) => version,
             Err(error) if error.is_not_found() => {
-                return Err(freeze::closed_shard_error(gateway, bucket, shard).await);
+                return Err(freeze::recover_closed_shard(gateway, bucket, shard).await);
             }
             Err(error) if error.is_canceled() => {
                 attempts += 1;
                 let refusal = match execute::read(pool, shard, &batch.refusal_read()).await? {
                     Some(reply) => batch.refusal(&reply)?,
-                    None => return Err(freeze::closed_shard_error(gateway, bucket, shard).await),
+                    None => return Err(freeze::recover_closed_shard(gateway, bucket, shard).await),
                 };
                 batch = match refusal {
                     PrepareRefusal::State(_) => {
-                        return Err(freeze::closed_shard_error(gateway, bucket, shard).await);
+                        return Err(freeze::recover_closed_shard(gateway, bucket, shard).await);
                     }
                     PrepareRefusal::Slots(batch) if attempts < SLOT_ATTEMPTS => batch,
                     PrepareRefusal::Slots(batch) => without_slots(bucket, &batch),
@@ -236,7 +236,7 @@ async fn prepare_batch(
         let views = match found {
             // The shard existed a moment ago. Its changes have moved, or the bucket was removed.
             Some(found) => batch.views(&found?.ok_or_else(|| Error::Contended(bucket.name.clone()))?)?,
-            None => batch.unread_views(),
+            None => batch.default_views(),
         };
         let at = HeadIncarnation { generation: bucket.generation, version };
         let prepared = |(change, view): (&Prepare, nacre_index::Result<KeyView>)| {

@@ -67,7 +67,7 @@ impl From<PendingChange> for StaleIntent {
 
 impl Gateway {
     /// Queues those of `intents` whose gateways are dead to be finished or cancelled; returns their number.
-    pub(crate) async fn recover(
+    pub(crate) async fn recover_stale(
         self: &Arc<Gateway>,
         bucket: &Bucket,
         intents: Vec<StaleIntent>,
@@ -116,14 +116,14 @@ impl Gateway {
         let pending = crate::record::decode::<Pending>(&shard, value)?;
         let intent = StaleIntent { key: key.to_owned(), tag: tag.to_owned(), pending };
         if intent.is_older(self.config.pending_expiration) {
-            self.recover(bucket, vec![intent]).await?;
+            self.recover_stale(bucket, vec![intent]).await?;
         }
         Ok(())
     }
 
     /// Fences a gateway without a watch, if its lease has expired; returns whether it is fenced.
     async fn fence_if_lease_expired(&self, session: &str) -> Result<bool> {
-        let is_gone = self.leases.claim(session).await?;
+        let is_gone = self.leases.claim_if_dead(session).await?;
         if is_gone {
             self.fence(session).await?;
         }

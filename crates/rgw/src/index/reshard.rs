@@ -214,7 +214,7 @@ impl Gateway {
         );
         let tag = self.new_tag();
         let moving = async {
-            super::freeze::create_closed(&self.pools.index, &new, &tag).await?;
+            super::freeze::create_closed_index(&self.pools.index, &new, &tag).await?;
             self.copy(&old, &new, (&*tag, &BULK[..])).await?;
             super::begin_freeze(self, &old, FreezeReason::Reshard, &tag).await?;
             self.switch(&old, &new, &tag).await
@@ -487,7 +487,8 @@ mod tests {
         let tag = "0123456789abcdef0123456789abcdef";
         for name in ["a", "a/b", "", "ü", "z\0"] {
             let shard = shard_for(&bucket, &key::entry(name)).unwrap();
-            for record in [key::tails(name), key::upload(name, tag), key::pending(name, tag), key::slot(name)]
+            for record in
+                [key::tails(name), key::upload(name, tag), key::pending(name, tag), key::removal_slot(name)]
             {
                 assert_eq!(shard_for(&bucket, &record), Some(shard));
             }

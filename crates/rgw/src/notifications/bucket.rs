@@ -3,7 +3,7 @@
 use crate::bucket::{Bucket, NOTIFICATIONS};
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
-use nacre_topics::config::{Configuration, METADATA_PREFIX, NotificationConfig};
+use nacre_topics::notification_config::{METADATA_PREFIX, NotificationConfig, TopicConfiguration};
 use serde_json::{Value, json};
 
 impl Gateway {
@@ -68,7 +68,7 @@ impl Gateway {
     }
 }
 
-fn describe(configuration: &Configuration) -> Value {
+fn describe(configuration: &TopicConfiguration) -> Value {
     let rules = |pairs: &mut dyn Iterator<Item = (String, &String)>| {
         let rules: Vec<Value> = pairs.map(|(name, value)| json!({ "Name": name, "Value": value })).collect();
         json!({ "FilterRules": rules })

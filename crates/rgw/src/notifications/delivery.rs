@@ -7,22 +7,22 @@ use crate::index;
 use crate::topics::EndpointRules;
 use futures::future::BoxFuture;
 use nacre_client::tokio_environment;
-use nacre_notify::push::Pusher;
+use nacre_notify::push::EndpointConnector;
 use nacre_notify::{BucketOutbox, Notifier, NotifierConfig, Outboxes, Settings};
 use std::sync::{Arc, Weak};
 
 /// What a process needs to serve topics' queues.
 #[derive(Clone)]
-pub struct Delivery {
+pub struct DeliveryConfig {
     /// The policy for endpoints, which is checked when topics are created and by the clients at each connection.
     pub rules: EndpointRules,
     /// The clients of endpoints.
-    pub pusher: Arc<dyn Pusher>,
+    pub pusher: Arc<dyn EndpointConnector>,
     /// Limits and times of delivery.
     pub settings: Settings,
 }
 
-impl std::fmt::Debug for Delivery {
+impl std::fmt::Debug for DeliveryConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Delivery")
             .field("rules", &self.rules)
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Delivery {
 }
 
 /// Starts delivery, as the gateway's configuration says.
-pub(crate) fn start(gateway: &Arc<Gateway>, delivery: &Delivery, session: u64) -> Arc<Notifier> {
+pub(crate) fn start(gateway: &Arc<Gateway>, delivery: &DeliveryConfig, session: u64) -> Arc<Notifier> {
     Notifier::start(NotifierConfig {
         env: tokio_environment(tokio::runtime::Handle::current()),
         log: gateway.pools.log.clone(),

@@ -2,10 +2,10 @@ use super::*;
 use nacre_index::record::Attributes;
 use nacre_index::seq::HeadIncarnation;
 use nacre_topics::arn::TopicArn;
-use nacre_topics::config::AttributeFilter;
+use nacre_topics::notification_config::MetadataTagFilter;
 use nacre_topics::topic::TopicId;
 
-fn candidate(configuration: &str, filter: AttributeFilter) -> PendingEvent {
+fn candidate(configuration: &str, filter: MetadataTagFilter) -> PendingEvent {
     PendingEvent {
         topic_id: TopicId::from_random([1; 16]),
         topic: TopicArn { zonegroup: "default".into(), tenant: String::new(), name: "t".into() },
@@ -15,18 +15,18 @@ fn candidate(configuration: &str, filter: AttributeFilter) -> PendingEvent {
     }
 }
 
-fn subject() -> Subject {
+fn subject() -> EventSubject {
     let attributes =
         Attributes { metadata: vec![("m".into(), "v".into())], tags: vec![("t".into(), "w".into())] };
-    Subject { version_id: "v1".into(), size: 5, etag: "e".into(), attributes: Some(attributes) }
+    EventSubject { version_id: "v1".into(), size: 5, etag: "e".into(), attributes: Some(attributes) }
 }
 
 #[test]
 fn the_index_gets_the_events_of_persistent_topics_only() {
     let pending = PendingEvents {
         candidates: vec![
-            candidate("a", AttributeFilter::default()),
-            candidate("b", AttributeFilter::default()),
+            candidate("a", MetadataTagFilter::default()),
+            candidate("b", MetadataTagFilter::default()),
         ],
         ..PendingEvents::default()
     };
@@ -48,7 +48,7 @@ fn events_describe_the_version_that_the_change_was_about() {
     assert_eq!((object.size, object.etag.as_str(), object.version_id.as_str()), (5, "e", "v1"));
     assert_eq!(object.sequencer, seq.to_string());
     assert_eq!((&object.metadata[0].0[..], &object.tags[0].1[..]), ("m", "w"));
-    let bare = object_of(seq, &Subject { attributes: None, ..subject() });
+    let bare = object_of(seq, &EventSubject { attributes: None, ..subject() });
     assert!(bare.metadata.is_empty() && bare.tags.is_empty());
 }
 
@@ -66,13 +66,17 @@ fn an_event_without_metadata_and_tags_is_not_larger_than_was_reckoned() {
     let bucket =
         BucketInfo { name: text(63), owner: text(64), id: text(50), tenant: text(20), zonegroup: text(30) };
     let mut pending = PendingEvents { request, bucket, candidates: Vec::new() };
-    let (key, event) = (text(1024), candidate(&text(255), AttributeFilter::default()));
+    let (key, event) = (text(1024), candidate(&text(255), MetadataTagFilter::default()));
     let reckoned = bytes_before(&pending, &event, &key);
     pending.candidates.push(event);
     let number = u64::MAX;
     let seq = Seq { incarnation: HeadIncarnation { generation: u32::MAX, version: number }, number };
-    let subject =
-        Subject { version_id: text(32), size: number, etag: format!("{}-10000", text(32)), attributes: None };
+    let subject = EventSubject {
+        version_id: text(32),
+        size: number,
+        etag: format!("{}-10000", text(32)),
+        attributes: None,
+    };
     let found = pending.complete(&text(32), &key, &object_of(seq, &subject));
     let size = encoding::encode(&found[0].event).len() as u64;
     assert!(size <= reckoned && size + 100 > reckoned, "{size} of {reckoned}");
@@ -82,7 +86,7 @@ fn an_event_without_metadata_and_tags_is_not_larger_than_was_reckoned() {
 fn causes_of_one_request_differ_by_position() {
     let request = RequestInfo { id: "tx".into(), user: "alice".into(), ..RequestInfo::default() };
     let cause = Cause { request };
-    let second = cause.at(1).request;
+    let second = cause.nth_change(1).request;
     assert_eq!((second.id.as_str(), second.user.as_str(), second.position), ("tx", "alice", 1));
     assert!(second.time_ns > 0);
 }

@@ -12,7 +12,7 @@ use crate::gateway::Gateway;
 use crate::stored::{HeadState, head_name};
 use nacre_index::commit::{self, AssumedHead, Commit};
 use nacre_index::prepare::KeyView;
-use nacre_index::record::{CommitRecord, Content};
+use nacre_index::record::{ChangeEffect, CommitRecord};
 use nacre_types::hash::ceph_str_hash_rjenkins;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -98,12 +98,12 @@ impl LastCommits {
 
     /// Whether a removal with an event may assume that the index has all that the event needs: few recent ones removed an object
     /// with metadata or tags.
-    pub(super) fn expects_plain(&self, bucket: &Bucket) -> bool {
+    pub(super) fn expects_no_attributes(&self, bucket: &Bucket) -> bool {
         self.attributed.is_small(bucket)
     }
 
     /// Records whether a removal with an event was of an object without metadata and tags.
-    pub(super) fn record_is_plain(&self, bucket: &Bucket, is_plain: bool) {
+    pub(super) fn record_no_attributes(&self, bucket: &Bucket, is_plain: bool) {
         self.attributed.note(bucket, !is_plain);
     }
 
@@ -165,9 +165,9 @@ impl CommitGuard {
     }
 
     /// Takes what the previous commit left, unless the index knows of later changes.
-    pub(super) fn last_base(&mut self, view: &KeyView) -> Option<AssumedHead> {
+    pub(super) fn take_assumed_head(&mut self, view: &KeyView) -> Option<AssumedHead> {
         let base = self.last.take()?;
-        (base.seq() >= view.finished()).then_some(base)
+        (base.seq() >= view.last_finished()).then_some(base)
     }
 
     /// Whether a head that was read with this RADOS version may still be current: another commit of this gateway may have changed
@@ -209,18 +209,18 @@ impl CommitGuard {
         *self.last = None;
         let mut commit = commit;
         let write = std::mem::take(&mut commit.write);
-        if commit.evidence.content == Content::Removed {
+        if commit.evidence.content == ChangeEffect::Removed {
             self.removal = Some(commit.evidence.clone());
         }
         let written = execute::write(&self.gateway.pools.data, &self.name, write).await;
         match written {
             Ok(version) => {
                 let evidence = commit.evidence.clone();
-                *self.last = Some(commit.after(version));
+                *self.last = Some(commit.resulting_head(version));
                 Ok(Some(evidence))
             }
-            Err(error) if execute::is_overtaken(&error) => {
-                self.retry().await?;
+            Err(error) if execute::is_guard_mismatch(&error) => {
+                self.back_off().await?;
                 Ok(None)
             }
             Err(error) if error.is_outcome_unknown() => match self.read_head(op).await {
@@ -233,7 +233,7 @@ impl CommitGuard {
 
     /// Counts an attempt that failed because another gateway changed the head. Waits before the next attempt, except after the
     /// first failure. Fails with [`Error::Contended`] after [`ATTEMPTS`] attempts.
-    pub(super) async fn retry(&mut self) -> Result<()> {
+    pub(super) async fn back_off(&mut self) -> Result<()> {
         self.attempts += 1;
         if self.attempts >= ATTEMPTS {
             return Err(Error::Contended(self.name.clone()));

@@ -12,7 +12,9 @@ use crate::time::now_ns;
 use nacre_index::commit::{AssumedHead, PreparedChange};
 use nacre_index::finish::{ChangeOutcome, ResolvedChange};
 use nacre_index::prepare::{self, KeyView, Prepare, PrepareBatch};
-use nacre_index::record::{Attributes, CommitRecord, Content, ListingEntry, Pending, Subject, VersionKind};
+use nacre_index::record::{
+    Attributes, ChangeEffect, CommitRecord, EventSubject, ListingEntry, Pending, VersionKind,
+};
 use nacre_index::seq::HeadIncarnation;
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,7 +37,7 @@ pub(super) struct PrepareIntent {
     /// The events of the change.
     pub(super) events: ChangeEvents,
     /// The version that the events are about, as far as it is known.
-    pub(super) subject: Subject,
+    pub(super) subject: EventSubject,
 }
 
 /// A change that is prepared and has no outcome yet. Dropping it cancels the change, so no commit of it may be in flight then.
@@ -105,7 +107,7 @@ impl IndexOp {
     }
 
     /// The change, as its commit needs it. `subject` is what its event is about.
-    pub(super) fn change<'a>(&'a self, subject: &'a Subject) -> PreparedChange<'a> {
+    pub(super) fn change<'a>(&'a self, subject: &'a EventSubject) -> PreparedChange<'a> {
         PreparedChange {
             key: &self.change.key,
             tag: &self.change.tag,
@@ -127,7 +129,7 @@ impl IndexOp {
     }
 
     /// What the change's events say of a version, with metadata and tags if they may be needed.
-    pub(super) fn subject_of(&self, head: &Head, version_id: &str) -> Subject {
+    pub(super) fn subject_of(&self, head: &Head, version_id: &str) -> EventSubject {
         subject_of(&self.events, head, version_id)
     }
 
@@ -146,7 +148,7 @@ impl IndexOp {
     }
 
     /// Records in the index what the change's event is about. No commit of it may be in flight.
-    pub(super) async fn set_event_subject(&mut self, subject: &Subject) -> Result<()> {
+    pub(super) async fn set_event_subject(&mut self, subject: &EventSubject) -> Result<()> {
         match &mut self.change.pending.event {
             Some(event) if event.subject != *subject => event.subject = subject.clone(),
             _ => return Ok(()),
@@ -156,7 +158,7 @@ impl IndexOp {
 
     /// Like [`IndexOp::set_event_subject`], for a removed object. Its size and ETag need not be recorded, because the index entry has
     /// them.
-    pub(super) async fn set_removal_subject(&mut self, subject: &Subject) -> Result<()> {
+    pub(super) async fn set_removal_subject(&mut self, subject: &EventSubject) -> Result<()> {
         let noted = self.change.pending.event.as_ref().map(|event| &event.subject.attributes);
         if noted == Some(&subject.attributes) { Ok(()) } else { self.set_event_subject(subject).await }
     }
@@ -167,17 +169,17 @@ impl IndexOp {
             AssumedHead::Absent => None,
             AssumedHead::Entry(_) => self.view.entry.as_ref()?.object.as_ref(),
             AssumedHead::Head(head) => match &head.last.as_ref()?.content {
-                Content::Object(listed) => Some(listed),
-                Content::Unchanged | Content::Tombstone | Content::Removed => None,
+                ChangeEffect::Object(listed) => Some(listed),
+                ChangeEffect::Unchanged | ChangeEffect::Tombstone | ChangeEffect::Removed => None,
             },
         };
         listed.filter(|listed| !self.events.wants_attributes() || listed.kind == VersionKind::Plain)
     }
 
     /// Records whether a removed object had metadata or tags, if the removal may have an event.
-    pub(super) fn note_removed(&self, is_plain: bool) {
+    pub(super) fn record_removed_is_plain(&self, is_plain: bool) {
         if self.events.wants_attributes() {
-            self.gateway.commits.record_is_plain(&self.bucket, is_plain);
+            self.gateway.commits.record_no_attributes(&self.bucket, is_plain);
         }
     }
 
@@ -209,7 +211,7 @@ impl IndexOp {
     }
 
     /// Records whether the key of a committed write was new, if the prepare did not read that.
-    pub(super) fn note_key(&self, is_new: bool) {
+    pub(super) fn record_key_is_new(&self, is_new: bool) {
         if self.change.expect_new {
             self.gateway.commits.record_is_new(&self.bucket, is_new);
         }
@@ -217,11 +219,11 @@ impl IndexOp {
 
     /// Returns what a write may take the head for after its commit was refused. If the key was expected to be new, reads what the
     /// shard has of it. `None` if the head has to be read.
-    pub(super) async fn next_base_guess(&mut self) -> Result<Option<AssumedHead>> {
+    pub(super) async fn next_assumed_head(&mut self) -> Result<Option<AssumedHead>> {
         if !self.change.expect_new {
             return Ok(None);
         }
-        self.note_key(false);
+        self.record_key_is_new(false);
         self.refresh_view().await?;
         Ok(self.view.assume_for_removal())
     }
@@ -243,7 +245,7 @@ impl IndexOp {
     }
 
     /// Finishes a committed change in the index, and pushes its immediate events.
-    async fn complete(mut self, evidence: CommitRecord, subject: &Subject) {
+    async fn complete(mut self, evidence: CommitRecord, subject: &EventSubject) {
         self.settled = true;
         if let (true, Some(id)) = (self.is_marked, &self.change.pending.upload) {
             // The upload is cleared up while the change is pending, so that recovery would do it after a crash.
@@ -255,7 +257,7 @@ impl IndexOp {
         }
         let (key, tag, seq) = (self.change.key.clone(), self.change.tag.clone(), evidence.seq);
         let events = std::mem::take(&mut self.events);
-        events.committed(&key, &tag, seq, subject);
+        events.note_committed(&key, &tag, seq, subject);
         let gateway = Arc::clone(&self.gateway);
         self.finish(ChangeOutcome::Committed(Box::new(evidence))).await;
         gateway.push_immediately(events, &key, &tag, seq, subject).await;
@@ -271,7 +273,7 @@ impl IndexOp {
     pub(super) async fn abort(mut self, error: &Error) {
         self.settled = true;
         if error.is_outcome_unknown() {
-            self.events.in_doubt(&self.change.tag);
+            self.events.note_in_doubt(&self.change.tag);
         } else {
             self.roll_back().await;
         }
@@ -328,14 +330,14 @@ impl IndexOp {
 }
 
 /// A committed change: its result, the evidence of it, and the version that its event is about.
-pub(super) type Committed<T> = (T, CommitRecord, Subject);
+pub(super) type Committed<T> = (T, CommitRecord, EventSubject);
 
 /// What events say of a version, with metadata and tags if they may be needed.
-pub(super) fn subject_of(events: &ChangeEvents, head: &Head, version_id: &str) -> Subject {
+pub(super) fn subject_of(events: &ChangeEvents, head: &Head, version_id: &str) -> EventSubject {
     let has_some = !head.metadata.is_empty() || !head.tags.is_empty();
     let attributes = (has_some && events.wants_attributes())
         .then(|| Attributes { metadata: head.metadata.clone(), tags: head.tags.clone() });
-    Subject { version_id: version_id.to_owned(), size: head.size, etag: head.etag.clone(), attributes }
+    EventSubject { version_id: version_id.to_owned(), size: head.size, etag: head.etag.clone(), attributes }
 }
 
 impl Drop for IndexOp {

@@ -19,8 +19,8 @@ use crate::quota::QuotaUsage;
 use crate::quota_cache::ReservationKind;
 use crate::record;
 use crate::stored::{
-    DataLocation, Head, MANIFEST_BYTES, Manifest, ManifestPart, ObjectReader, STRIPE_BYTES, StoredChecksum,
-    UnclassedHead,
+    DataLocation, Head, HeadV1, MAX_MANIFEST_BYTES, Manifest, ManifestPart, ObjectReader, STRIPE_BYTES,
+    StoredChecksum,
 };
 use crate::time::now_ns;
 use bytes::Bytes;
@@ -84,7 +84,7 @@ pub struct Part {
 /// [`Upload`] without a class.
 #[derive(Deserialize)]
 struct UnclassedUpload {
-    head: UnclassedHead,
+    head: HeadV1,
     begun_ns: u64,
     algorithm: String,
     whole: bool,
@@ -120,7 +120,7 @@ impl Versioned for Part {
     const COMPAT: u8 = 2;
 
     fn envelope(&self) -> (u8, u8) {
-        if self.tails.class().is_empty() { (1, 1) } else { (2, 2) }
+        if self.tails.storage_class().is_empty() { (1, 1) } else { (2, 2) }
     }
 
     fn decode_old(_version: u8, body: &[u8]) -> Result<Part, DecodeError> {
@@ -135,7 +135,7 @@ impl Versioned for PartIntent {
     const COMPAT: u8 = 2;
 
     fn envelope(&self) -> (u8, u8) {
-        if self.tails.class().is_empty() { (1, 1) } else { (2, 2) }
+        if self.tails.storage_class().is_empty() { (1, 1) } else { (2, 2) }
     }
 
     fn decode_old(_version: u8, body: &[u8]) -> Result<PartIntent, DecodeError> {
@@ -213,7 +213,7 @@ impl Gateway {
 
     /// An upload, its mark and its RADOS version; `None` if it does not exist.
     async fn marked_upload(&self, name: &str) -> Result<Option<(Upload, Option<String>, u64)>> {
-        let mut asked = record::FIRST_BYTES;
+        let mut asked = record::FIRST_READ_BYTES;
         let (bytes, mut reply) = loop {
             let mut op = ReadOp::new();
             op.read(0, asked).omap_get_vals_by_keys(vec![Bytes::from_static(MARK)]);
@@ -234,7 +234,7 @@ impl Gateway {
     }
 
     /// An upload. Fails with [`Error::NoSuchUpload`] if it does not exist.
-    pub async fn upload(&self, bucket: &Bucket, key: &str, id: &str) -> Result<Upload> {
+    pub async fn read_upload(&self, bucket: &Bucket, key: &str, id: &str) -> Result<Upload> {
         let found = record::read::<Upload>(&self.pools.data, &upload_name(bucket, key, id)).await?;
         found.map(|(upload, _)| upload).ok_or(Error::NoSuchUpload)
     }
@@ -401,7 +401,7 @@ impl Gateway {
         let completion = spawn_boxed(async move {
             gateway.try_complete_upload(&bucket, (&key, &id), &named, (condition, cause), seal).await
         });
-        completion.await.map_err(Error::task("the completion of an upload"))?
+        completion.await.map_err(Error::task_failed("the completion of an upload"))?
     }
 
     async fn try_complete_upload(
@@ -454,7 +454,7 @@ impl Gateway {
             })
             .collect();
         let manifest: Bytes = record::encode(&Manifest { parts });
-        if manifest.len() > MANIFEST_BYTES {
+        if manifest.len() > MAX_MANIFEST_BYTES {
             return Err(Error::TooLarge);
         }
         let types = &[EventType::ObjectCreatedCompleteMultipartUpload];
@@ -755,7 +755,7 @@ mod tests {
         };
         let manifest = Manifest { parts: (1..=MAX_PARTS).map(part).collect() };
         let encoded = record::encode(&manifest);
-        assert!(encoded.len() <= MANIFEST_BYTES, "{} bytes", encoded.len());
+        assert!(encoded.len() <= MAX_MANIFEST_BYTES, "{} bytes", encoded.len());
         assert_eq!(record::decode::<Manifest>("head", &encoded).unwrap(), manifest);
     }
 

@@ -11,7 +11,7 @@ use crate::index::Tails;
 use crate::notifications::{Cause, ChangeEvents};
 use crate::quota::QuotaUsage;
 use crate::quota_cache::ReservationKind;
-use crate::stored::{DataLocation, Head, INLINE_BYTES, STRIPE_BYTES, head_name};
+use crate::stored::{DataLocation, Head, MAX_INLINE_BYTES, STRIPE_BYTES, head_name};
 use crate::time::now_ns;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -85,7 +85,7 @@ impl PutOp {
 
     /// The most bytes of data that may be in the head.
     fn inline_bytes(&self) -> usize {
-        if self.bucket.versioning == Versioning::Off { INLINE_BYTES } else { VERSION_INLINE_BYTES }
+        if self.bucket.versioning == Versioning::Off { MAX_INLINE_BYTES } else { VERSION_INLINE_BYTES }
     }
 
     /// Writes the head with `data` in it. This commits the change, which is prepared first if there is no prepared change yet.
@@ -116,7 +116,7 @@ impl PutOp {
             op.resolve(committed).await?;
             Ok(self.head)
         });
-        commit.await.map_err(Error::task("the write of an object"))?
+        commit.await.map_err(Error::task_failed("the write of an object"))?
     }
 }
 
@@ -132,7 +132,7 @@ async fn commit_plain(
     let name = head_name(&bucket.id, key);
     let (listed, subject) = (head.listed(None), op.subject_of(head, ""));
     let mut turn = CommitGuard::acquire(gateway, &name).await;
-    let guess = turn.last_base(op.view()).or_else(|| op.view().assume_for_write());
+    let guess = turn.take_assumed_head(op.view()).or_else(|| op.view().assume_for_write());
     let mut guess = guess.filter(|base| condition.is_decided_on(base));
     loop {
         let (base, guards) = match guess.take() {
@@ -143,7 +143,7 @@ async fn commit_plain(
                     HeadRead::State(state) => *state,
                 };
                 condition.check(state.object.as_ref().map(|object| (&object.head, object.mark)))?;
-                (state.base(), Vec::new())
+                (state.assumed_head(), Vec::new())
             }
         };
         let body = head_write_steps(head, data.iter().cloned());
@@ -151,10 +151,10 @@ async fn commit_plain(
             commit::write(op.change(&subject), &base, ListingUpdate::Object(&listed, tails), guards, body);
         match turn.commit(op, commit).await? {
             Some(evidence) => {
-                op.note_key(base == AssumedHead::Absent);
+                op.record_key_is_new(base == AssumedHead::Absent);
                 return Ok(((), evidence, subject));
             }
-            None => guess = op.next_base_guess().await?.filter(|base| condition.is_decided_on(base)),
+            None => guess = op.next_assumed_head().await?.filter(|base| condition.is_decided_on(base)),
         }
     }
 }
@@ -170,7 +170,7 @@ async fn write_data(
 ) -> Result<WrittenData> {
     body.limit_memory(&gateway.put_memory);
     let has_class = !put.head.class.is_empty();
-    let inline = if has_class { INLINE_BYTES } else { put.inline_bytes() };
+    let inline = if has_class { MAX_INLINE_BYTES } else { put.inline_bytes() };
     let expected = length.map_or(inline, |length| body.stored_len(length).min(inline as u64) as usize);
     let first = body.gather(expected).await?;
     if body.is_at_end().await? && (!has_class || first.len() == 0) {

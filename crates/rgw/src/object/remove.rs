@@ -11,7 +11,7 @@ use crate::stored::{ETAG, HEAD, Head, HeadState, VERSIONS, head_name};
 use crate::time::now_ns;
 use nacre_index::commit;
 use nacre_index::op::Step;
-use nacre_index::record::Subject;
+use nacre_index::record::EventSubject;
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 
@@ -26,21 +26,21 @@ pub struct RemovalResult {
 
 /// The types of events that a removal may have.
 #[derive(Clone, Copy, Debug)]
-pub struct RemovalEvents {
+pub struct RemovalEventTypes {
     /// If the object or a version is removed.
     pub removed: &'static [EventType],
     /// If a delete marker is made.
     pub(crate) marker: &'static [EventType],
 }
 
-impl RemovalEvents {
+impl RemovalEventTypes {
     /// For a client's request.
-    pub const REQUEST: RemovalEvents = RemovalEvents {
+    pub const REQUEST: RemovalEventTypes = RemovalEventTypes {
         removed: &[EventType::ObjectRemovedDelete],
         marker: &[EventType::ObjectRemovedDeleteMarkerCreated],
     };
     /// For a lifecycle rule for current versions.
-    pub(crate) const EXPIRATION: RemovalEvents = RemovalEvents {
+    pub(crate) const EXPIRATION: RemovalEventTypes = RemovalEventTypes {
         removed: &[EventType::ObjectExpirationCurrent, EventType::LifecycleExpirationDelete],
         marker: &[EventType::ObjectExpirationCurrent, EventType::LifecycleExpirationDeleteMarkerCreated],
     };
@@ -62,7 +62,7 @@ impl Gateway {
         bucket: &Arc<Bucket>,
         (key, owner): (&str, &str),
         condition: WriteCondition,
-        (cause, types): (&Cause, RemovalEvents),
+        (cause, types): (&Cause, RemovalEventTypes),
     ) -> Result<RemovalResult> {
         let tag = self.new_tag();
         if bucket.versioning != Versioning::Off {
@@ -86,7 +86,7 @@ impl Gateway {
         // A separate task, which completes even if the client disconnects.
         let removal =
             spawn_boxed(async move { gateway.remove_plain(&bucket, (&key, &tag), condition, events).await });
-        let there = removal.await.map_err(Error::task("the removal of an object"))??;
+        let there = removal.await.map_err(Error::task_failed("the removal of an object"))??;
         Ok(RemovalResult { existed: there, marker: None })
     }
 
@@ -100,10 +100,10 @@ impl Gateway {
     ) -> Result<bool> {
         let name = head_name(&bucket.id, key);
         let mut state = None;
-        let mut subject = Subject::default();
+        let mut subject = EventSubject::default();
         // Filters are evaluated for the removed version, also after a crash, so the prepare records its metadata and tags. If
         // most objects have none, the head is read only if the index does not show that this object has none.
-        if events.wants_attributes() && !self.commits.expects_plain(bucket) {
+        if events.wants_attributes() && !self.commits.expects_no_attributes(bucket) {
             let read = self.objects.head_state(&name).await?;
             condition.check(read.object.as_ref().map(|object| (&object.head, object.mark)))?;
             let Some(object) = &read.object else { return Ok(false) };
@@ -128,19 +128,20 @@ async fn commit_removal(
     let mut turn = CommitGuard::acquire(gateway, name).await;
     let mut guess = match state {
         Some(_) => None,
-        None => turn.last_base(op.view()).or_else(|| op.view().assume_for_removal()),
+        None => turn.take_assumed_head(op.view()).or_else(|| op.view().assume_for_removal()),
     };
     guess = guess.filter(|base| condition.is_decided_on(base));
-    let mut tried = Subject::default();
+    let mut tried = EventSubject::default();
     loop {
         let told = guess.take().and_then(|base| {
             let listed = op.listing_for_event(&base)?;
-            let subject = Subject { size: listed.size, etag: listed.etag.clone(), ..Subject::default() };
+            let subject =
+                EventSubject { size: listed.size, etag: listed.etag.clone(), ..EventSubject::default() };
             Some((base, subject))
         });
         let (base, guards, steps, subject) = match told {
             Some((base, subject)) => {
-                op.note_removed(true);
+                op.record_removed_is_plain(true);
                 (base, condition.guards(), tombstone_steps(false), subject)
             }
             None => {
@@ -154,9 +155,9 @@ async fn commit_removal(
                 condition.check(read.object.as_ref().map(|object| (&object.head, object.mark)))?;
                 let Some(object) = &read.object else { return Ok(None) };
                 let subject = op.subject_of(&object.head, "");
-                op.note_removed(subject.attributes.is_none());
+                op.record_removed_is_plain(subject.attributes.is_none());
                 op.set_removal_subject(&subject).await?;
-                (read.base(), Vec::new(), tombstone_steps(false), subject)
+                (read.assumed_head(), Vec::new(), tombstone_steps(false), subject)
             }
         };
         let removal = commit::remove(op.change(&subject), &base, guards, steps);

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_client::{IoCtx, WriteOp};
 use nacre_index::commit::{self, ListingUpdate};
-use nacre_index::record::Subject;
+use nacre_index::record::EventSubject;
 use nacre_topics::event::EventType;
 use nacre_types::errno::Errno;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Gateway {
         class: &str,
         (cause, types): (&Cause, &'static [EventType]),
     ) -> Result<bool> {
-        let (from, inline) = match self.objects.version(&bucket.id, key, expected.version_id()).await {
+        let (from, inline) = match self.objects.read_version(&bucket.id, key, expected.version_id()).await {
             Err(Error::NoSuchVersion | Error::NoSuchKey) => return Ok(false),
             found => found?,
         };
@@ -108,7 +108,7 @@ impl Gateway {
             let committed = committed.await;
             Ok(op.resolve_optional(committed).await?.is_some())
         });
-        moving.await.map_err(Error::task("the transition of an object"))?
+        moving.await.map_err(Error::task_failed("the transition of an object"))?
     }
 
     fn plan_move(
@@ -153,14 +153,14 @@ impl Gateway {
     ) -> Result<Option<Committed<()>>> {
         let name = head_name(&bucket.id, key);
         let mut turn = CommitGuard::acquire(self, &name).await;
-        let mut tried = Subject::default();
+        let mut tried = EventSubject::default();
         let old = moving.from.tails(&name, &moving.inline)?;
         loop {
             let state = match turn.read_head(op).await? {
                 HeadRead::Committed(evidence) => return Ok(Some(((), *evidence, tried))),
                 HeadRead::State(state) => *state,
             };
-            let base = state.base();
+            let base = state.assumed_head();
             let Some(current) = state.object else { return Ok(None) };
             let id = moving.from.version_id();
             let is_current = current.head.version_id() == id;
@@ -177,7 +177,7 @@ impl Gateway {
                 CurrentObject { versions: Some(_), .. } => {
                     match self.objects.lookup_version(&name, &current, id).await? {
                         VersionLookup::Changed => {
-                            turn.retry().await?;
+                            turn.back_off().await?;
                             continue;
                         }
                         VersionLookup::Version(slot, head) if moving.has_same_data(&head) => {

@@ -24,7 +24,7 @@ use crate::stored::{CurrentObject, HEAD, Head, HeadState, VERSIONS, head_name};
 use bytes::Bytes;
 use nacre_index::commit::{self, ListingUpdate};
 use nacre_index::op::Step;
-use nacre_index::record::{CommitRecord, Subject};
+use nacre_index::record::{CommitRecord, EventSubject};
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 
@@ -131,12 +131,12 @@ async fn commit_version(
                 HeadRead::State(state) => *state,
             },
         };
-        let base = state.base();
+        let base = state.assumed_head();
         let mut head = put.head.clone();
         let edited = edit(gateway, name, state.object, &mut head, data, (&put.condition, suspended)).await?;
         // The head changed while its versions were read.
         let Some((edit, replaced)) = edited else {
-            turn.retry().await?;
+            turn.back_off().await?;
             continue;
         };
         op.set_replaced_tails(replaced).await?;
@@ -152,7 +152,7 @@ async fn commit_version(
 }
 
 /// The result of a change of a version whose attempt `tried` took effect, although it was refused.
-fn made(tried: Option<(Head, Subject)>, evidence: CommitRecord) -> Result<Committed<Head>> {
+fn made(tried: Option<(Head, EventSubject)>, evidence: CommitRecord) -> Result<Committed<Head>> {
     let (head, subject) = tried.ok_or_else(|| Error::Contended(evidence.tag.clone()))?;
     Ok((head, evidence, subject))
 }
@@ -187,7 +187,9 @@ async fn edit(
             }
         }
         Some(CurrentObject { head: old, versions: None, version, .. }) => {
-            let Some(data) = gateway.objects.inline(name, &old, version).await? else { return Ok(None) };
+            let Some(data) = gateway.objects.read_inline_data(name, &old, version).await? else {
+                return Ok(None);
+            };
             if null {
                 old.check_lock(false)?;
                 replaced = old.tails(name, &data)?;
@@ -283,7 +285,7 @@ impl Gateway {
                     HeadRead::State(state) => *state,
                 },
             };
-            let base = state.base();
+            let base = state.assumed_head();
             let absent = if id.is_some() { Error::NoSuchVersion } else { Error::NoSuchKey };
             let current = state.object.ok_or(absent)?;
             let Modified { head, steps } = self.modified(name, id, current, change).await?;

@@ -3,8 +3,8 @@
 //! operation asks for all of it.
 
 use super::{
-    DataLocation, Encryption, HEAD, HEAD_BYTES, Head, INLINE_BYTES, MANIFEST_BYTES, Manifest, ManifestPart,
-    PIECE_BYTES, STRIPE_BYTES, StoredObjects, head_name, head_of,
+    DataLocation, Encryption, HEAD, Head, MAX_HEAD_BYTES, MAX_INLINE_BYTES, MAX_MANIFEST_BYTES, Manifest,
+    ManifestPart, PIECE_BYTES, STRIPE_BYTES, StoredObjects, decode_head, head_name,
 };
 use crate::crypt::{self, Secret};
 use crate::error::{Error, Result};
@@ -60,7 +60,7 @@ impl StoredObjects {
             let (name, head, inline) = self.read_head(bucket_id, key, 0..asked).await?;
             match head.longer_read(inline.len() as u64, asked) {
                 // The second read is too short only if the object was replaced in between.
-                Some(longer) => asked = if again { HEAD_BYTES } else { longer },
+                Some(longer) => asked = if again { MAX_HEAD_BYTES } else { longer },
                 None => {
                     self.read_sizes.record_read(bucket_id, inline.len() as u64);
                     let pool = self.data_pool(&head).await?;
@@ -79,7 +79,7 @@ impl StoredObjects {
         key: &str,
         range: Range<u64>,
     ) -> Result<ObjectReader> {
-        let most = INLINE_BYTES as u64;
+        let most = MAX_INLINE_BYTES as u64;
         let range = range.start.min(most)..range.end.min(most);
         let whole = range.end - range.start;
         let mut asked = self.read_sizes.first_read_len(bucket_id).min(whole);
@@ -131,7 +131,7 @@ impl StoredObjects {
             Err(error) if error.errno() == Errno::ENODATA => return Err(Error::NoSuchKey),
             reply => reply?,
         };
-        let head = head_of(&mut reply, 0, &name)?;
+        let head = decode_head(&mut reply, 0, &name)?;
         Ok((name, head, reply.output(1)?))
     }
 }
@@ -144,21 +144,21 @@ impl Head {
             // The data ends there. Its length is checked when it is used.
             return None;
         }
-        let needed = self.inline_bytes();
+        let needed = self.max_inline_bytes();
         (needed > asked).then_some(needed)
     }
 
     /// The most bytes of data that are in the head's RADOS object.
-    pub(crate) fn inline_bytes(&self) -> u64 {
-        let size = self.size.min(HEAD_BYTES);
+    pub(crate) fn max_inline_bytes(&self) -> u64 {
+        let size = self.size.min(MAX_HEAD_BYTES);
         let bytes = match &self.data {
             DataLocation::Inline if self.encryption.is_some() => crypt::stored_len(size),
             DataLocation::Inline => size,
             DataLocation::Tails(_) => 0,
             // The length of a manifest is not recorded.
-            DataLocation::Parts(_) => MANIFEST_BYTES as u64,
+            DataLocation::Parts(_) => MAX_MANIFEST_BYTES as u64,
         };
-        bytes.min(HEAD_BYTES)
+        bytes.min(MAX_HEAD_BYTES)
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct CurrentObject {
 /// The state of a head that a commit is built on.
 pub(crate) struct HeadState {
     /// The state for the index protocol; `None` if there is no RADOS object.
-    pub(crate) protocol: Option<head::Head>,
+    pub(crate) protocol: Option<head::ObjectHead>,
     /// The object; `None` if there is none, also for a tombstone.
     pub(crate) object: Option<CurrentObject>,
 }
@@ -105,8 +105,8 @@ fn no_head(name: &str) -> Error {
 
 impl HeadState {
     /// The base of a commit on this head.
-    pub(crate) fn base(&self) -> AssumedHead {
-        AssumedHead::read(self.protocol.clone())
+    pub(crate) fn assumed_head(&self) -> AssumedHead {
+        AssumedHead::from_head(self.protocol.clone())
     }
 
     /// The RADOS version; 0 if there is no RADOS object.
@@ -127,7 +127,7 @@ impl StoredObjects {
     }
 
     /// Reads a head as the index protocol sees it; `None` if there is no RADOS object.
-    pub(crate) async fn protocol_head(&self, bucket_id: &str, key: &str) -> Result<Option<head::Head>> {
+    pub(crate) async fn protocol_head(&self, bucket_id: &str, key: &str) -> Result<Option<head::ObjectHead>> {
         let name = head_name(bucket_id, key);
         let reply = execute::read(&self.data, &name, &head::read()).await?;
         Ok(head::parse(&name, reply.as_ref())?)
@@ -153,7 +153,11 @@ impl StoredObjects {
     }
 
     /// What a listing shows of a key, according to its head.
-    pub(crate) async fn listed_head(&self, bucket_id: &str, key: &str) -> Result<Option<ListingEntry>> {
+    pub(crate) async fn head_listing_entry(
+        &self,
+        bucket_id: &str,
+        key: &str,
+    ) -> Result<Option<ListingEntry>> {
         Ok(self.current(bucket_id, key).await?.map(|current| current.listed()))
     }
 
@@ -172,7 +176,7 @@ impl StoredObjects {
                 DataLocation::Tails(tails) => vec![tails.clone()],
                 DataLocation::Parts(_) => {
                     // Read again if the head changed meanwhile.
-                    let inline = self.inline(&name, &current.head, current.version).await?;
+                    let inline = self.read_inline_data(&name, &current.head, current.version).await?;
                     let Some(inline) = inline else { continue };
                     let manifest = record::decode::<Manifest>(&name, &inline)?;
                     manifest.parts.into_iter().map(|part| part.tails).collect()

@@ -8,7 +8,7 @@
 //! The table has a fixed size. Buckets whose ids share an entry share an estimate, which costs them second reads and nothing
 //! else.
 
-use super::HEAD_BYTES;
+use super::MAX_HEAD_BYTES;
 use nacre_types::hash::ceph_str_hash_rjenkins;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const MIN_READ_BYTES: u64 = 64 << 10;
 /// Size classes: class `c` contains sizes up to `SMALLEST << c` bytes; the last class contains all sizes that a head can have.
 const CLASSES: u32 = 7;
-const _: () = assert!(MIN_READ_BYTES << (CLASSES - 1) == HEAD_BYTES);
+const _: () = assert!(MIN_READ_BYTES << (CLASSES - 1) == MAX_HEAD_BYTES);
 /// Entries of the table.
 const ENTRIES: usize = 256;
 /// When an entry has counted this many reads, its counters are halved.
@@ -49,7 +49,7 @@ impl ReadSizeEstimator {
                 return MIN_READ_BYTES << class;
             }
         }
-        HEAD_BYTES
+        MAX_HEAD_BYTES
     }
 
     /// Records that a read of a head in this bucket needed `needed` bytes.
@@ -115,13 +115,13 @@ mod tests {
             (1 << 20) - 1,
             1 << 20,
             (2 << 20) + 1,
-            HEAD_BYTES,
+            MAX_HEAD_BYTES,
             u64::MAX,
         ] {
             let sizes = ReadSizeEstimator::default();
             sizes.record_read("b", needed);
             let first = sizes.first_read_len("b");
-            assert!(first >= needed.min(HEAD_BYTES) && first <= HEAD_BYTES, "{needed}: {first}");
+            assert!(first >= needed.min(MAX_HEAD_BYTES) && first <= MAX_HEAD_BYTES, "{needed}: {first}");
             assert!(
                 first == MIN_READ_BYTES || first / 2 < needed,
                 "{needed}: {first} is more than it must be"

@@ -3,7 +3,7 @@
 
 use super::head_state::CurrentObject;
 use super::read_size::MIN_READ_BYTES;
-use super::{DataLocation, HEAD_BYTES, Head, Manifest, ObjectReader, StoredObjects, head_name};
+use super::{DataLocation, Head, MAX_HEAD_BYTES, Manifest, ObjectReader, StoredObjects, head_name};
 use crate::error::{Error, Result};
 use crate::record;
 use bytes::Bytes;
@@ -116,11 +116,11 @@ impl Head {
 }
 
 /// Whether an operation failed because the head was changed since it was read.
-pub(crate) fn is_overtaken(error: &nacre_client::Error) -> bool {
+pub(crate) fn is_head_changed(error: &nacre_client::Error) -> bool {
     matches!(error.errno(), Errno::ERANGE | Errno::EOVERFLOW | Errno::EEXIST) || error.is_not_found()
 }
 
-pub(crate) async fn wait(attempt: u32) {
+pub(crate) async fn wait_before_retry(attempt: u32) {
     tokio::time::sleep(READ_RETRY_DELAY * attempt).await;
 }
 
@@ -149,17 +149,22 @@ pub(crate) enum VersionLookup {
 /// The reply to a read that asserted a version; `None` if the head has another version by now.
 pub(crate) fn unless_changed(reply: nacre_client::Result<OpReply>) -> Result<Option<OpReply>> {
     match reply.and_then(|reply| reply.success()) {
-        Err(error) if is_overtaken(&error) => Ok(None),
+        Err(error) if is_head_changed(&error) => Ok(None),
         reply => Ok(Some(reply?)),
     }
 }
 
 impl StoredObjects {
     /// The data in a head with this RADOS version; `None` if the head has another version by now.
-    pub(crate) async fn inline(&self, name: &str, head: &Head, version: u64) -> Result<Option<Bytes>> {
+    pub(crate) async fn read_inline_data(
+        &self,
+        name: &str,
+        head: &Head,
+        version: u64,
+    ) -> Result<Option<Bytes>> {
         let mut op = ReadOp::new();
         // A read of length 0 would read everything.
-        op.assert_version(version).read(0, head.inline_bytes().max(1));
+        op.assert_version(version).read(0, head.max_inline_bytes().max(1));
         let reply = unless_changed(self.data.operate_read(name, op).await)?;
         reply.map(|mut reply| Ok(reply.output(1)?)).transpose()
     }
@@ -199,7 +204,7 @@ impl StoredObjects {
     }
 
     /// The version `id` of an object, and the part of its data that is in the head.
-    pub(crate) async fn version(&self, bucket_id: &str, key: &str, id: &str) -> Result<(Head, Bytes)> {
+    pub(crate) async fn read_version(&self, bucket_id: &str, key: &str, id: &str) -> Result<(Head, Bytes)> {
         check_id(id)?;
         let name = head_name(bucket_id, key);
         for attempt in 0..ATTEMPTS {
@@ -208,10 +213,10 @@ impl StoredObjects {
                 if id != NULL_VERSION {
                     return Err(Error::NoSuchVersion);
                 }
-                match self.inline(&name, &current.head, current.version).await? {
+                match self.read_inline_data(&name, &current.head, current.version).await? {
                     Some(data) => return Ok((current.head, data)),
                     None => {
-                        wait(attempt).await;
+                        wait_before_retry(attempt).await;
                         continue;
                     }
                 }
@@ -225,7 +230,7 @@ impl StoredObjects {
             match decode_version(&name, &slot, found)? {
                 Some(StoredVersion { head, data }) => return Ok((head, data)),
                 // Another version became `null` meanwhile.
-                None if id == NULL_VERSION => wait(attempt).await,
+                None if id == NULL_VERSION => wait_before_retry(attempt).await,
                 None => return Err(Error::NoSuchVersion),
             }
         }
@@ -249,7 +254,7 @@ impl StoredObjects {
             (None, None) => self.open_object(bucket_id, key).await?,
             (None, Some(range)) => self.open_range(bucket_id, key, range).await?,
             (Some(id), _) => {
-                let (head, data) = self.version(bucket_id, key, id).await?;
+                let (head, data) = self.read_version(bucket_id, key, id).await?;
                 let pool = self.data_pool(&head).await?;
                 ObjectReader::new(head_name(bucket_id, key), head, data, pool)?
             }
@@ -262,7 +267,7 @@ impl StoredObjects {
     pub async fn open_head(&self, bucket_id: &str, key: &str, id: Option<&str>) -> Result<ObjectReader> {
         let head = match id {
             None => self.head(bucket_id, key).await?.ok_or(Error::NoSuchKey)?.0,
-            Some(id) => self.version(bucket_id, key, id).await?.0,
+            Some(id) => self.read_version(bucket_id, key, id).await?.0,
         };
         head.check_not_delete_marker(id.is_some())?;
         Ok(ObjectReader::head_only(head, self.data.clone()))
@@ -272,7 +277,7 @@ impl StoredObjects {
     pub async fn head_of_version(&self, bucket_id: &str, key: &str, id: Option<&str>) -> Result<Head> {
         let head = match id {
             None => self.head(bucket_id, key).await?.ok_or(Error::NoSuchKey)?.0,
-            Some(id) => self.version(bucket_id, key, id).await?.0,
+            Some(id) => self.read_version(bucket_id, key, id).await?.0,
         };
         head.check_not_delete_marker(id.is_some())?;
         Ok(head)
@@ -354,10 +359,10 @@ impl StoredObjects {
             let data = reply.output(1)?;
             // Of the data, only a manifest is needed.
             let is_cut = matches!(current.head.data, DataLocation::Parts(_)) && data.len() as u64 == asked;
-            if !is_cut || asked == HEAD_BYTES {
+            if !is_cut || asked == MAX_HEAD_BYTES {
                 break (current, data);
             }
-            asked = HEAD_BYTES;
+            asked = MAX_HEAD_BYTES;
         };
         // If the object has versions, the same tails may be listed again below.
         let mut all = current.head.tails(&name, &data)?;

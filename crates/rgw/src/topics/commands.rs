@@ -8,7 +8,7 @@ use bytes::Bytes;
 use nacre_notify::{DeadLetterInfo, LetterSelection, QueuedEvent, TopicReport};
 use nacre_queues::retry::BreakerState;
 use nacre_queues::stats::ShardStats;
-use nacre_topics::record::{Delivery, body};
+use nacre_topics::record::{DeliveredEvent, body};
 use nacre_topics::topic::TopicId;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const PAGE: u64 = 256;
 
 /// The dead letters of a topic that a command is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeadLetters {
+pub enum DeadLetterSelection {
     /// All dead letters.
     All,
     /// The dead letter with this number.
@@ -34,11 +34,11 @@ pub enum DeadLetterAction {
     Purge,
 }
 
-impl From<DeadLetters> for LetterSelection {
-    fn from(which: DeadLetters) -> LetterSelection {
+impl From<DeadLetterSelection> for LetterSelection {
+    fn from(which: DeadLetterSelection) -> LetterSelection {
         match which {
-            DeadLetters::All => LetterSelection::All,
-            DeadLetters::One(number) => LetterSelection::One(number),
+            DeadLetterSelection::All => LetterSelection::All,
+            DeadLetterSelection::One(number) => LetterSelection::One(number),
         }
     }
 }
@@ -99,7 +99,7 @@ fn stats(report: &TopicReport, now_ns: u64) -> Value {
 
 /// An event's record as consumers get it, without the topic's opaque data, which is added at delivery.
 fn record(event: &nacre_topics::record::Event, is_replayed: bool) -> Value {
-    let delivery = Delivery { event, opaque_data: "", is_replayed };
+    let delivery = DeliveredEvent { event, opaque_data: "", is_replayed };
     let text = body(&[delivery]);
     let mut document: Value = serde_json::from_slice(&text).unwrap_or_default();
     document["Records"][0].take()
@@ -119,7 +119,7 @@ fn queued(event: &QueuedEvent) -> Value {
 impl Topics {
     /// The figures of a topic's queue, as `topic stats` prints them.
     pub async fn stats(&self, name: &str) -> Result<Value> {
-        let mut report = self.serving_notifier()?.report(&self.arn(name)).await?;
+        let mut report = self.require_notifier()?.report(&self.arn(name)).await?;
         let breakers = self.breakers(report.stored.record.topic.id).await?;
         report.set_breakers(&breakers);
         Ok(stats(&report, now_ns()))
@@ -142,13 +142,13 @@ impl Topics {
 
     /// At most `max` events of a topic's queue, as `topic dump` prints them: those of each shard in order.
     pub async fn dump(&self, name: &str, max: usize) -> Result<Value> {
-        let found = self.serving_notifier()?.dump(&self.arn(name), max).await?;
+        let found = self.require_notifier()?.dump(&self.arn(name), max).await?;
         Ok(found.iter().map(queued).collect())
     }
 
     /// At most `max` dead letters of a topic with numbers above `after`, oldest first.
     pub async fn dead_letters(&self, name: &str, after: Option<u64>, max: u64) -> Result<Value> {
-        let (arn, notifier) = (self.arn(name), self.serving_notifier()?);
+        let (arn, notifier) = (self.arn(name), self.require_notifier()?);
         let (mut found, mut after) = (Vec::new(), after);
         while (found.len() as u64) < max {
             let page = notifier.letters(&arn, after, PAGE.min(max - found.len() as u64)).await?;
@@ -160,13 +160,13 @@ impl Topics {
     }
 
     /// Delivers dead letters of a topic again, or removes them. Returns how many.
-    pub async fn dispose_dead_letters(
+    pub async fn replay_or_purge_letters(
         &self,
         name: &str,
-        which: DeadLetters,
+        which: DeadLetterSelection,
         action: DeadLetterAction,
     ) -> Result<u64> {
-        let (arn, notifier) = (self.arn(name), self.serving_notifier()?);
+        let (arn, notifier) = (self.arn(name), self.require_notifier()?);
         Ok(match action {
             DeadLetterAction::Replay => {
                 let replayed = notifier.replay_letters(&arn, which.into()).await;

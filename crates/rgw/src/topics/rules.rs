@@ -99,7 +99,7 @@ impl EndpointRules {
     }
 
     /// Records that the gateway listens on these addresses.
-    pub(super) fn note_listening(&self, addresses: impl Iterator<Item = IpAddr>) {
+    pub(super) fn add_listen_addresses(&self, addresses: impl Iterator<Item = IpAddr>) {
         self.0.listening.lock().extend(addresses);
         self.changed();
     }
@@ -112,7 +112,7 @@ impl EndpointRules {
 }
 
 /// Keeps the addresses of gateways and the options up to date, as long as the topics exist.
-pub(crate) async fn note_gateways(topics: Weak<Topics>) {
+pub(crate) async fn refresh_endpoint_rules(topics: Weak<Topics>) {
     let Some(rules) = topics.upgrade().map(|topics| topics.rules.clone()) else { return };
     while let Some(topics) = topics.upgrade() {
         match topics.peers.gateway_addresses().await {

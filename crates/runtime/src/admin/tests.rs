@@ -12,7 +12,7 @@ use std::sync::Arc;
 fn admin() -> DaemonCommands {
     let config = ConfigBuilder::new(EntityName::osd(OsdId(3))).set("osd_max_backfills", "2").build().unwrap();
     let perf = PerfCounters::new("osd.3");
-    perf.add(|out| out.push(Metric::counter("osd", "op", "Client operations", 7)));
+    perf.add_source(|out| out.push(Metric::counter("osd", "op", "Client operations", 7)));
     DaemonCommands { config, perf, table: osd_commands() }
 }
 

@@ -8,7 +8,7 @@ use nacre_common::auth::Peer;
 use nacre_common::auth::handshake::{AuthRefusal, TransportKeys, banner, decode, encode, respond};
 use nacre_common::error::{Error, Result};
 use nacre_session::incoming::{Incoming, IncomingEvent, IncomingStep, SessionAdmission, SessionStatus};
-use nacre_session::{Confirm, EndCause, Ready, SessionOutcome, SocketLoss};
+use nacre_session::{ConnectReply, ConnectRequest, EndCause, SessionOutcome, SocketLoss};
 use nacre_types::ids::EntityKind;
 use parking_lot::Mutex;
 use std::cmp::Reverse;
@@ -32,7 +32,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 pub(super) struct ResumedSocket {
     stream: std::net::TcpStream,
     transport: TransportKeys,
-    confirm: Confirm,
+    confirm: ConnectRequest,
     /// The peer with its current rights.
     peer: Peer,
 }
@@ -262,7 +262,7 @@ async fn authenticate(
     addr: SocketAddr,
     who: &mut String,
     slot: &HandshakeSlot,
-) -> Result<(TcpStream, TransportKeys, Peer, Confirm)> {
+) -> Result<(TcpStream, TransportKeys, Peer, ConnectRequest)> {
     let broken = |e: std::io::Error| Error::Unreachable { peer: addr, refused: false, reason: e.to_string() };
     let mut stream = TcpStream::from_std(stream).map_err(broken)?;
     set_socket_options(inner, &stream).map_err(broken)?;
@@ -292,7 +292,7 @@ async fn authenticate(
     slot.set_authenticated();
     write_record(&mut stream, record::NOISE_2, &second).await.map_err(broken)?;
     let sealed = read_record(&mut stream, record::CONFIRM, addr).await?;
-    let confirm: Confirm = decode("handshake", &transport.open_vec(0, &sealed)?)?;
+    let confirm: ConnectRequest = decode("handshake", &transport.open_vec(0, &sealed)?)?;
     let peer = Peer { nonce: confirm.nonce, ..peer };
     Ok((stream, transport, peer, confirm))
 }
@@ -305,7 +305,7 @@ async fn admit(
     mut stream: TcpStream,
     transport: TransportKeys,
     peer: Peer,
-    confirm: Confirm,
+    confirm: ConnectRequest,
 ) -> Result<()> {
     if *inner.stopping.borrow() {
         return Err(Error::Closed);
@@ -318,7 +318,7 @@ async fn admit(
         inner.register(|id| ConnInner::new(id, inner.clone(), lane, confirm.policy, false, addr, Some(peer)))
     };
     if confirm.policy == Policy::Lossy {
-        send_ready(&mut stream, &transport, Ready { outcome: SessionOutcome::New, in_seq: 0 }).await?;
+        send_ready(&mut stream, &transport, ConnectReply { outcome: SessionOutcome::New, in_seq: 0 }).await?;
         let conn = make(peer);
         run_lossy(&conn, stream, &transport).await;
         inner.unregister(&conn);
@@ -361,7 +361,7 @@ async fn admit(
     Ok(())
 }
 
-async fn send_ready(stream: &mut TcpStream, transport: &TransportKeys, ready: Ready) -> Result<()> {
+async fn send_ready(stream: &mut TcpStream, transport: &TransportKeys, ready: ConnectReply) -> Result<()> {
     let mut sealed = Vec::new();
     transport.seal(0, &encode(&ready), &mut sealed)?;
     write_record(stream, record::READY, &sealed)
@@ -446,7 +446,7 @@ async fn answer(
     inner: &MessengerInner,
     stream: std::net::TcpStream,
     transport: &TransportKeys,
-    ready: Ready,
+    ready: ConnectReply,
 ) -> Option<TcpStream> {
     let mut stream = TcpStream::from_std(stream).ok()?;
     let limit = inner.config.get().ms.ms_connection_ready_timeout;

@@ -8,7 +8,7 @@ use nacre_common::error::{Error, Result};
 use nacre_session::queue::{OutFrame, SendQueue, header_of};
 use nacre_session::receive::{FrameTooLong, ReceiveState};
 use nacre_types::ids::{ClientId, EntityName};
-use nacre_types::msg::{Encoded, Message};
+use nacre_types::msg::{EncodedMessage, Message};
 use nacre_types::payload::{self, Payload};
 use parking_lot::Mutex;
 use std::any::Any;
@@ -194,7 +194,7 @@ impl ConnInner {
 }
 
 impl Connection for ConnInner {
-    fn send_encoded(&self, message: Encoded) -> Result<()> {
+    fn send_encoded(&self, message: EncodedMessage) -> Result<()> {
         let frame = self.frame(message.kind, message.split.meta, message.split.data)?;
         self.try_enqueue(frame)
     }
@@ -246,11 +246,11 @@ impl Conn {
     /// Queues a message, from any thread, without waiting. Errors: `Full` if the queue's bound is reached, `Closed`, `TooBig`.
     /// On a lossy connection delivery is not known; on a lossless one the message is delivered unless a reset is reported.
     pub fn send<M: Message>(&self, message: &M) -> Result<()> {
-        self.0.send_encoded(Encoded::new(message))
+        self.0.send_encoded(EncodedMessage::new(message))
     }
 
     /// Like [`Conn::send`], for a message that is already encoded.
-    pub fn send_encoded(&self, message: &Encoded) -> Result<()> {
+    pub fn send_encoded(&self, message: &EncodedMessage) -> Result<()> {
         self.0.send_encoded(message.clone())
     }
 

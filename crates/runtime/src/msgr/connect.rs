@@ -2,7 +2,7 @@
 
 use super::conn::{Conn, ConnInner, ConnState, StopLevel};
 use super::link::{self, DisconnectReason, reset_from_cause};
-use super::{ConnectTarget, MessengerInner, Reset, nanos};
+use super::{ConnectTarget, MessengerInner, ResetReason, nanos};
 use nacre_common::auth::Peer;
 use nacre_common::auth::handshake::{
     AuthRefusal, BANNER_BYTES, Initiator, MAX_RECORD_BYTES, TransportKeys, banner, check_banner, decode,
@@ -10,7 +10,7 @@ use nacre_common::auth::handshake::{
 };
 use nacre_common::error::{Error, Result};
 use nacre_session::outgoing::{Backoff, Outgoing, OutgoingEvent, OutgoingStep};
-use nacre_session::{Confirm, EndCause, Ready, SocketLoss};
+use nacre_session::{ConnectReply, ConnectRequest, EndCause, SocketLoss};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -108,9 +108,9 @@ async fn run(conn: Arc<ConnInner>, target: ConnectTarget) {
 }
 
 /// Connects and reconnects until the connection ends. The error is for `on_reset`.
-async fn drive(conn: &Arc<ConnInner>, target: &ConnectTarget) -> Result<(), (Error, Reset)> {
+async fn drive(conn: &Arc<ConnInner>, target: &ConnectTarget) -> Result<(), (Error, ResetReason)> {
     let inner = &conn.messenger;
-    let cookie = nacre_common::auth::random_bytes().map_err(|e| (e.clone(), Reset::Failed(e)))?;
+    let cookie = nacre_common::auth::random_bytes().map_err(|e| (e.clone(), ResetReason::Failed(e)))?;
     let cookie = u64::from_le_bytes(cookie);
     let mut session = Outgoing::new(inner.identity.nonce, target.policy, cookie, backoff(inner));
     let mut turn = |input| {
@@ -133,7 +133,9 @@ async fn drive(conn: &Arc<ConnInner>, target: &ConnectTarget) -> Result<(), (Err
         let confirm = match step {
             OutgoingStep::Connect(confirm) => confirm,
             OutgoingStep::Over(None) => return Ok(()),
-            OutgoingStep::Over(Some(EndCause::Failed)) => return Err((error.clone(), Reset::Failed(error))),
+            OutgoingStep::Over(Some(EndCause::Failed)) => {
+                return Err((error.clone(), ResetReason::Failed(error)));
+            }
             OutgoingStep::Over(Some(cause)) => return Err((Error::Closed, reset_from_cause(cause, error))),
             OutgoingStep::Wait | OutgoingStep::Run { .. } => {
                 tokio::select! {
@@ -186,7 +188,7 @@ fn announce(conn: &Arc<ConnInner>, restarted: bool) {
     }
     let dispatcher = &conn.messenger.lanes[conn.lane].dispatcher;
     if restarted {
-        dispatcher.on_reset(&Conn(conn.clone()), Reset::PeerRestarted);
+        dispatcher.on_reset(&Conn(conn.clone()), ResetReason::PeerRestarted);
     }
     if !conn.closed.load(Ordering::Acquire) {
         dispatcher.on_connect(&Conn(conn.clone()));
@@ -197,8 +199,8 @@ fn announce(conn: &Arc<ConnInner>, restarted: bool) {
 async fn establish(
     conn: &Arc<ConnInner>,
     target: &ConnectTarget,
-    confirm: &Confirm,
-) -> Result<(TcpStream, TransportKeys, Ready)> {
+    confirm: &ConnectRequest,
+) -> Result<(TcpStream, TransportKeys, ConnectReply)> {
     let inner = &conn.messenger;
     let addr = target.addr;
     let credential = target.credentials.credential()?;
@@ -224,7 +226,7 @@ async fn establish(
     transport.seal(0, &encode(confirm), &mut sealed)?;
     write_record(&mut stream, record::CONFIRM, &sealed).await.map_err(unreachable(addr))?;
     let ready = read_record(&mut stream, record::READY, addr).await?;
-    let ready: Ready = decode("handshake", &transport.open_vec(0, &ready)?)?;
+    let ready: ConnectReply = decode("handshake", &transport.open_vec(0, &ready)?)?;
     conn.peer.store(Some(Arc::new(Peer { client: None, ..peer })));
     Ok((stream, transport, ready))
 }

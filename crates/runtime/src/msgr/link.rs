@@ -3,7 +3,7 @@
 use super::accept::ResumedSocket;
 use super::conn::{Conn, ConnInner, ConnState, StopLevel};
 use super::frame::Frame;
-use super::{Dispatcher, Policy, Reset, nanos};
+use super::{Dispatcher, Policy, ResetReason, nanos};
 use bytes::BufMut;
 use nacre_common::auth::handshake::TransportKeys;
 use nacre_common::error::{Error, Result};
@@ -12,7 +12,7 @@ use nacre_common::throttle::{Permit, Throttle};
 use nacre_session::body::FrameBody;
 use nacre_session::keepalive::{Activity, Keepalive, KeepaliveAction};
 use nacre_session::queue::{SendQueue, WriteBatch};
-use nacre_session::receive::{FrameAction, FrameReader, memory_bytes};
+use nacre_session::receive::{FrameAction, FrameValidator, memory_bytes};
 use nacre_session::wire::{FrameHeader, HEADER_BYTES};
 use nacre_session::{EndCause, Rules, SocketLoss};
 use std::io;
@@ -59,13 +59,13 @@ impl DisconnectReason {
 }
 
 /// The reset to report to the connection's owner. `error` is the last error of the socket.
-pub(super) fn reset_from_cause(cause: EndCause, error: Error) -> Reset {
+pub(super) fn reset_from_cause(cause: EndCause, error: Error) -> ResetReason {
     match cause {
-        EndCause::PeerClosed => Reset::PeerClosed,
-        EndCause::PeerRestarted => Reset::PeerRestarted,
-        EndCause::Failed => Reset::Failed(error),
-        EndCause::Idle => Reset::Idle,
-        EndCause::Lapsed => Reset::Lapsed,
+        EndCause::PeerClosed => ResetReason::PeerClosed,
+        EndCause::PeerRestarted => ResetReason::PeerRestarted,
+        EndCause::Failed => ResetReason::Failed(error),
+        EndCause::Idle => ResetReason::Idle,
+        EndCause::Lapsed => ResetReason::Lapsed,
     }
 }
 
@@ -172,7 +172,7 @@ impl Link<'_> {
         let kind = kind.ok_or_else(|| self.protocol("is not authenticated"))?;
         let throttle = conn.messenger.throttle(kind);
         let counters = &conn.messenger.counters;
-        let mut reader = FrameReader::new(conn.policy, conn.messenger.limits.frame, Rules::default());
+        let mut reader = FrameValidator::new(conn.policy, conn.messenger.limits.frame, Rules::default());
         loop {
             let header = self.read_header(source).await?;
             if let Some(ack) = reader.new_ack(&header)
@@ -198,14 +198,14 @@ impl Link<'_> {
                 counters.duplicates.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            reader.handled(&header, &conn.received);
+            reader.mark_handled(&header, &conn.received);
             self.used.store(true, Ordering::Relaxed);
             counters.messages_received.fetch_add(1, Ordering::Relaxed);
             counters.bytes_received.fetch_add(header.wire_bytes(), Ordering::Relaxed);
             if !conn.closed.load(Ordering::Acquire) {
                 dispatcher.on_message(&handle, Frame::new(&header, meta, data, Some(permit)));
             }
-            if reader.is_ack_due(&header, &conn.received) {
+            if reader.count_handled(&header, &conn.received) {
                 self.wake_writer(SendQueue::ask_ack);
             }
         }

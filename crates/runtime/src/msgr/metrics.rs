@@ -18,7 +18,7 @@ const COUNTERS: [Row; 8] = [
     ("throttle_waits", "Waits of readers for room in a throttle", |c| &c.throttle_waits),
 ];
 
-/// The sum of the metrics of a daemon's messengers, as a source for [`nacre_common::metrics::PerfCounters::add`]. Does not keep the
+/// The sum of the metrics of a daemon's messengers, as a source for [`nacre_common::metrics::PerfCounters::add_source`]. Does not keep the
 /// messengers alive.
 pub fn collector(messengers: &[Messenger]) -> impl Fn(&mut Vec<Metric>) + Send + Sync + 'static {
     let inner: Vec<_> = messengers.iter().map(|messenger| Arc::downgrade(&messenger.0)).collect();

@@ -4,7 +4,9 @@ mod frames;
 
 use super::*;
 use bytes::Bytes;
-use nacre_common::auth::{Caps, Credential, Key, Keyring, ServiceKeyring, ServiceKeys, Ticket, TicketBody};
+use nacre_common::auth::{
+    Caps, Credential, Key, Keyring, RotatingKeyring, RotatingSecrets, Ticket, TicketBody,
+};
 use nacre_common::config::ConfigBuilder;
 use nacre_types::ids::{ClientId, OsdId};
 use nacre_types::msg::Message;
@@ -37,7 +39,7 @@ pub(super) struct RecordingDispatcher {
     notes: Mutex<Vec<TestMessage>>,
     frames: Mutex<Vec<Frame>>,
     accepted: Mutex<Vec<Conn>>,
-    resets: Mutex<Vec<Reset>>,
+    resets: Mutex<Vec<ResetReason>>,
     faults: AtomicUsize,
     connects: AtomicUsize,
     echo: bool,
@@ -61,7 +63,7 @@ impl Dispatcher for RecordingDispatcher {
     fn on_connect(&self, _conn: &Conn) {
         self.connects.fetch_add(1, Ordering::SeqCst);
     }
-    fn on_reset(&self, _conn: &Conn, reset: Reset) {
+    fn on_reset(&self, _conn: &Conn, reset: ResetReason) {
         self.resets.lock().push(reset);
     }
     fn on_fault(&self, _conn: &Conn, _error: &Error) {
@@ -90,12 +92,12 @@ fn now_unix() -> u64 {
 
 /// A small realm: service keys, and tickets for any entity.
 struct Realm {
-    keys: ServiceKeyring,
+    keys: RotatingSecrets,
 }
 
 impl Realm {
     fn new() -> Realm {
-        Realm { keys: ServiceKeyring::generate(now_unix(), 3600).unwrap() }
+        Realm { keys: RotatingSecrets::generate(now_unix(), 3600).unwrap() }
     }
 
     fn ticket(&self, entity: &EntityName) -> Ticket {
@@ -115,7 +117,7 @@ impl Realm {
     }
 
     fn verifier(&self) -> Verifier {
-        let keys = ServiceKeys::new(10);
+        let keys = RotatingKeyring::new(10);
         keys.update(self.keys.keys().to_vec());
         Verifier::new().with_tickets(Arc::new(keys))
     }
@@ -186,7 +188,7 @@ async fn messages_of_all_sizes_arrive_in_order_and_come_back() {
         assert_eq!(conn.peer_entity(), Some(osd(0)));
         conn.close();
         until("the reset", || !server.resets.lock().is_empty()).await;
-        assert!(matches!(server.resets.lock()[0], Reset::PeerClosed));
+        assert!(matches!(server.resets.lock()[0], ResetReason::PeerClosed));
         assert!(client.resets.lock().is_empty());
         messenger.shutdown(Duration::from_secs(5)).await;
         osd0.shutdown(Duration::from_secs(5)).await;
@@ -340,7 +342,7 @@ async fn a_frame_over_the_receiver_s_limit_ends_the_connection() {
     assert!(matches!(conn.send(&note(3, (2 << 20) + 1)), Err(Error::TooBig { limit: 2_097_152, .. })));
     until("the reset", || !client.resets.lock().is_empty()).await;
     assert!(
-        matches!(&server.resets.lock()[0], Reset::Failed(Error::Protocol { reason, .. }) if reason.contains("size limits"))
+        matches!(&server.resets.lock()[0], ResetReason::Failed(Error::Protocol { reason, .. }) if reason.contains("size limits"))
     );
     assert_eq!(server.count(), 1);
     user.shutdown(Duration::ZERO).await;
@@ -365,7 +367,7 @@ async fn shutdown_writes_what_is_queued() {
     user.shutdown(Duration::from_secs(30)).await;
     assert!(conn.is_over() && user.connect(target(addr, Policy::Lossy, ticket)).is_err());
     until("all messages", || server.count() == 200).await;
-    until("the reset", || matches!(server.resets.lock()[..], [Reset::PeerClosed])).await;
+    until("the reset", || matches!(server.resets.lock()[..], [ResetReason::PeerClosed])).await;
     osd0.shutdown(Duration::ZERO).await;
     assert!(std::net::TcpStream::connect(addr).is_err(), "the port is closed");
 }
@@ -378,7 +380,7 @@ impl Dispatcher for Threads {
     fn on_message(&self, conn: &Conn, _frame: Frame) {
         self.0.lock().entry(conn.id()).or_default().insert(std::thread::current().id());
     }
-    fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
+    fn on_reset(&self, _conn: &Conn, _reset: ResetReason) {}
 }
 
 #[test]

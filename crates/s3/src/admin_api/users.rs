@@ -103,7 +103,7 @@ async fn info(asked: &AdminRequest<'_>, shows_keys: bool) -> Answer {
         shown["keys"] = json!([]);
     }
     if params.flag("stats")? == Some(true) {
-        shown["stats"] = asked.gateway.user_stats(&user.id).await?.bare();
+        shown["stats"] = asked.gateway.user_stats(&user.id).await?.usage_fields();
     }
     Ok(Some(shown))
 }

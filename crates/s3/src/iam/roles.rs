@@ -1,7 +1,7 @@
 //! Roles, the policies that say who may assume them, and their own policies.
 
 use super::{Call, Form, MAX_POLICIES, Xml, absent, time};
-use crate::forms::FormError;
+use crate::forms::QueryError;
 use http::StatusCode;
 use nacre_rgw::caps::Perm;
 use nacre_rgw::error::Error;
@@ -14,7 +14,7 @@ const KIND: &str = "roles";
 const MIN_MAX_SESSION_S: u32 = 3600;
 
 /// Carries out an operation on roles; `None` for other actions.
-pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>, FormError> {
+pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>, QueryError> {
     let reads = matches!(
         action,
         "GetRole"
@@ -79,7 +79,7 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
         "DeleteRole" => {
             if !role.policies.is_empty() {
                 let message = "the role has policies: remove them first";
-                return Err(FormError::new(StatusCode::CONFLICT, "DeleteConflict", message));
+                return Err(QueryError::new(StatusCode::CONFLICT, "DeleteConflict", message));
             }
             call.gateway.roles.remove(name).await?;
         }
@@ -88,18 +88,18 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
     Ok(Some(xml))
 }
 
-fn no_policy(name: &str) -> FormError {
+fn no_policy(name: &str) -> QueryError {
     absent(format!("there is no policy {name}"))
 }
 
-fn new_role(form: &Form, name: &str) -> Result<Role, FormError> {
+fn new_role(form: &Form, name: &str) -> Result<Role, QueryError> {
     let path = form.get("Path").unwrap_or("/");
     let sound = path.starts_with('/')
         && path.ends_with('/')
         && path.len() <= 512
         && path.bytes().all(|b| b.is_ascii_graphic());
     if !sound {
-        return Err(FormError::invalid("Path begins and ends with /"));
+        return Err(QueryError::validation("Path begins and ends with /"));
     }
     Ok(Role {
         name: name.to_owned(),
@@ -111,11 +111,11 @@ fn new_role(form: &Form, name: &str) -> Result<Role, FormError> {
     })
 }
 
-fn max_session(form: &Form) -> Result<Option<u32>, FormError> {
+fn max_session(form: &Form) -> Result<Option<u32>, QueryError> {
     form.number("MaxSessionDuration", MIN_MAX_SESSION_S..=MAX_SESSION_S)
 }
 
-async fn change(call: &Call<'_>, action: &str, name: &str) -> Result<(), FormError> {
+async fn change(call: &Call<'_>, action: &str, name: &str) -> Result<(), QueryError> {
     let (gateway, form) = (call.gateway, call.form);
     match action {
         "UpdateRole" => {
@@ -164,7 +164,7 @@ async fn change(call: &Call<'_>, action: &str, name: &str) -> Result<(), FormErr
     Ok(())
 }
 
-async fn list(call: &Call<'_>) -> Result<Xml, FormError> {
+async fn list(call: &Call<'_>) -> Result<Xml, QueryError> {
     let prefix = call.form.get("PathPrefix").unwrap_or("/");
     let mut roles = std::collections::BTreeMap::new();
     for name in call.gateway.roles.list().await? {

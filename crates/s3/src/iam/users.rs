@@ -1,7 +1,7 @@
 //! Users, their keys and policies.
 
 use super::{Call, MAX_POLICIES, Xml, absent, time};
-use crate::forms::FormError;
+use crate::forms::QueryError;
 use http::StatusCode;
 use nacre_rgw::caps::Perm;
 use nacre_rgw::error::Error;
@@ -28,7 +28,7 @@ fn arn(id: &str) -> String {
     format!("arn:aws:iam:::user/{id}")
 }
 
-pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>, FormError> {
+pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>, QueryError> {
     let Some((kind, perm)) = needs(action) else { return Ok(None) };
     let (gateway, form) = (call.gateway, call.form);
     let iam = format!("iam:{action}");
@@ -68,7 +68,7 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
         "DeleteUser" => {
             let user = gateway.users.get(form.needed("UserName")?).await?;
             let conflict = |what: &str| {
-                FormError::new(StatusCode::CONFLICT, "DeleteConflict", format!("the user has {what}"))
+                QueryError::new(StatusCode::CONFLICT, "DeleteConflict", format!("the user has {what}"))
             };
             if !user.keys.is_empty() {
                 return Err(conflict("keys"));
@@ -100,7 +100,7 @@ fn describe(xml: &mut Xml, name: &str, user: &User) {
     });
 }
 
-async fn keys(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<(), FormError> {
+async fn keys(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<(), QueryError> {
     let (gateway, form) = (call.gateway, call.form);
     let user = gateway.users.get(id).await?;
     match action {
@@ -137,7 +137,7 @@ async fn keys(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<
     Ok(())
 }
 
-async fn policies(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<(), FormError> {
+async fn policies(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<(), QueryError> {
     let (gateway, form) = (call.gateway, call.form);
     let user = gateway.users.get(id).await?;
     if action == "ListUserPolicies" {

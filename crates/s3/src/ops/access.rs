@@ -7,7 +7,7 @@ use super::acl::GRANT_HEADERS;
 use super::actions::{action_of, version_action_of};
 use super::encryption::check_key_transport;
 use crate::caller::Caller;
-use crate::conditions::{ConditionContext, check_overrides, sets_tags, version_of_query};
+use crate::conditions::{ConditionContext, refuse_response_overrides, sets_tags, version_of_query};
 use crate::evaluation::evaluate;
 use crate::request::{RequestInfo, RequestOrigin};
 use http::{HeaderMap, Method, Uri, header};
@@ -227,7 +227,7 @@ impl Requester {
 
     /// Returns the request to read `version` of the source of a copy.
     pub(super) fn with_source_version(mut self, version: Option<&str>) -> Requester {
-        Arc::make_mut(&mut self.context).set_reading(version);
+        Arc::make_mut(&mut self.context).restrict_to_copy_source(version);
         self
     }
 
@@ -311,7 +311,7 @@ impl Requester {
     }
 
     /// Returns whether the requester may override retention in governance mode.
-    pub(crate) fn may_bypass(&self, bucket: &Bucket, key: &str) -> S3Result<bool> {
+    pub(crate) fn may_bypass_governance(&self, bucket: &Bucket, key: &str) -> S3Result<bool> {
         let asking = self.evaluate_action(bucket, "s3:BypassGovernanceRetention", Some(key))?;
         Ok(asking.allowed || self.acl_user() == Some(&bucket.owner))
     }
@@ -449,7 +449,7 @@ pub(crate) struct AccessChecker(pub(crate) Arc<Gateway>);
 impl AccessChecker {
     /// Checks that a form may create `key` of `bucket`, and returns its sender. `headers` are the form's fields as headers;
     /// `signed` is the access key and the token of the signer.
-    pub(crate) async fn check_form(
+    pub(crate) async fn check_post_object(
         &self,
         signed: Option<(&str, Option<&str>)>,
         head: &http::request::Parts,
@@ -488,7 +488,7 @@ impl AccessChecker {
     /// Checks a request that concerns a bucket as a whole, and returns its sender and the bucket. It is for requests that
     /// do not go through the protocol's own operations. Only the bucket's owner, and requesters that a policy allows, may
     /// send them.
-    pub(crate) async fn of_bucket<T>(
+    pub(crate) async fn check_bucket_request<T>(
         &self,
         req: &S3Request<T>,
         name: &str,
@@ -601,7 +601,7 @@ impl S3Access for AccessChecker {
                 let of_owner = policies.contains(&operation) && requester.acl_user() == Some(&bucket.owner);
                 let query = cx.uri().query().unwrap_or_default();
                 if requester.user.is_none() && ["GetObject", "HeadObject"].contains(&operation) {
-                    check_overrides(query)?;
+                    refuse_response_overrides(query)?;
                 }
                 let version = version_of_query(query);
                 if let Some(key) = key.filter(|_| operation != "DeleteObjects") {

@@ -259,7 +259,7 @@ impl S3Api {
     ) -> S3Result<S3Response<GetObjectAclOutput>> {
         let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let (key, version) = (&req.input.key, req.input.version_id.as_deref());
-        let head = self.head(&requester, &bucket, key, version).await?;
+        let head = self.read_head(&requester, &bucket, key, version).await?;
         requester.authorize_acl(&head.acl, &head.owner, acl::Permission::ReadAcl)?;
         let acl = effective(&bucket, &head.acl);
         let own =
@@ -275,7 +275,7 @@ impl S3Api {
         let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let cause = self.cause(&req);
         let (key, version) = (&req.input.key, req.input.version_id.as_deref());
-        let head = self.head(&requester, &bucket, key, version).await?;
+        let head = self.read_head(&requester, &bucket, key, version).await?;
         requester.authorize_acl(&head.acl, &head.owner, acl::Permission::WriteAcl)?;
         let acl = self.set(&req.headers, req.input.access_control_policy, &head.owner, &bucket).await?;
         let change = |head: &mut nacre_rgw::stored::Head| {

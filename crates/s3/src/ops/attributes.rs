@@ -1,8 +1,8 @@
 //! GetObjectAttributes: returns the attributes of an object that the request names.
 
 use super::access::{Requester, bucket_of};
-use super::checksums::fields;
-use super::encryption::unlock;
+use super::checksums::to_s3_checksum;
+use super::encryption::set_decryption_secret;
 use super::object::{class_name, version_of};
 use super::{S3Api, answer, timestamp};
 use http::{Method, Request, Response, header};
@@ -12,13 +12,13 @@ use s3s::dto::*;
 use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
 
 /// Returns whether a request is GetObjectAttributes.
-pub(crate) fn is_asked<B>(request: &Request<B>) -> bool {
+pub(crate) fn is_get_object_attributes<B>(request: &Request<B>) -> bool {
     let mut names = request.uri().query().unwrap_or_default().split('&');
     *request.method() == Method::GET && names.any(|pair| pair == "attributes" || pair == "attributes=")
 }
 
 /// Removes the quotes around the ETag in an answer. S3 writes none here; s3s always writes them.
-pub(crate) fn unquoted(response: Response<Body>) -> Response<Body> {
+pub(crate) fn unquote_etag(response: Response<Body>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     let unquoted = body.bytes().and_then(|text| {
         let text = str::from_utf8(&text).ok()?;
@@ -46,7 +46,7 @@ impl S3Api {
         let input = req.input;
         let mut reader =
             self.open_if_readable(&requester, &bucket, &input.key, input.version_id.as_deref()).await?;
-        unlock(&self.gateway, &req.headers, &mut reader).await?;
+        set_decryption_secret(&self.gateway, &req.headers, &mut reader).await?;
         // A header may list several names, separated by commas.
         let named: Vec<&str> =
             input.object_attributes.iter().flat_map(|name| name.as_str().split(',')).map(str::trim).collect();
@@ -71,7 +71,7 @@ impl S3Api {
             output.e_tag = Some(ETag::Strong(head.etag.clone()));
         }
         if wants(ObjectAttributes::CHECKSUM) && head.checksum.is_some() {
-            output.checksum = Some(fields(head.checksum.as_ref()));
+            output.checksum = Some(to_s3_checksum(head.checksum.as_ref()));
         }
         if wants(ObjectAttributes::STORAGE_CLASS) {
             output.storage_class = Some(class_name(&head.class).to_owned().into());
@@ -95,7 +95,7 @@ impl S3Api {
                 .by_ref()
                 .take(max as usize)
                 .map(|(number, part)| {
-                    let sums = fields(part.checksum.as_ref());
+                    let sums = to_s3_checksum(part.checksum.as_ref());
                     ObjectPart {
                         part_number: Some(number),
                         size: Some(part.size as i64),

@@ -225,7 +225,7 @@ impl S3Api {
         let malformed = |text: String| s3_error!(MalformedPolicy, "{text}");
         let policy = Policy::read(&input.policy, &input.bucket).map_err(malformed)?;
         // A policy with a condition on an unsupported key would protect less than it says.
-        if let Some(key) = policy.keys().find(|key| !is_known_key(key)) {
+        if let Some(key) = policy.condition_keys().find(|key| !is_known_key(key)) {
             return Err(malformed(format!("conditions can't ask for {key}")));
         }
         self.gateway
@@ -250,7 +250,7 @@ impl S3Api {
         &self,
         req: S3Request<DeleteBucketPolicyInput>,
     ) -> S3Result<S3Response<DeleteBucketPolicyOutput>> {
-        self.set_document(&req.input.bucket, POLICY, None).await?;
+        self.set_bucket_document(&req.input.bucket, POLICY, None).await?;
         answer(DeleteBucketPolicyOutput::default())
     }
 
@@ -278,7 +278,7 @@ impl S3Api {
         }
         let text = serde_json::to_string(&req.input.cors_configuration);
         let text = text.map_err(|error| s3_error!(error, InternalError))?;
-        self.set_document(&req.input.bucket, CORS, Some(text)).await?;
+        self.set_bucket_document(&req.input.bucket, CORS, Some(text)).await?;
         answer(PutBucketCorsOutput::default())
     }
 
@@ -286,11 +286,16 @@ impl S3Api {
         &self,
         req: S3Request<DeleteBucketCorsInput>,
     ) -> S3Result<S3Response<DeleteBucketCorsOutput>> {
-        self.set_document(&req.input.bucket, CORS, None).await?;
+        self.set_bucket_document(&req.input.bucket, CORS, None).await?;
         answer(DeleteBucketCorsOutput::default())
     }
 
-    pub(super) async fn set_document(&self, bucket: &str, name: &str, text: Option<String>) -> S3Result<()> {
+    pub(super) async fn set_bucket_document(
+        &self,
+        bucket: &str,
+        name: &str,
+        text: Option<String>,
+    ) -> S3Result<()> {
         if let Some(text) = &text {
             check_document(name, text)?;
         }

@@ -53,7 +53,7 @@ pub(super) fn checksum_field_mut<'a>(sums: &'a mut Checksum, algorithm: &str) ->
 }
 
 /// Converts a stored checksum to the fields of S3's answers.
-pub(super) fn fields(stored: Option<&StoredChecksum>) -> Checksum {
+pub(super) fn to_s3_checksum(stored: Option<&StoredChecksum>) -> Checksum {
     let mut sums = Checksum::default();
     if let Some(stored) = stored {
         *checksum_field_mut(&mut sums, &stored.algorithm) = Some(stored.value.clone());

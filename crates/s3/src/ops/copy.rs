@@ -2,8 +2,10 @@
 
 use super::access::{Requester, bucket_of, check_owner_not_suspended, denied};
 use super::acl::acl_for_object;
-use super::checksums::{ClientChecksum, fields};
-use super::encryption::{SSE_HEADER, requested_encryption, unlock_source, with_encryption_headers};
+use super::checksums::{ClientChecksum, to_s3_checksum};
+use super::encryption::{
+    SSE_HEADER, requested_encryption, set_source_decryption_secret, with_encryption_headers,
+};
 use super::lock::requested_lock;
 use super::object::{ReadConditions, check_metadata, requested_class, stored_headers, version_of};
 use super::{S3Api, timestamp};
@@ -33,7 +35,7 @@ impl S3Api {
     /// Opens the source of a copy and checks the copy's conditions. Also returns the id of the source's version if its
     /// bucket has versions. Policies judge the source by its own tags. With `with_tags` the copy gets these tags, which
     /// needs permission to read them.
-    pub(super) async fn copy_source(
+    pub(super) async fn open_copy_source(
         &self,
         requester: &Requester,
         (source, headers, with_tags): (&CopySource, &http::HeaderMap, bool),
@@ -71,7 +73,7 @@ impl S3Api {
                 version.is_some(),
             )?;
         }
-        unlock_source(&self.gateway, headers, &mut reader).await?;
+        set_source_decryption_secret(&self.gateway, headers, &mut reader).await?;
         let read = version_of(&bucket, &reader.head);
         let (if_match, if_none_match, if_modified_since, if_unmodified_since) = conditions;
         let conditions = ReadConditions { if_match, if_none_match, if_modified_since, if_unmodified_since };
@@ -97,7 +99,7 @@ impl S3Api {
         );
         let retagged = input.tagging_directive.as_ref().is_some_and(|said| said.as_str() == "REPLACE");
         let source = (&input.copy_source, &req.headers, !retagged);
-        let (reader, read) = self.copy_source(&requester, source, conditions).await?;
+        let (reader, read) = self.open_copy_source(&requester, source, conditions).await?;
         if !retagged && !reader.head.tags.is_empty() {
             // The copy gets the source's tags, which are judged as if the request named them.
             let requester = requester.clone().with_request_tags(&reader.head.tags);
@@ -168,7 +170,7 @@ impl S3Api {
             Ok(())
         };
         let head = put.run(&self.gateway, body, Some(size), seal).await?;
-        let (sums, version_id) = (fields(head.checksum.as_ref()), version_of(&bucket, &head));
+        let (sums, version_id) = (to_s3_checksum(head.checksum.as_ref()), version_of(&bucket, &head));
         let result = CopyObjectResult {
             e_tag: Some(ETag::Strong(head.etag.clone())),
             last_modified: Some(timestamp(head.mtime_ns)),

@@ -83,7 +83,7 @@ fn customer_key(headers: &HeaderMap, prefix: &str) -> S3Result<Option<Secret>> {
 }
 
 /// Refuses a header that is valid only on writes.
-pub(super) fn check_read(headers: &HeaderMap) -> S3Result<()> {
+pub(super) fn refuse_sse_header(headers: &HeaderMap) -> S3Result<()> {
     if headers.contains_key(SSE_HEADER) {
         return Err(s3_error!(InvalidArgument, "{SSE_HEADER} is not for requests that read"));
     }
@@ -175,7 +175,7 @@ async fn secret_for(gateway: &Gateway, head: &Head, customer: Option<Secret>) ->
 
 /// Sets the secret that a reader decrypts its object with. Fails if the request's key does not match the object's
 /// encryption.
-pub(super) async fn unlock(
+pub(super) async fn set_decryption_secret(
     gateway: &Gateway,
     headers: &HeaderMap,
     reader: &mut ObjectReader,
@@ -185,7 +185,7 @@ pub(super) async fn unlock(
 }
 
 /// As [`unlock`], with the headers for the source of a copy.
-pub(super) async fn unlock_source(
+pub(super) async fn set_source_decryption_secret(
     gateway: &Gateway,
     headers: &HeaderMap,
     reader: &mut ObjectReader,
@@ -254,7 +254,7 @@ impl S3Api {
         check_managed(default.sse_algorithm.as_str())?;
         // If the cluster's key can't be used, this request fails instead of every later write.
         self.gateway.sse_secret.get().await?;
-        self.set_document(&bucket.name, ENCRYPTION, Some(format!("\"{AES256}\""))).await?;
+        self.set_bucket_document(&bucket.name, ENCRYPTION, Some(format!("\"{AES256}\""))).await?;
         answer(PutBucketEncryptionOutput::default())
     }
 
@@ -263,7 +263,7 @@ impl S3Api {
         req: S3Request<DeleteBucketEncryptionInput>,
     ) -> S3Result<S3Response<DeleteBucketEncryptionOutput>> {
         let bucket = bucket_of(&req)?;
-        self.set_document(&bucket.name, ENCRYPTION, None).await?;
+        self.set_bucket_document(&bucket.name, ENCRYPTION, None).await?;
         let mut response = S3Response::new(DeleteBucketEncryptionOutput::default());
         response.status = Some(http::StatusCode::NO_CONTENT);
         Ok(response)

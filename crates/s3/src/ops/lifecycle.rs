@@ -54,8 +54,8 @@ impl S3Api {
         }
         let rules =
             LifecycleConfig::read(&configuration).map_err(|text| s3_error!(InvalidArgument, "{text}"))?;
-        for class in rules.classes() {
-            self.gateway.classes.check(class).await?;
+        for class in rules.transition_classes() {
+            self.gateway.classes.check_has_pool(class).await?;
         }
         // A rule without an id gets a generated one.
         for rule in &mut configuration.rules {
@@ -67,7 +67,7 @@ impl S3Api {
         // The bucket is listed before the change, so that rules are never without a worker. It is listed again afterwards,
         // because the worker unlists a bucket without rules.
         self.gateway.register_lifecycle(&bucket, true).await?;
-        self.set_document(&bucket.name, LIFECYCLE, Some(text)).await?;
+        self.set_bucket_document(&bucket.name, LIFECYCLE, Some(text)).await?;
         self.gateway.register_lifecycle(&bucket, true).await?;
         answer(PutBucketLifecycleConfigurationOutput { transition_default_minimum_object_size: minimum() })
     }
@@ -78,7 +78,7 @@ impl S3Api {
     ) -> S3Result<S3Response<DeleteBucketLifecycleOutput>> {
         let bucket = bucket_of(&req)?;
         let listed = self.gateway.lifecycle_entry(&bucket.name).await?;
-        self.set_document(&bucket.name, LIFECYCLE, None).await?;
+        self.set_bucket_document(&bucket.name, LIFECYCLE, None).await?;
         if let Some(listed) = listed {
             self.gateway.unlist_lifecycle(&bucket.name, &listed.tag).await?;
         }

@@ -21,7 +21,7 @@ pub(super) struct KeyEncoder {
 }
 
 impl KeyEncoder {
-    pub(super) fn asked(encoding: Option<&EncodingType>) -> S3Result<KeyEncoder> {
+    pub(super) fn for_encoding(encoding: Option<&EncodingType>) -> S3Result<KeyEncoder> {
         match encoding.map(EncodingType::as_str) {
             None => Ok(KeyEncoder { url: false }),
             Some(EncodingType::URL) => Ok(KeyEncoder { url: true }),
@@ -29,7 +29,7 @@ impl KeyEncoder {
         }
     }
 
-    pub(super) fn write(&self, name: String) -> String {
+    pub(super) fn encode(&self, name: String) -> String {
         if !self.url {
             return name;
         }
@@ -48,7 +48,7 @@ impl KeyEncoder {
     /// Converts index entries to S3's objects, with their owners if these are given.
     fn objects(&self, entries: Vec<(String, ListingEntry)>, owners: Option<&OwnerNames>) -> Vec<Object> {
         let object = |(key, entry): (String, ListingEntry)| Object {
-            key: Some(self.write(key)),
+            key: Some(self.encode(key)),
             e_tag: Some(ETag::Strong(entry.etag)),
             last_modified: Some(timestamp(entry.mtime_ns)),
             size: Some(entry.size as i64),
@@ -60,7 +60,7 @@ impl KeyEncoder {
     }
 
     pub(super) fn prefixes(&self, prefixes: Vec<String>) -> Vec<CommonPrefix> {
-        prefixes.into_iter().map(|prefix| CommonPrefix { prefix: Some(self.write(prefix)) }).collect()
+        prefixes.into_iter().map(|prefix| CommonPrefix { prefix: Some(self.encode(prefix)) }).collect()
     }
 }
 
@@ -111,7 +111,8 @@ impl S3Api {
         let bucket = bucket_of(&req)?;
         check_unordered(&req, req.input.delimiter.as_deref())?;
         let input = req.input;
-        let (names, max) = (KeyEncoder::asked(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
+        let (names, max) =
+            (KeyEncoder::for_encoding(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
         let delimiter = input.delimiter.clone().unwrap_or_default();
         let marker = input.marker.clone().unwrap_or_default();
         let query = ListQuery {
@@ -127,15 +128,15 @@ impl S3Api {
         let owners = owners_of(&self.gateway, &entries).await;
         answer(ListObjectsOutput {
             name: Some(input.bucket),
-            prefix: Some(names.write(input.prefix.unwrap_or_default())),
-            marker: Some(names.write(input.marker.unwrap_or_default())),
+            prefix: Some(names.encode(input.prefix.unwrap_or_default())),
+            marker: Some(names.encode(input.marker.unwrap_or_default())),
             max_keys: Some(max),
             is_truncated: Some(next.is_some()),
             // S3 returns it only with a delimiter; without one, the marker is the last key.
-            next_marker: next.filter(|_| !query.delimiter.is_empty()).map(|(name, _)| names.write(name)),
+            next_marker: next.filter(|_| !query.delimiter.is_empty()).map(|(name, _)| names.encode(name)),
             contents: Some(names.objects(entries, Some(&owners))),
             common_prefixes: Some(names.prefixes(prefixes)),
-            delimiter: non_empty_delimiter(input.delimiter).map(|delimiter| names.write(delimiter)),
+            delimiter: non_empty_delimiter(input.delimiter).map(|delimiter| names.encode(delimiter)),
             encoding_type: input.encoding_type,
             request_charged: None,
         })
@@ -148,7 +149,8 @@ impl S3Api {
         let bucket = bucket_of(&req)?;
         check_unordered(&req, req.input.delimiter.as_deref())?;
         let input = req.input;
-        let (names, max) = (KeyEncoder::asked(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
+        let (names, max) =
+            (KeyEncoder::for_encoding(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
         let (after, after_group) = match &input.continuation_token {
             // An empty token stands for the first page.
             Some(token) if !token.is_empty() => of_token(token)?,
@@ -169,7 +171,7 @@ impl S3Api {
         };
         answer(ListObjectsV2Output {
             name: Some(input.bucket),
-            prefix: Some(names.write(input.prefix.unwrap_or_default())),
+            prefix: Some(names.encode(input.prefix.unwrap_or_default())),
             max_keys: Some(max),
             key_count: Some((entries.len() + prefixes.len()) as i32),
             continuation_token: input.continuation_token,
@@ -177,9 +179,9 @@ impl S3Api {
             next_continuation_token: next.as_ref().map(token),
             contents: Some(names.objects(entries, owners.as_ref())),
             common_prefixes: Some(names.prefixes(prefixes)),
-            delimiter: non_empty_delimiter(input.delimiter).map(|delimiter| names.write(delimiter)),
+            delimiter: non_empty_delimiter(input.delimiter).map(|delimiter| names.encode(delimiter)),
             encoding_type: input.encoding_type,
-            start_after: input.start_after.map(|after| names.write(after)),
+            start_after: input.start_after.map(|after| names.encode(after)),
             request_charged: None,
         })
     }

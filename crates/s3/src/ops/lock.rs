@@ -165,7 +165,8 @@ impl S3Api {
     ) -> S3Result<S3Response<GetObjectRetentionOutput>> {
         let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         must_lock(&bucket)?;
-        let head = self.head(&requester, &bucket, &req.input.key, req.input.version_id.as_deref()).await?;
+        let head =
+            self.read_head(&requester, &bucket, &req.input.key, req.input.version_id.as_deref()).await?;
         let retention = head.retention.ok_or_else(no_lock)?;
         let retention = ObjectLockRetention {
             mode: Some(ObjectLockRetentionMode::from_static(mode_of(retention))),
@@ -190,7 +191,7 @@ impl S3Api {
             _ => return Err(s3_error!(MalformedXML, "Mode and RetainUntilDate go together")),
         };
         let bypass = input.bypass_governance_retention.unwrap_or(false)
-            && requester.may_bypass(&bucket, &input.key)?;
+            && requester.may_bypass_governance(&bucket, &input.key)?;
         let change = |head: &mut Head| {
             if let Some(old) = head.retention
                 && old.until_ns > now_ns()
@@ -217,7 +218,8 @@ impl S3Api {
     ) -> S3Result<S3Response<GetObjectLegalHoldOutput>> {
         let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         must_lock(&bucket)?;
-        let head = self.head(&requester, &bucket, &req.input.key, req.input.version_id.as_deref()).await?;
+        let head =
+            self.read_head(&requester, &bucket, &req.input.key, req.input.version_id.as_deref()).await?;
         let status =
             if head.legal_hold { ObjectLockLegalHoldStatus::ON } else { ObjectLockLegalHoldStatus::OFF };
         let status = Some(ObjectLockLegalHoldStatus::from_static(status));

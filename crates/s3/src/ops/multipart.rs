@@ -2,7 +2,7 @@
 
 use super::access::{Requester, bucket_of};
 use super::acl::acl_for_object;
-use super::checksums::{ClientChecksum, checksum_field_mut, fields, parse_algorithm};
+use super::checksums::{ClientChecksum, checksum_field_mut, parse_algorithm, to_s3_checksum};
 use super::encryption::{part_secret, requested_encryption, with_encryption_headers};
 use super::list::{KeyEncoder, non_empty_delimiter};
 use super::lock::requested_lock;
@@ -187,7 +187,7 @@ impl S3Api {
         )?;
         let input = req.input;
         let number = part_number(input.part_number)?;
-        let upload = self.gateway.upload(&bucket, &input.key, &input.upload_id).await?;
+        let upload = self.gateway.read_upload(&bucket, &input.key, &input.upload_id).await?;
         let class = &upload.head.class;
         let place = PartId { key: &input.key, upload: &input.upload_id, number, class };
         let sent = sent.of_part(&upload.algorithm)?;
@@ -198,7 +198,7 @@ impl S3Api {
         let body = sent.body(body_stream(input.body));
         let body = self.encrypted_part(&req.headers, &upload.head, body).await?;
         let part = self.gateway.put_part(&bucket, place, body, length, |digests| sent.check(digests)).await?;
-        let sums = fields(part.checksum.as_ref());
+        let sums = to_s3_checksum(part.checksum.as_ref());
         let output = UploadPartOutput {
             e_tag: Some(ETag::Strong(part.etag)),
             checksum_crc32: sums.checksum_crc32,
@@ -225,7 +225,7 @@ impl S3Api {
             input.copy_source_if_unmodified_since.as_ref(),
         );
         let (reader, read) =
-            self.copy_source(&requester, (&input.copy_source, &req.headers, false), conditions).await?;
+            self.open_copy_source(&requester, (&input.copy_source, &req.headers, false), conditions).await?;
         let range = match &input.copy_source_range {
             Some(text) => {
                 let wrong = |_| s3_error!(InvalidArgument, "the range of a copy is bytes=first-last");
@@ -244,7 +244,7 @@ impl S3Api {
         if length > MAX_PART_BYTES {
             return Err(s3_error!(EntityTooLarge));
         }
-        let upload = self.gateway.upload(&bucket, &input.key, &input.upload_id).await?;
+        let upload = self.gateway.read_upload(&bucket, &input.key, &input.upload_id).await?;
         let class = &upload.head.class;
         let place = PartId { key: &input.key, upload: &input.upload_id, number, class };
         let sent = ClientChecksum::computed_only(&upload.algorithm);
@@ -252,7 +252,7 @@ impl S3Api {
         let body = self.encrypted_part(&req.headers, &upload.head, body).await?;
         let part =
             self.gateway.put_part(&bucket, place, body, Some(length), |digests| sent.check(digests)).await?;
-        let sums = fields(part.checksum.as_ref());
+        let sums = to_s3_checksum(part.checksum.as_ref());
         let result = CopyPartResult {
             e_tag: Some(ETag::Strong(part.etag)),
             last_modified: Some(timestamp(part.mtime_ns)),
@@ -338,7 +338,7 @@ impl S3Api {
             .gateway
             .complete_upload(&bucket, (&input.key, &input.upload_id), named, (condition, cause), seal)
             .await?;
-        let sums = fields(head.checksum.as_ref());
+        let sums = to_s3_checksum(head.checksum.as_ref());
         let output = CompleteMultipartUploadOutput {
             version_id: version_of(&bucket, &head),
             location: Some(location),
@@ -371,13 +371,13 @@ impl S3Api {
     ) -> S3Result<S3Response<ListPartsOutput>> {
         let bucket = bucket_of(&req)?;
         let input = req.input;
-        let upload = self.gateway.upload(&bucket, &input.key, &input.upload_id).await?;
+        let upload = self.gateway.read_upload(&bucket, &input.key, &input.upload_id).await?;
         let max = input.max_parts.unwrap_or(MAX_PAGE).clamp(0, MAX_PAGE);
         let after = u32::try_from(input.part_number_marker.unwrap_or(0)).unwrap_or(0);
         let (parts, more) =
             self.gateway.parts(&bucket, &input.key, &input.upload_id, after, max as u64).await?;
         let part = |(number, part): (u32, StoredPart)| {
-            let sums = fields(part.checksum.as_ref());
+            let sums = to_s3_checksum(part.checksum.as_ref());
             Part {
                 part_number: Some(number as i32),
                 e_tag: Some(ETag::Strong(part.etag)),
@@ -454,14 +454,14 @@ impl S3Api {
         let prefix = input.prefix.clone().unwrap_or_default();
         let id = input.upload_id_marker.clone().unwrap_or_default();
         let after = input.key_marker.as_deref().map(|key| (key, id.as_str()));
-        let names = KeyEncoder::asked(input.encoding_type.as_ref())?;
+        let names = KeyEncoder::for_encoding(input.encoding_type.as_ref())?;
         let delimiter = non_empty_delimiter(input.delimiter);
         let page = self.page_of_uploads(&bucket, &prefix, delimiter.as_deref(), after, max as usize).await?;
         let owners = page.uploads.iter().map(|(_, _, entry)| entry.owner.as_str());
         let owners = OwnerNames::find(&self.gateway, distinct(owners)).await;
         let (next_key_marker, next_upload_id_marker) = page.next.clone().unzip();
         let upload = |(key, id, entry): (String, String, UploadEntry)| MultipartUpload {
-            key: Some(names.write(key)),
+            key: Some(names.encode(key)),
             upload_id: Some(id),
             initiated: Some(timestamp(entry.begun_ns)),
             owner: owners.owner(&entry.owner),
@@ -471,16 +471,16 @@ impl S3Api {
         };
         answer(ListMultipartUploadsOutput {
             bucket: Some(input.bucket),
-            prefix: input.prefix.map(|prefix| names.write(prefix)),
-            key_marker: input.key_marker.map(|marker| names.write(marker)),
+            prefix: input.prefix.map(|prefix| names.encode(prefix)),
+            key_marker: input.key_marker.map(|marker| names.encode(marker)),
             upload_id_marker: input.upload_id_marker,
-            next_key_marker: next_key_marker.map(|marker| names.write(marker)),
+            next_key_marker: next_key_marker.map(|marker| names.encode(marker)),
             next_upload_id_marker,
             max_uploads: Some(max),
             is_truncated: Some(page.next.is_some()),
             uploads: Some(page.uploads.into_iter().map(upload).collect()),
             common_prefixes: Some(names.prefixes(page.groups)),
-            delimiter: delimiter.map(|delimiter| names.write(delimiter)),
+            delimiter: delimiter.map(|delimiter| names.encode(delimiter)),
             encoding_type: input.encoding_type,
             ..ListMultipartUploadsOutput::default()
         })

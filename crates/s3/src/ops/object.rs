@@ -2,8 +2,10 @@
 
 use super::access::{Requester, bucket_of};
 use super::acl::acl_for_object;
-use super::checksums::{ClientChecksum, fields};
-use super::encryption::{check_read, requested_encryption, unlock, with_encryption_headers};
+use super::checksums::{ClientChecksum, to_s3_checksum};
+use super::encryption::{
+    refuse_sse_header, requested_encryption, set_decryption_secret, with_encryption_headers,
+};
 use super::lock::{lock_headers, requested_lock};
 use super::{S3Api, timestamp};
 use crate::tags::tags_of_header;
@@ -86,7 +88,7 @@ pub(super) fn stored_headers(headers: &HeaderMap) -> Vec<(String, String)> {
 }
 
 /// Converts `If-Match` and `If-None-Match` of a write to a condition on the current object.
-pub(super) fn condition(
+pub(super) fn parse_write_condition(
     if_match: Option<&ETagCondition>,
     if_none_match: Option<&ETagCondition>,
 ) -> S3Result<WriteCondition> {
@@ -323,7 +325,7 @@ impl S3Api {
             Ok(())
         };
         let head = put.run(&self.gateway, body, length, seal).await?;
-        let sums = fields(head.checksum.as_ref());
+        let sums = to_s3_checksum(head.checksum.as_ref());
         let output = PutObjectOutput {
             expiration: self.expiration_of(&bucket, &key, &head),
             version_id: version_of(&bucket, &head),
@@ -347,7 +349,7 @@ impl S3Api {
         (if_match, if_none_match): (Option<&ETagCondition>, Option<&ETagCondition>),
     ) -> S3Result<WriteCondition> {
         let (None, Some(ETagCondition::ETag(unwanted))) = (if_match, if_none_match) else {
-            return condition(if_match, if_none_match);
+            return parse_write_condition(if_match, if_none_match);
         };
         // The current object must have another ETag, and must not change before the write.
         match self.gateway.objects.head(&bucket.id, key).await? {
@@ -382,11 +384,11 @@ impl S3Api {
     ) -> S3Result<S3Response<GetObjectOutput>> {
         let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let input = req.input;
-        check_read(&req.headers)?;
+        refuse_sse_header(&req.headers)?;
         let (version, range) = (input.version_id.as_deref(), named_range(input.range.as_ref()));
         let opened = self.gateway.objects.open_range_of_version(&bucket.id, &input.key, version, range).await;
         let mut reader = readable_by(&requester, (&bucket, &input.key), opened)?;
-        unlock(&self.gateway, &req.headers, &mut reader).await?;
+        set_decryption_secret(&self.gateway, &req.headers, &mut reader).await?;
         let conditions = ReadConditions {
             if_match: input.if_match.as_ref(),
             if_none_match: input.if_none_match.as_ref(),
@@ -399,7 +401,7 @@ impl S3Api {
         let lock = lock_headers(head);
         let whole = range == (0..head.size);
         let wanted = input.checksum_mode.is_some() && whole;
-        let sums = fields(head.checksum.as_ref().filter(|_| wanted));
+        let sums = to_s3_checksum(head.checksum.as_ref().filter(|_| wanted));
         let body = StreamingBlob::wrap(SyncStream::new(reader.data(range.clone())));
         let headers = response_headers(
             head,
@@ -449,7 +451,7 @@ impl S3Api {
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let input = req.input;
-        check_read(&req.headers)?;
+        refuse_sse_header(&req.headers)?;
         let version = input.version_id.as_deref();
         let mut reader = match input.part_number {
             Some(_) => self.open_if_readable(&requester, &bucket, &input.key, version).await?,
@@ -458,7 +460,7 @@ impl S3Api {
                 readable_by(&requester, (&bucket, &input.key), opened)?
             }
         };
-        unlock(&self.gateway, &req.headers, &mut reader).await?;
+        set_decryption_secret(&self.gateway, &req.headers, &mut reader).await?;
         let conditions = ReadConditions {
             if_match: input.if_match.as_ref(),
             if_none_match: input.if_none_match.as_ref(),
@@ -469,7 +471,7 @@ impl S3Api {
         let (range, content_range) = asked_range(&reader, input.range.as_ref(), input.part_number)?;
         let head = &reader.head;
         let lock = lock_headers(head);
-        let sums = fields(head.checksum.as_ref().filter(|_| input.checksum_mode.is_some()));
+        let sums = to_s3_checksum(head.checksum.as_ref().filter(|_| input.checksum_mode.is_some()));
         let partial = content_range.is_some() && input.range.is_some();
         let output = HeadObjectOutput {
             accept_ranges: Some("bytes".into()),
@@ -511,7 +513,7 @@ impl S3Api {
     }
 
     /// Returns the head of a version; without an id, of the newest one.
-    pub(super) async fn head(
+    pub(super) async fn read_head(
         &self,
         requester: &Requester,
         bucket: &Bucket,
@@ -528,16 +530,16 @@ impl S3Api {
         }
     }
 
-    /// As [`S3Api::head`]. Fails with AccessDenied unless the requester owns the object or its bucket, or a policy
+    /// As [`S3Api::read_head`]. Fails with AccessDenied unless the requester owns the object or its bucket, or a policy
     /// allows the request.
-    pub(super) async fn head_of_owner(
+    pub(super) async fn head_if_owner(
         &self,
         requester: &Requester,
         bucket: &Bucket,
         key: &str,
         version: Option<&str>,
     ) -> S3Result<Head> {
-        let head = self.head(requester, bucket, key, version).await?;
+        let head = self.read_head(requester, bucket, key, version).await?;
         let requester = requester.reevaluate_with_tags(bucket, key, &head)?;
         if requester.owns(bucket, &head) || requester.is_allowed() {
             Ok(head)

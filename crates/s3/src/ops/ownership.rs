@@ -58,7 +58,7 @@ impl S3Api {
             block_public_policy: said.block_public_policy.unwrap_or(false),
             restrict_public_buckets: said.restrict_public_buckets.unwrap_or(false),
         };
-        self.set_document(&req.input.bucket, PUBLIC_ACCESS, Some(document(&block)?)).await?;
+        self.set_bucket_document(&req.input.bucket, PUBLIC_ACCESS, Some(document(&block)?)).await?;
         answer(PutPublicAccessBlockOutput::default())
     }
 
@@ -66,7 +66,7 @@ impl S3Api {
         &self,
         req: S3Request<DeletePublicAccessBlockInput>,
     ) -> S3Result<S3Response<DeletePublicAccessBlockOutput>> {
-        self.set_document(&req.input.bucket, PUBLIC_ACCESS, None).await?;
+        self.set_bucket_document(&req.input.bucket, PUBLIC_ACCESS, None).await?;
         answer(DeletePublicAccessBlockOutput::default())
     }
 
@@ -113,7 +113,7 @@ impl S3Api {
         &self,
         req: S3Request<DeleteBucketOwnershipControlsInput>,
     ) -> S3Result<S3Response<DeleteBucketOwnershipControlsOutput>> {
-        self.set_document(&req.input.bucket, OWNERSHIP, None).await?;
+        self.set_bucket_document(&req.input.bucket, OWNERSHIP, None).await?;
         answer(DeleteBucketOwnershipControlsOutput::default())
     }
 }

@@ -1,12 +1,12 @@
 //! Operations that remove objects and their versions.
 
 use super::access::{Requester, bucket_of};
-use super::object::condition;
+use super::object::parse_write_condition;
 use super::{S3Api, answer, timestamp};
 use futures::stream::{self, StreamExt};
 use nacre_rgw::bucket::Bucket;
 use nacre_rgw::notifications::Cause;
-use nacre_rgw::object::{RemovalEvents, WriteCondition};
+use nacre_rgw::object::{RemovalEventTypes, WriteCondition};
 use nacre_rgw::stored::Head;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
@@ -73,17 +73,17 @@ impl S3Api {
                 },
             };
             // Removing an object that does not exist succeeds.
-            let events = (cause, RemovalEvents::REQUEST);
+            let events = (cause, RemovalEventTypes::REQUEST);
             let removal =
                 self.gateway.remove_object(bucket, (key, requester.id()), condition, events).await?;
             return Ok(Removed { marker: removal.marker.is_some(), version: removal.marker });
         };
-        let bypass = bypass && requester.may_bypass(bucket, key)?;
+        let bypass = bypass && requester.may_bypass_governance(bucket, key)?;
         let may = move |head: &Head, _| {
             wanted.check(head)?;
             head.check_lock(bypass)
         };
-        let events = (cause, RemovalEvents::REQUEST.removed);
+        let events = (cause, RemovalEventTypes::REQUEST.removed);
         let removed = self.gateway.remove_version(bucket, (key, version), events, may).await?;
         Ok(Removed { marker: removed.is_some_and(|head| head.marker), version: Some(version.to_owned()) })
     }
@@ -96,7 +96,7 @@ impl S3Api {
         let cause = self.cause(&req);
         let input = req.input;
         let wanted = Wanted {
-            condition: condition(input.if_match.as_ref(), None)?,
+            condition: parse_write_condition(input.if_match.as_ref(), None)?,
             size: input.if_match_size,
             mtime: input.if_match_last_modified_time,
         };
@@ -124,7 +124,7 @@ impl S3Api {
         }
         let removals = stream::iter((0..).zip(objects)).map(|(position, object)| {
             let bucket = Arc::clone(&bucket);
-            let cause = cause.at(position);
+            let cause = cause.nth_change(position);
             let requester = requester.clone();
             async move {
                 // Evaluating costly policies takes milliseconds, and a request may need 1 000 evaluations. Yielding lets

@@ -1,10 +1,10 @@
 //! The level of support of each S3 operation.
 
-use nacre_types::support::Support::{self, Full, Partial, Refused};
+use nacre_types::support_level::SupportLevel::{self, Full, Partial, Refused};
 
 /// The operations of S3 by Amazon's names. Refused operations are answered with NotImplemented.
 #[rustfmt::skip]
-pub const OPERATIONS: &[(&str, Support)] = &[
+pub const OPERATIONS: &[(&str, SupportLevel)] = &[
     ("AbortMultipartUpload", Full),
     ("CompleteMultipartUpload", Full),
     ("CopyObject", Partial("no encryption by KMS")),
@@ -109,7 +109,7 @@ pub const OPERATIONS: &[(&str, Support)] = &[
 
 /// The operations of SNS by Amazon's names, and Ceph's GetTopic. Other operations are answered with InvalidAction.
 #[rustfmt::skip]
-pub const TOPIC_OPERATIONS: &[(&str, Support)] = &[
+pub const TOPIC_OPERATIONS: &[(&str, SupportLevel)] = &[
     ("CreateTopic", Partial("radosgw's attributes only, no tags and data protection policies")),
     ("DeleteTopic", Full),
     ("GetTopic", Full),

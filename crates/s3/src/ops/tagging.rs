@@ -17,7 +17,7 @@ impl S3Api {
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
         let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let (key, version) = (&req.input.key, req.input.version_id.as_deref());
-        let head = self.head_of_owner(&requester, &bucket, key, version).await?;
+        let head = self.head_if_owner(&requester, &bucket, key, version).await?;
         let version_id = version_of(&bucket, &head);
         let tag = |(key, value)| Tag { key: Some(key), value: Some(value) };
         answer(GetObjectTaggingOutput { tag_set: head.tags.into_iter().map(tag).collect(), version_id })
@@ -31,7 +31,7 @@ impl S3Api {
         let (key, version) = (&req.input.key, req.input.version_id.as_deref());
         let tags = check_tags(req.input.tagging.tag_set.clone(), MAX_OBJECT_TAGS)?;
         let requester = requester.evaluate_tagging(&bucket, (key, version), &tags)?;
-        self.head_of_owner(&requester, &bucket, key, version).await?;
+        self.head_if_owner(&requester, &bucket, key, version).await?;
         let change = |head: &mut Head| {
             head.tags.clone_from(&tags);
             Ok(())
@@ -47,7 +47,7 @@ impl S3Api {
     ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
         let (requester, bucket) = (Requester::from_request(&req), bucket_of(&req)?);
         let (key, version) = (&req.input.key, req.input.version_id.as_deref());
-        self.head_of_owner(&requester, &bucket, key, version).await?;
+        self.head_if_owner(&requester, &bucket, key, version).await?;
         let change = |head: &mut Head| {
             head.tags.clear();
             Ok(())

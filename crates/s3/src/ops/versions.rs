@@ -49,7 +49,8 @@ impl S3Api {
     ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
         let bucket = bucket_of(&req)?;
         let input = req.input;
-        let (names, max) = (KeyEncoder::asked(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
+        let (names, max) =
+            (KeyEncoder::for_encoding(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
         let delimiter = input.delimiter.clone().unwrap_or_default();
         let marker = input.key_marker.clone().unwrap_or_default();
         let version = input.version_id_marker.as_deref().filter(|version| !version.is_empty());
@@ -74,7 +75,7 @@ impl S3Api {
         let (mut versions, mut markers) = (Vec::new(), Vec::new());
         for ListedVersion { key, head, latest } in listing.versions {
             let owner = owners.owner(&head.owner);
-            let (key, version_id) = (Some(names.write(key)), Some(head.version_id().to_owned()));
+            let (key, version_id) = (Some(names.encode(key)), Some(head.version_id().to_owned()));
             let (is_latest, last_modified) = (Some(latest), Some(timestamp(head.mtime_ns)));
             if head.marker {
                 markers.push(DeleteMarkerEntry { is_latest, key, last_modified, owner, version_id });
@@ -95,17 +96,17 @@ impl S3Api {
         let (next_key_marker, next_version_id_marker) = listing.next.clone().unzip();
         answer(ListObjectVersionsOutput {
             name: Some(input.bucket),
-            prefix: Some(names.write(input.prefix.unwrap_or_default())),
-            key_marker: Some(names.write(input.key_marker.unwrap_or_default())),
+            prefix: Some(names.encode(input.prefix.unwrap_or_default())),
+            key_marker: Some(names.encode(input.key_marker.unwrap_or_default())),
             version_id_marker: Some(input.version_id_marker.unwrap_or_default()),
             max_keys: Some(max),
             is_truncated: Some(listing.next.is_some()),
-            next_key_marker: next_key_marker.map(|key| names.write(key)),
+            next_key_marker: next_key_marker.map(|key| names.encode(key)),
             next_version_id_marker: next_version_id_marker.filter(|id| !id.is_empty()),
             versions: Some(versions),
             delete_markers: Some(markers),
             common_prefixes: Some(names.prefixes(listing.prefixes)),
-            delimiter: non_empty_delimiter(input.delimiter).map(|delimiter| names.write(delimiter)),
+            delimiter: non_empty_delimiter(input.delimiter).map(|delimiter| names.encode(delimiter)),
             encoding_type: input.encoding_type,
             request_charged: None,
         })

@@ -110,7 +110,7 @@ impl S3Api {
         let website = &req.input.website_configuration;
         check(website).map_err(|text| s3_error!(InvalidRequest, "{text}"))?;
         let text = serde_json::to_string(website).map_err(|error| s3_error!(error, InternalError))?;
-        self.set_document(&req.input.bucket, WEBSITE, Some(text)).await?;
+        self.set_bucket_document(&req.input.bucket, WEBSITE, Some(text)).await?;
         answer(PutBucketWebsiteOutput::default())
     }
 
@@ -118,7 +118,7 @@ impl S3Api {
         &self,
         req: S3Request<DeleteBucketWebsiteInput>,
     ) -> S3Result<S3Response<DeleteBucketWebsiteOutput>> {
-        self.set_document(&req.input.bucket, WEBSITE, None).await?;
+        self.set_bucket_document(&req.input.bucket, WEBSITE, None).await?;
         answer(DeleteBucketWebsiteOutput::default())
     }
 }

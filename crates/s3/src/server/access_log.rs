@@ -48,7 +48,7 @@ impl AccessLog {
 
     /// Logs a request.
     pub(super) fn add(&self, record: &RequestRecord) {
-        if self.lines.try_send(line(record)).is_err() && self.metrics.line_lost() == 1 {
+        if self.lines.try_send(line(record)).is_err() && self.metrics.access_log_line_lost() == 1 {
             tracing::warn!("rgw: the access log can't keep up; requests are missing in it");
         }
     }

@@ -128,7 +128,11 @@ impl Connections {
         table.by_id.insert(connection.id, Arc::clone(&connection));
         table.active += 1;
         *table.of_address.entry(address).or_insert(0) += 1;
-        ConnectionPermit { connection, connections: Arc::clone(self), _open: self.metrics.connected() }
+        ConnectionPermit {
+            connection,
+            connections: Arc::clone(self),
+            _open: self.metrics.connection_opened(),
+        }
     }
 
     /// Closes the connection of a stalled request, if there is one.
@@ -170,7 +174,7 @@ impl Connections {
                 (Phase::Closing, _) => continue,
                 (Phase::Busy, _) => {
                     let Some(since) = connection.stalled_since() else { continue };
-                    let expendable = !connection.is_known();
+                    let expendable = !connection.is_authenticated();
                     if !expendable && now.saturating_sub(since) < self.limits.stalled_after {
                         continue;
                     }
@@ -220,13 +224,15 @@ impl Connections {
             Phase::Handshake => waited > handshake,
             Phase::Silent | Phase::Head => waited > head,
             Phase::Between => waited > idle,
-            Phase::Busy => connection.answer_debt() > idle || connection.body_debt() > idle + BODY_GRACE,
+            Phase::Busy => {
+                connection.answer_stall_time() > idle || connection.body_stall_time() > idle + BODY_GRACE
+            }
             Phase::Closing => false,
         }
     }
 
     /// Closes connections on which no byte of a request has arrived, when the gateway shuts down.
-    pub(super) fn close_silent(&self) {
+    pub(super) fn close_unused(&self) {
         let mut table = self.table.lock();
         let all = table.by_id.values().map(|connection| (connection.phase(), Arc::clone(connection)));
         let silent: Vec<(Observed, Arc<Connection>)> =
@@ -279,7 +285,7 @@ impl Drop for ConnectionPermit {
 }
 
 /// Closes connections that have exceeded their time limit, as long as the server exists.
-pub(super) async fn close_late(connections: Weak<Connections>, limits: ConnectionLimits) {
+pub(super) async fn enforce_timeouts(connections: Weak<Connections>, limits: ConnectionLimits) {
     let shortest = limits.handshake.min(limits.head).min(limits.idle);
     let period = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
     loop {

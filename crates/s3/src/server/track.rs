@@ -9,7 +9,7 @@ use crate::request::RequestInfo;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use nacre_rgw::usage::{UsageCounts, UsageLog};
+use nacre_rgw::usage::{UsageBuffer, UsageCounts};
 use parking_lot::Mutex;
 use s3s::Body;
 use std::net::SocketAddr;
@@ -101,7 +101,7 @@ pub(super) struct RequestTracker {
     /// Whether the gateway is shutting down.
     pub(super) draining: AtomicBool,
     log: Option<AccessLog>,
-    usage: Option<Arc<UsageLog>>,
+    usage: Option<Arc<UsageBuffer>>,
     rate: Mutex<TokenBucket>,
 }
 
@@ -130,7 +130,7 @@ impl RequestTracker {
     pub(super) fn new(
         settings: ServerSettings,
         metrics: Arc<Metrics>,
-        usage: Option<Arc<UsageLog>>,
+        usage: Option<Arc<UsageBuffer>>,
     ) -> nacre_rgw::Result<RequestTracker> {
         let log = settings.access_log.as_ref().map(|path| AccessLog::open(path, Arc::clone(&metrics)));
         let rate = Mutex::new(TokenBucket { tokens: settings.max_rate as f64, filled: Instant::now() });
@@ -154,13 +154,13 @@ impl RequestTracker {
         connection: &Arc<Connection>,
         id: String,
     ) -> (TrackedRequest, bool) {
-        let (active, under_way) = self.metrics.begin();
+        let (active, under_way) = self.metrics.request_started();
         let rate = self.settings.max_rate;
         // A request that waits for its client can be closed to make room for another.
         let refused = (under_way > self.settings.max_requests && !self.connections.evict_stalled())
             || (rate > 0 && !self.rate.lock().take(Instant::now(), rate));
         if refused {
-            self.metrics.slow_down();
+            self.metrics.request_slowed();
         }
         let info = Arc::new(RequestInfo::of(&id));
         connection.set_request(Arc::clone(&info));
@@ -276,7 +276,7 @@ impl Drop for TrackedRequest {
             .lock()
             .iter()
             .for_each(|account| account.charge_bytes(record.sent, record.received));
-        tracker.metrics.ended(&RequestSummary {
+        tracker.metrics.request_ended(&RequestSummary {
             operation: record.operation(),
             status: record.status,
             received: record.received,
@@ -294,7 +294,7 @@ impl Drop for TrackedRequest {
 }
 
 /// Counts a request in the usage log: for the bucket's owner, or for the requester if there is no bucket.
-fn count(usage: &UsageLog, record: &RequestRecord) {
+fn count(usage: &UsageBuffer, record: &RequestRecord) {
     let (user, bucket) = match (record.owner(), record.info.bucket.get()) {
         ("", Some(_)) => (record.requester(), "-"),
         ("", None) => (record.requester(), ""),

@@ -51,7 +51,7 @@ impl ShardProbe {
     }
 
     /// Asks each shard that is not busy.
-    pub(super) fn ask(&mut self, mut f: impl FnMut(usize, &mut Shard)) {
+    pub(super) fn visit_idle_shards(&mut self, mut f: impl FnMut(usize, &mut Shard)) {
         self.note(|at, shard, _| f(at, shard));
     }
 
@@ -72,7 +72,7 @@ impl ShardProbe {
     }
 
     /// Looks for slow ops. A shard whose turn lasts at least `complaint_ns` has at least one, which it can't report.
-    pub(super) fn watch(&mut self, now_ns: u64, progress: &ShardActivity, complaint_ns: u64) {
+    pub(super) fn update_slow_ops(&mut self, now_ns: u64, progress: &ShardActivity, complaint_ns: u64) {
         self.note(|_, shard, look| look.slow = shard.tracker().slow(now_ns));
         for (at, look) in self.looks.iter_mut().enumerate().filter(|(_, look)| look.busy) {
             let since_ns = progress.turn_since_ns(at).unwrap_or(now_ns);
@@ -86,7 +86,7 @@ impl ShardProbe {
     }
 
     /// The slow ops of all shards.
-    pub(super) fn slow(&self) -> SlowOps {
+    pub(super) fn slow_ops(&self) -> SlowOps {
         self.looks.iter().map(|look| look.slow.clone()).fold(SlowOps::default(), |sum, slow| {
             let count = sum.count + slow.count;
             let older = if slow.oldest_ms > sum.oldest_ms { slow } else { sum };
@@ -96,7 +96,7 @@ impl ShardProbe {
 
     /// Statistics of PGs that changed since they were sent, or of all PGs. A busy shard's statistics are returned by a later
     /// call.
-    pub(super) fn report(&mut self, all: bool) -> Vec<PgStats> {
+    pub(super) fn take_pg_stats(&mut self, all: bool) -> Vec<PgStats> {
         let mut pgs = Vec::new();
         self.looks.iter_mut().for_each(|look| look.owes_all |= all);
         self.note(|_, shard, look| {

@@ -14,15 +14,15 @@ impl Control {
     /// Logs slow ops that are due, in Ceph's wording. Returns the slow ops.
     pub(crate) fn watch_slow_ops(&mut self, now_ns: u64) -> SlowOps {
         let complaint_ns = self.shared.config.get().osd.osd_op_complaint_time.as_nanos() as u64;
-        self.looks.watch(now_ns, &self.shared.progress, complaint_ns);
-        let slow = self.looks.slow();
+        self.looks.update_slow_ops(now_ns, &self.shared.progress, complaint_ns);
+        let slow = self.looks.slow_ops();
         if slow.count == 0 {
             return slow;
         }
         let clocks = ClockReading { now_ns, wall_ns: self.shared.world.wall_ns() };
         let mut complained = false;
         let metrics = &self.shared.metrics;
-        self.looks.ask(|at, shard| {
+        self.looks.visit_idle_shards(|at, shard| {
             for line in shard.tracker_mut().complaints(clocks, MAX_COMPLAINTS) {
                 tracing::warn!("{line}");
                 complained = true;
@@ -40,7 +40,7 @@ impl Control {
     fn slow_summary(&mut self, now_ns: u64, count: u64) -> String {
         let mut types: BTreeMap<&str, u64> = BTreeMap::new();
         let mut pools: BTreeMap<_, u64> = BTreeMap::new();
-        self.looks.ask(|_, shard| {
+        self.looks.visit_idle_shards(|_, shard| {
             shard.tracker().slow_by(now_ns, |text, pg: PgId| {
                 *types.entry(text).or_default() += 1;
                 *pools.entry(pg.pool).or_default() += 1;

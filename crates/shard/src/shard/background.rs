@@ -35,7 +35,7 @@ impl Shard {
                 }
                 let piece = piece.map_err(|error| {
                     tracing::error!(%object, %error, "can't read an object for recovery");
-                    pg_scan::read_errno(&error)
+                    pg_scan::recovery_errno(&error)
                 });
                 self.feed(slot, PgEvent::ObjectRead { read, piece });
             }
@@ -65,10 +65,10 @@ impl Shard {
                 cache.note(object, context);
             }
         };
-        match pg_scan::count(&*self.shared.store, pg, hosted.sums.position(), &mut note) {
+        match pg_scan::sum_objects(&*self.shared.store, pg, hosted.sums.position(), &mut note) {
             Ok((delta, position)) => {
                 let more = position.is_some();
-                hosted.sums.counted(&delta, position);
+                hosted.sums.add_counted(&delta, position);
                 if more {
                     self.background.push_back(BackgroundWork::Sums { slot });
                 } else {
@@ -87,7 +87,7 @@ impl Shard {
             Ok(false) => self.background.push_back(BackgroundWork::Remove { pg }),
             Ok(true) => {
                 tracing::info!(%pg, "the PG's copy is removed");
-                self.removed(pg);
+                self.on_collection_removed(pg);
             }
             Err(error) => self.shared.store_failed(&format!("{pg}: removing the collection"), &error),
         }

@@ -11,10 +11,10 @@
 //! (`session::is_ordered`).
 
 use super::Shard;
-use super::ops::{AdmittedRequest, OpOutcome, RequestAdmission, answer, send_back};
+use super::ops::{AdmittedRequest, OpOutcome, RequestAdmission, answer, backoff_in_order};
 use crate::copy::{AdmittedCopy, CopyThrottle, FetchedSource, is_copy_read};
+use crate::host::Observation;
 use crate::session::IncomingRequest;
-use crate::world::Observation;
 use nacre_common::throttle::Permit;
 use nacre_types::errno::Errno;
 use nacre_types::msg::OsdRequest;
@@ -79,7 +79,7 @@ impl Shard {
                 RequestAdmission::Pass { passed, .. } if self.executes(passed.slot) => {
                     let room = self.copy_room(&arrival.request, true);
                     match AdmittedCopy::new(fetched.copy, &room.bytes) {
-                        Some(copy) => self.start(arrival, passed, Some(copy)),
+                        Some(copy) => self.start_request(arrival, passed, Some(copy)),
                         None => {
                             self.shared.world.observe(Observation::SentBack);
                             self.send_back_copy(&arrival);
@@ -109,7 +109,7 @@ impl Shard {
     fn send_back_copy(&self, arrival: &IncomingRequest) {
         self.metrics.op_backoffs.inc();
         let epoch = self.map.as_ref().map_or(arrival.request.epoch, |map| map.epoch);
-        send_back(&arrival.conn, &arrival.request, epoch);
+        backoff_in_order(&arrival.conn, &arrival.request, epoch);
     }
 }
 

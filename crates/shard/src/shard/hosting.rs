@@ -5,7 +5,7 @@ use super::sums::SumsTracker;
 use super::tier::TierRole;
 use super::{Hosted, LOG_PAGE, REMOVING_KEY, Shard};
 use crate::error::LoadError;
-use crate::inbox::UpMap;
+use crate::inbox::PgUpSets;
 use bytes::Bytes;
 use nacre_objectstore::StoreError;
 use nacre_pg::{Pg, PgEnvelope, PgEvent};
@@ -16,9 +16,9 @@ use nacre_types::txn::{Transaction, TxnOp};
 use std::sync::Arc;
 
 impl Shard {
-    pub(super) fn on_map(&mut self, map: Arc<OsdMap>, up: UpMap, unlisted: Arc<[OsdId]>) {
+    pub(super) fn on_map(&mut self, map: Arc<OsdMap>, up: PgUpSets, unlisted: Arc<[OsdId]>) {
         self.metrics.map_message_epochs.inc();
-        self.links.retain(|_, conn| !conn.is_over());
+        self.links.retain(|_, conn| !conn.is_closed());
         self.space.retain(|osd| map.is_up(osd));
         (self.map, self.up, self.unlisted) = (Some(Arc::clone(&map)), Arc::clone(&up), unlisted);
         for slot in 0..self.slots.len() as u32 {
@@ -38,11 +38,11 @@ impl Shard {
         for pg in wanted {
             self.host_pg(pg);
         }
-        self.end_blocklisted(&map);
+        self.lapse_blocklisted_watches(&map);
         self.resume_waiting_for_map(map.epoch);
     }
 
-    pub(super) fn advance_map(&mut self, slot: u32, map: &Arc<OsdMap>, up: &UpMap) {
+    pub(super) fn advance_map(&mut self, slot: u32, map: &Arc<OsdMap>, up: &PgUpSets) {
         let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
         let interval = map.interval(hosted.pg);
         let overlay_before = hosted.role.as_ref().map(|role| role.overlay_epoch);
@@ -160,7 +160,7 @@ impl Shard {
         self.feed(slot, PgEvent::Peer { from, msg });
     }
 
-    pub(super) fn invalidate(&mut self, slot: u32, object: Option<&nacre_types::ObjectId>) {
+    pub(super) fn invalidate_contexts(&mut self, slot: u32, object: Option<&nacre_types::ObjectId>) {
         match object {
             Some(object) => {
                 self.contexts.forget(object);
@@ -176,15 +176,15 @@ impl Shard {
     }
 
     /// Stops hosting a PG and removes its collection in the background.
-    pub(super) fn retire(&mut self, slot: u32) {
+    pub(super) fn remove_pg(&mut self, slot: u32) {
         let Some(hosted) = self.slots[slot as usize].take() else { return };
         tracing::info!(pg = %hosted.pg, "removing the PG's copy");
         self.by_pg.remove(&hosted.pg);
-        self.fail_requests_of(slot);
+        self.backoff_requests_of(slot);
         self.drop_watches(slot);
         self.drop_tier_work(slot);
-        self.shared.release(hosted.pg);
-        self.shared.release_target(hosted.pg);
+        self.shared.release_recovery(hosted.pg);
+        self.shared.release_remote_backfill(hosted.pg);
         let mut txn = Transaction::new(hosted.pg);
         txn.push(TxnOp::MetaSet(vec![(REMOVING_KEY.to_owned(), Bytes::from_static(b"1"))]));
         match self.shared.store.queue_transaction(&txn, None) {
@@ -198,7 +198,7 @@ impl Shard {
     }
 
     /// Handles the completed removal of a collection. Hosts its PG again if the map places it here.
-    pub(super) fn removed(&mut self, pg: PgId) {
+    pub(super) fn on_collection_removed(&mut self, pg: PgId) {
         self.removing.remove(&pg);
         let whoami = self.shared.whoami;
         let wanted = self.up.get(&pg).is_some_and(|up| up.contains(&whoami));

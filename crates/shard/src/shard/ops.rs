@@ -5,19 +5,19 @@ use super::tier::{CacheResult, InternalChange, TierOpState};
 use super::{Hosted, Shard};
 use crate::access;
 use crate::copy::AdmittedCopy;
+use crate::host::Observation;
 use crate::session::{IncomingRequest, Session, is_ordered};
 use crate::tracker::{OpHandle, Stage};
-use crate::world::Observation;
 use bytes::Bytes;
 use nacre_common::error::Error;
 use nacre_common::{conn::ConnRef, throttle::Permit};
-use nacre_exec::{self as exec, ExecEnv, ObjectContext, OpEffect, Origin, SumsDelta};
+use nacre_exec::{self as exec, ExecEnv, ObjectContext, Origin, SumsDelta, WatchNotifyEffect};
 use nacre_objectstore::{ObjectStore, StoreError};
 use nacre_pg::log::MAX_DUP_RESULT_BYTES;
 use nacre_pg::{ClientOp, DropReason, ExecuteReply, Mutation, PgEvent};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, Eversion, Interval, OsdId, PgId, ReqId};
-use nacre_types::msg::{Message, OsdBackoff, OsdReply, OsdRequest};
+use nacre_types::msg::{Message, OsdReply, OsdRequest, OsdStaleMap};
 use nacre_types::op::{Op, OpResult, OsdOp, request_flag};
 use nacre_types::osdmap::{OsdMap, flag};
 use nacre_types::tier::ProxiedClient;
@@ -53,7 +53,7 @@ pub(super) struct InflightOp {
     pub(super) writes: bool,
     /// The bytes that are counted as in flight to the members, and these members.
     charged: Option<(u64, Vec<OsdId>)>,
-    pub(super) effects: Vec<OpEffect>,
+    pub(super) effects: Vec<WatchNotifyEffect>,
     copy: Option<AdmittedCopy>,
     pub(super) outcome: Option<OpOutcome>,
     /// The state of the request in a cache tier.
@@ -64,7 +64,7 @@ pub(super) struct InflightOp {
 
 impl OpOutcome {
     /// Decodes a recorded outcome.
-    pub(super) fn recorded(reqid: &ReqId, result: &Bytes) -> OpOutcome {
+    pub(super) fn decode_recorded(reqid: &ReqId, result: &Bytes) -> OpOutcome {
         postcard::from_bytes(result).unwrap_or_else(|error| {
             tracing::error!(%reqid, %error, "a recorded reply is corrupt");
             OpOutcome { result: Errno::EIO.negated(), ..OpOutcome::default() }
@@ -119,12 +119,12 @@ impl InflightOp {
 
 /// The requests that PGs hold, by token.
 #[derive(Default)]
-pub(super) struct Ops {
+pub(super) struct InflightOps {
     slots: Vec<(u32, Option<Box<InflightOp>>)>,
     free: Vec<u32>,
 }
 
-impl Ops {
+impl InflightOps {
     fn insert(&mut self, op: Box<InflightOp>) -> u64 {
         let at = self.free.pop().unwrap_or_else(|| {
             self.slots.push((0, None));
@@ -191,15 +191,15 @@ impl Shard {
         }
         let admission = self.admit(&map, request, conn);
         if matches!(admission, RequestAdmission::Pass { .. }) {
-            self.note_pings(request, conn);
+            self.note_watch_pings(request, conn);
         }
         match admission {
             RequestAdmission::Pass { passed, copies } if copies || self.copies.is_any() => {
                 if let Some(arrival) = self.wait_for_copy(arrival, passed, copies) {
-                    self.start(arrival, passed, None);
+                    self.start_request(arrival, passed, None);
                 }
             }
-            RequestAdmission::Pass { passed, .. } => self.start(arrival, passed, None),
+            RequestAdmission::Pass { passed, .. } => self.start_request(arrival, passed, None),
             RequestAdmission::Answer(errno) => {
                 self.metrics.op_errors.inc();
                 answer(
@@ -212,7 +212,7 @@ impl Shard {
             RequestAdmission::Backoff => {
                 self.metrics.op_backoffs.inc();
                 if map.pools.contains_key(&request.pg.pool) {
-                    send_back(conn, request, map.epoch);
+                    backoff_in_order(conn, request, map.epoch);
                 } else {
                     // Without a PG, the request's operations have no order.
                     backoff(conn, request, map.epoch);
@@ -237,7 +237,7 @@ impl Shard {
         if request.object.pool() != request.pg.pool || request.pg.seed >= pool.pg_num {
             return RequestAdmission::Answer(Errno::EINVAL);
         }
-        let special = |op: &OsdOp| op.op.is_listing() || matches!(op.op, Op::CopyFrom { .. });
+        let special = |op: &OsdOp| op.op.is_pg_listing() || matches!(op.op, Op::CopyFrom { .. });
         let special = request.ops.iter().find(|op| special(op));
         let copies = special.is_some_and(|op| matches!(op.op, Op::CopyFrom { .. }));
         let listing = special.is_some() && !copies;
@@ -286,7 +286,7 @@ impl Shard {
     }
 
     /// Passes an admitted request to its PG, with the source of its copy-from op if it has one.
-    pub(super) fn start(
+    pub(super) fn start_request(
         &mut self,
         arrival: IncomingRequest,
         passed: AdmittedRequest,
@@ -345,7 +345,7 @@ impl Shard {
         };
         let request = &op.request;
         self.tracker.stage(op.track, Stage::Started, self.now_ns);
-        let listing = request.ops.iter().any(|op| op.op.is_listing());
+        let listing = request.ops.iter().any(|op| op.op.is_pg_listing());
         if !listing && hosted.machine.lacks(&request.object) {
             return Err(damaged(hosted, op, &*shared.store));
         }
@@ -408,8 +408,8 @@ impl Shard {
         let (mut full, mut no_space) = (false, false);
         let mut payload = 0;
         if op.writes {
-            payload =
-                (request.payload_bytes() as u64).saturating_add(op.copied().map_or(0, AdmittedCopy::bytes));
+            payload = (request.payload_bytes() as u64)
+                .saturating_add(op.copied().map_or(0, AdmittedCopy::payload_bytes));
             full = shared.is_full()
                 || map.has_flag(flag::FULL)
                 || any_member_full(map, hosted.pg)
@@ -447,7 +447,7 @@ impl Shard {
             copied: op.copy.as_ref().and_then(AdmittedCopy::get),
             recent_requests: &|oid| match shared.settings.breaks(Mutation::LoseRequestIds) {
                 true => Vec::new(),
-                false => hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),
+                false => hosted.machine.requests_of(oid, exec::MAX_COPIED_REQIDS),
             },
             missing: &|first, end| match shared.settings.breaks(Mutation::ListWithoutMissing) {
                 true => Vec::new(),
@@ -463,10 +463,10 @@ impl Shard {
             return damaged(hosted, op, &*shared.store);
         }
         if let Some(copy) = &mut op.copy {
-            copy.executed();
+            copy.release_data();
         }
         if let Some(InternalChange::Promote { copy, .. }) = &mut op.tier.own {
-            copy.executed();
+            copy.release_data();
         }
         op.effects = std::mem::take(&mut executed.effects);
         count(&self.metrics, &mut hosted.io, op.writes, request, &executed);
@@ -489,7 +489,7 @@ impl Shard {
                 Some(result) => ExecuteReply::Unchanged { result },
             };
         };
-        hosted.sums.changed(&request.object, &change.delta);
+        hosted.sums.apply_change(&request.object, &change.delta);
         if let Some(cache) = &mut hosted.cache {
             cache.note(&request.object, &change.context);
         }
@@ -497,7 +497,7 @@ impl Shard {
             let members: Vec<OsdId> = map.membership(hosted.pg).map(|m| m.acting()).unwrap_or_default();
             // Methods of object classes may write more than their input.
             let bytes = payload.max(change.written_bytes);
-            self.space.begin(members.iter().copied(), bytes);
+            self.space.add_inflight(members.iter().copied(), bytes);
             op.charged = Some((bytes, members));
         }
         let result = encode(&outcome);
@@ -520,7 +520,7 @@ impl Shard {
     pub(super) fn take_op(&mut self, token: u64) -> Option<Box<InflightOp>> {
         let mut op = self.ops.remove(token)?;
         if let Some((bytes, members)) = op.charged.take() {
-            self.space.end(members.into_iter(), bytes);
+            self.space.remove_inflight(members.into_iter(), bytes);
         }
         Some(op)
     }
@@ -546,13 +546,13 @@ impl Shard {
         if !op.effects.is_empty() {
             return self.reply_with_effects(op, outcome);
         }
-        self.finish(&op, outcome);
+        self.finish_request(&op, outcome);
     }
 
     /// Answers a resend with the recorded outcome.
     pub(super) fn reply_dup(&mut self, slot: u32, token: u64, version: Eversion, result: &Bytes) {
         let Some(mut op) = self.take_op(token) else { return self.observe_unknown(slot, token) };
-        let mut outcome = OpOutcome::recorded(&op.request.reqid, result);
+        let mut outcome = OpOutcome::decode_recorded(&op.request.reqid, result);
         op.wrote = Some(version);
         if let Some(role) = self.tier_role(slot) {
             if role.is_older(&op.request) {
@@ -570,7 +570,7 @@ impl Shard {
             None => return,
         }
         self.observe_answer(&op, op.wrote, outcome.result);
-        self.finish(&op, outcome);
+        self.finish_request(&op, outcome);
     }
 
     /// Answers with an error.
@@ -582,7 +582,7 @@ impl Shard {
             let object = &op.request.object;
             self.shared.world.observe(Observation::Unreadable { pg, object, interval });
         }
-        self.finish(&op, OpOutcome { result: errno.negated(), ..OpOutcome::default() });
+        self.finish_request(&op, OpOutcome { result: errno.negated(), ..OpOutcome::default() });
     }
 
     /// The PG in a slot, and its machine's interval.
@@ -611,7 +611,7 @@ impl Shard {
     }
 
     /// Sends the request back to its client.
-    pub(super) fn drop_request(&mut self, slot: u32, token: u64, reason: DropReason) {
+    pub(super) fn backoff_request(&mut self, slot: u32, token: u64, reason: DropReason) {
         let Some(op) = self.take_op(token) else { return self.observe_unknown(slot, token) };
         self.tracker.finish(op.track, self.now_ns);
         self.metrics.op_dropped.inc();
@@ -621,15 +621,15 @@ impl Shard {
             self.shared.world.observe(Observation::SentBack);
         }
         match &op.conn {
-            Some(conn) if reason == DropReason::Full => send_back(conn, &op.request, epoch),
+            Some(conn) if reason == DropReason::Full => backoff_in_order(conn, &op.request, epoch),
             Some(conn) => backoff(conn, &op.request, epoch),
             None if op.tier.own.is_some() => self.on_internal_done(&op, Errno::ESTALE.negated()),
-            None => self.retry_lapse(&op, false),
+            None => self.retry_watch_removal(&op, false),
         }
     }
 
     /// Forgets a request that a resend has replaced.
-    pub(super) fn forget(&mut self, slot: u32, token: u64) {
+    pub(super) fn forget_superseded(&mut self, slot: u32, token: u64) {
         match self.take_op(token) {
             Some(op) => {
                 self.tracker.finish(op.track, self.now_ns);
@@ -639,13 +639,13 @@ impl Shard {
     }
 
     /// Sends back all requests that a PG holds that is no longer hosted.
-    pub(super) fn fail_requests_of(&mut self, slot: u32) {
+    pub(super) fn backoff_requests_of(&mut self, slot: u32) {
         for token in self.ops.tokens_of(slot) {
-            self.drop_request(slot, token, DropReason::StaleInterval);
+            self.backoff_request(slot, token, DropReason::StaleInterval);
         }
     }
 
-    pub(super) fn finish(&mut self, op: &InflightOp, outcome: OpOutcome) {
+    pub(super) fn finish_request(&mut self, op: &InflightOp, outcome: OpOutcome) {
         let now = self.shared.world.boot_ns();
         let took = self.tracker.finish(op.track, now).max(now.saturating_sub(op.arrived_ns));
         self.metrics.op.inc();
@@ -665,7 +665,7 @@ impl Shard {
             Some(conn) => answer(conn, &op.request, epoch, outcome),
             None if op.tier.own.is_some() => self.on_internal_done(op, outcome.result),
             None if outcome.result == Errno::ENOENT.negated() => self.forget_watch(op),
-            None if outcome.result < 0 => self.retry_lapse(op, true),
+            None if outcome.result < 0 => self.retry_watch_removal(op, true),
             None => {}
         }
     }
@@ -698,11 +698,11 @@ fn damaged(hosted: &mut Hosted, op: &mut InflightOp, store: &dyn ObjectStore) ->
             Ok(context) => SumsDelta::between(&context, &ObjectContext::default()),
             Err(_) => SumsDelta { objects: -1, ..SumsDelta::default() },
         };
-        hosted.sums.changed(object, &delta);
+        hosted.sums.apply_change(object, &delta);
     }
     let outcome = OpOutcome::default();
     let removal = Some(Bytes::from(encode(&outcome)));
-    op.effects.push(OpEffect::DisconnectAll);
+    op.effects.push(WatchNotifyEffect::DisconnectAll);
     op.outcome = Some(outcome);
     ExecuteReply::Damaged { removal }
 }
@@ -808,12 +808,12 @@ pub(super) fn answer(conn: &ConnRef, request: &OsdRequest, epoch: Epoch, outcome
 }
 
 pub(super) fn backoff(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
-    let message = OsdBackoff { reqid: request.reqid, attempt: request.attempt, epoch };
+    let message = OsdStaleMap { reqid: request.reqid, attempt: request.attempt, epoch };
     tell(conn, &request.reqid, &message);
 }
 
 /// Like [`backoff`]; the client's later requests to the PG must not overtake it.
-pub(super) fn send_back(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
+pub(super) fn backoff_in_order(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
     let session = conn.context::<Session>().filter(|_| is_ordered(request));
     if session.is_some_and(|session| !session.note_backoff(request)) {
         tracing::warn!(peer = %conn.peer_addr(), "requests of too many PGs were sent back: the connection ends");

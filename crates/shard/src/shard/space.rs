@@ -85,7 +85,7 @@ impl MemberSpace {
     }
 
     /// Records that `bytes` are in flight to `members`.
-    pub(super) fn begin(&mut self, members: impl Iterator<Item = OsdId>, bytes: u64) {
+    pub(super) fn add_inflight(&mut self, members: impl Iterator<Item = OsdId>, bytes: u64) {
         for osd in members {
             if let Some(member) = self.members.get_mut(&osd) {
                 member.in_flight_bytes = member.in_flight_bytes.saturating_add(bytes);
@@ -94,7 +94,7 @@ impl MemberSpace {
     }
 
     /// Records that `bytes` to `members` have arrived, or never will.
-    pub(super) fn end(&mut self, members: impl Iterator<Item = OsdId>, bytes: u64) {
+    pub(super) fn remove_inflight(&mut self, members: impl Iterator<Item = OsdId>, bytes: u64) {
         for osd in members {
             if let Some(member) = self.members.get_mut(&osd) {
                 member.in_flight_bytes = member.in_flight_bytes.saturating_sub(bytes);
@@ -122,10 +122,10 @@ mod tests {
         assert_eq!(space.fits(both(), 100), SpaceCheck::Yes);
         assert_eq!(space.fits(both(), 101), SpaceCheck::No);
         assert_eq!(space.fits([B].into_iter(), 101), SpaceCheck::Yes);
-        space.begin(both(), 60);
+        space.add_inflight(both(), 60);
         assert_eq!(space.fits(both(), 40), SpaceCheck::Yes);
         assert_eq!(space.fits(both(), 41), SpaceCheck::Later);
-        space.end(both(), 60);
+        space.remove_inflight(both(), 60);
         assert_eq!(space.fits(both(), 100), SpaceCheck::Yes);
         space.set_available(A, PLENTY_BYTES);
         assert!(!space.is_scarce());

@@ -33,14 +33,14 @@ impl SumsTracker {
     }
 
     /// Records that the objects up to `position` (`None`: all) have been counted, with the sums `delta`.
-    pub(super) fn counted(&mut self, delta: &SumsDelta, position: Option<ObjectId>) {
+    pub(super) fn add_counted(&mut self, delta: &SumsDelta, position: Option<ObjectId>) {
         self.add(delta);
         self.complete = position.is_none();
         self.position = position;
     }
 
     /// Records the change of an object.
-    pub(super) fn changed(&mut self, object: &ObjectId, delta: &SumsDelta) {
+    pub(super) fn apply_change(&mut self, object: &ObjectId, delta: &SumsDelta) {
         let behind = self.complete || self.position.as_ref().is_some_and(|position| object < position);
         if behind {
             self.add(delta);
@@ -74,14 +74,14 @@ mod tests {
         objects.sort();
         let one = SumsDelta { bytes: 10, objects: 1, ..SumsDelta::default() };
         let mut sums = SumsTracker::default();
-        sums.changed(&objects[0], &one);
+        sums.apply_change(&objects[0], &one);
         assert_eq!(sums.current().objects, 0, "counting will find it");
-        sums.counted(&one, Some(objects[1].clone()));
-        sums.changed(&objects[0], &SumsDelta { bytes: 5, ..SumsDelta::default() });
-        sums.changed(&objects[1], &one);
+        sums.add_counted(&one, Some(objects[1].clone()));
+        sums.apply_change(&objects[0], &SumsDelta { bytes: 5, ..SumsDelta::default() });
+        sums.apply_change(&objects[1], &one);
         assert_eq!((sums.current().objects, sums.current().bytes), (1, 15));
-        sums.counted(&one, None);
-        sums.changed(&objects[2], &one);
+        sums.add_counted(&one, None);
+        sums.apply_change(&objects[2], &one);
         assert_eq!((sums.current().objects, sums.current().bytes, sums.is_complete()), (3, 35, true));
     }
 }

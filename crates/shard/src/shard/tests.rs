@@ -9,9 +9,9 @@ mod watching;
 
 use super::ops::{InflightOp, backoff};
 use super::*;
+use crate::host::ShardHost;
 use crate::session::{IncomingRequest, Session};
 use crate::shared::{RunState, ShardSettings};
-use crate::world::ShardHost;
 use nacre_common::auth::Peer;
 use nacre_common::clock::{Clock, SystemClock};
 use nacre_common::config::ConfigBuilder;
@@ -25,7 +25,7 @@ use nacre_pg::lease::LeaseRequest;
 use nacre_pg::{ClientOp, MemberInfo};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, EntityName, Incarnation, PoolId, ReqId};
-use nacre_types::msg::{Encoded, Message, OsdBackoff, OsdReply, OsdRequest, WatchLost};
+use nacre_types::msg::{EncodedMessage, Message, OsdReply, OsdRequest, OsdStaleMap, WatchLost};
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{Op, OsdOp};
 use nacre_types::osdmap::{Member, OsdInfo, PgMembership};
@@ -101,7 +101,7 @@ impl Bench {
         map.pools.insert(PG.pool, Arc::new(Pool::replicated("p", 2, 2, 0, 1, Epoch(1))));
         for (member, boot_nonce) in [(me, shared.boot_nonce), (other, 9)] {
             let incarnation = Some(member.incarnation);
-            map.osds.insert(member.osd, OsdInfo { up: true, incarnation, boot_nonce, ..OsdInfo::absent() });
+            map.osds.insert(member.osd, OsdInfo { up: true, incarnation, boot_nonce, ..OsdInfo::never_up() });
         }
         let cell = ShardCell::new(&shared, 0);
         let mut bench = Bench { _directory: directory, store, shared, cell, map, asked };
@@ -121,7 +121,7 @@ impl Bench {
         self.map.epoch = self.map.epoch.next();
         self.map.pgs.insert(PG.pool, Arc::new(vec![Some(membership)]));
         let map = Arc::new(self.map.clone());
-        let up: UpMap = Arc::new([(PG, vec![OsdId(0), OTHER])].into_iter().collect());
+        let up: PgUpSets = Arc::new([(PG, vec![OsdId(0), OTHER])].into_iter().collect());
         self.cell.enter(|shard| shard.on_map(map, up, Arc::from([]))).unwrap();
     }
 
@@ -233,7 +233,7 @@ impl ShardHost for Alone {
         Uuid::new_v4()
     }
 
-    fn send_to_mon(&self, _message: Encoded) {}
+    fn send_to_mon(&self, _message: EncodedMessage) {}
 
     fn peer(&self, _osd: OsdId, _shard: usize) -> Result<Option<ConnRef>, Error> {
         Ok(None)
@@ -282,13 +282,13 @@ struct Heard {
 }
 
 impl Heard {
-    fn note(&mut self, message: Encoded) {
+    fn note(&mut self, message: EncodedMessage) {
         match message.kind {
             OsdReply::KIND => {
                 let reply: OsdReply = message.decode().unwrap();
                 self.results.push((reply.reqid.tid, reply.result));
             }
-            OsdBackoff::KIND => self.backoffs.push(message.decode::<OsdBackoff>().unwrap().reqid.tid),
+            OsdStaleMap::KIND => self.backoffs.push(message.decode::<OsdStaleMap>().unwrap().reqid.tid),
             WatchLost::KIND => self.lost.push(message.decode::<WatchLost>().unwrap().cookie),
             _ => {}
         }
@@ -306,7 +306,7 @@ impl Heard {
 const ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
 impl Connection for Silent {
-    fn send_encoded(&self, message: Encoded) -> Result<(), Error> {
+    fn send_encoded(&self, message: EncodedMessage) -> Result<(), Error> {
         if self.is_over() {
             return Err(Error::Closed);
         }
@@ -341,7 +341,7 @@ impl Connection for Silent {
 struct Narrow;
 
 impl Connection for Narrow {
-    fn send_encoded(&self, _message: Encoded) -> Result<(), Error> {
+    fn send_encoded(&self, _message: EncodedMessage) -> Result<(), Error> {
         Err(Error::TooBig { bytes: 1, limit: 0 })
     }
 
@@ -496,7 +496,7 @@ fn a_client_that_takes_no_backoffs_loses_its_connection() {
     let bench = Bench::new();
     let conn = connect();
     let request = bench.request(1, Op::Read { offset: 0, len: 0 });
-    let probe = OsdBackoff { reqid: request.reqid, attempt: 0, epoch: Epoch(1) };
+    let probe = OsdStaleMap { reqid: request.reqid, attempt: 0, epoch: Epoch(1) };
     let closed = (0..2000).any(|_| {
         backoff(&conn, &request, Epoch(1));
         matches!(conn.send(&probe), Err(Error::Closed))

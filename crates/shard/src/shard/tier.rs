@@ -34,7 +34,7 @@ pub(super) use objects::{InternalChange, TierOpState};
 pub(super) use role::TierRole;
 
 use super::Shard;
-use super::ops::{InflightOp, OpOutcome, RequestAdmission, answer, backoff, send_back};
+use super::ops::{InflightOp, OpOutcome, RequestAdmission, answer, backoff, backoff_in_order};
 use crate::copy::is_copy_read;
 use nacre_exec::tier::TierChange;
 use nacre_exec::{self as exec, ObjectContext};
@@ -48,7 +48,7 @@ use nacre_types::object::ObjectId;
 use nacre_types::op::{Op, OsdOp, request_flag};
 use nacre_types::pool::CacheMode;
 use objects::{BusyObject, Deferred, ObjectWork};
-use role::{concerns_cached_copy, is_cache_op, needs_copy, passes};
+use role::{bypasses_clean_copy, concerns_cached_copy, is_cache_op, needs_cached_copy};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ impl Shard {
         let is_deposed = self.is_deposed(&sender, slot);
         let outcome = match known {
             _ if is_deposed => OpOutcome { result: DEPOSED.negated(), ..OpOutcome::default() },
-            Some((reqid, attempt)) => self.query_request(slot, reqid, attempt),
+            Some((reqid, attempt)) => self.lookup_request(slot, reqid, attempt),
             None => return false,
         };
         if let Some(op) = self.ops.get_mut(token) {
@@ -138,7 +138,7 @@ impl Shard {
         let Some(role) = self.tier_role(slot) else { return CacheResult::Execute(context) };
         let Some(op) = self.ops.get_mut(token) else { return CacheResult::Execute(context) };
         let request = &op.request;
-        let lists = || request.ops.iter().any(|op| op.op.is_listing());
+        let lists = || request.ops.iter().any(|op| op.op.is_pg_listing());
         if op.conn.is_none()
             || request.tier.is_some()
             || request.flags & request_flag::IGNORE_CACHE != 0
@@ -160,7 +160,7 @@ impl Shard {
         let Some(op) = self.ops.get_mut(token) else { return CacheResult::Execute(context) };
         let goes_past = role.cache.is_none() && op.request.flags & request_flag::IGNORE_OVERLAY != 0;
         // Watches may be registered again.
-        if writes && resent && !op.tier.is_checked && !goes_past && !needs_copy(&op.request) {
+        if writes && resent && !op.tier.is_checked && !goes_past && !needs_cached_copy(&op.request) {
             return self.withdraw(token, |shard, op| shard.query_other_pool(slot, &role, object, op));
         }
         match role.mode() {
@@ -189,10 +189,10 @@ impl Shard {
             return CacheResult::Execute(context);
         }
         let valid = exec::tier::is_valid(&context, role.overlay_epoch);
-        let needs_copy = needs_copy(&op.request);
+        let needs_copy = needs_cached_copy(&op.request);
         let (writes, goes_past, absent) = (op.writes, op.tier.must_proxy, op.tier.absent.take());
         let has_waited = op.tier.has_waited;
-        let passes = passes(mode);
+        let passes = bypasses_clean_copy(mode);
         let is_hit = valid && (!passes || exec::tier::is_dirty(&context) && !writes || needs_copy);
         let recorded = self.recorded(slot, token, &context, is_hit);
         if is_hit {
@@ -204,7 +204,7 @@ impl Shard {
                     // The object would be dirty, and no operation would wait for its flush.
                     return self.withdraw(token, |shard, op| shard.send_op_back(*op));
                 }
-                if !self.count_unflushed(slot, &object, exec::tier::is_dirty(&context)) {
+                if !self.try_add_unflushed(slot, &object, exec::tier::is_dirty(&context)) {
                     return self.withdraw(token, |shard, op| {
                         shard.begin(slot, &object, ObjectWork::Flush, Some(op));
                         shard.flush(slot, &object, &context, None);
@@ -227,7 +227,7 @@ impl Shard {
             // It is a copy of the base's object under this overlay.
             context.info.tier_epoch = role.overlay_epoch;
             if writes && role.writes_through {
-                self.count_unflushed(slot, &object, false);
+                self.try_add_unflushed(slot, &object, false);
             }
             return CacheResult::Execute(context);
         }
@@ -238,7 +238,7 @@ impl Shard {
         if valid && writes {
             // The base changes without the copy: the copy must not count then, whichever OSD is primary.
             let version = context.info.version;
-            let change = match exec::tier::is_evictable(&context) {
+            let change = match exec::tier::is_unpinned_unwatched(&context) {
                 true => TierChange::Evict { version, is_flushed: false, is_unused: false },
                 false => TierChange::Invalidate { version },
             };
@@ -262,7 +262,7 @@ impl Shard {
             return self.withdraw(token, |shard, op| shard.log_dirty(slot, role, &object, op));
         }
         if promotes || afterwards {
-            self.admitted(slot);
+            self.on_promotion_started(slot);
         }
         if promotes {
             return self.withdraw(token, |shard, op| shard.promote(slot, role, &object, Some(op)));
@@ -334,7 +334,8 @@ impl Shard {
         let resent = op.writes && op.request.attempt > 0 && !op.tier.is_checked;
         let past = op.tier.must_proxy;
         let (Some(mode), false) = (role.mode(), resent) else { return false };
-        let copy = needs_copy(&op.request) || concerns_cached_copy(&op.request) || is_cache_op(&op.request);
+        let copy =
+            needs_cached_copy(&op.request) || concerns_cached_copy(&op.request) || is_cache_op(&op.request);
         let valid = exec::tier::is_valid(context, role.overlay_epoch);
         if copy || valid || !self.tiers.is_proxying(object) {
             return false;
@@ -400,9 +401,9 @@ impl Shard {
     fn send_op_back(&mut self, op: InflightOp) {
         self.tracker.finish(op.track, self.now_ns);
         self.metrics.op_backoffs.inc();
-        self.shared.world.observe(crate::world::Observation::SentBack);
+        self.shared.world.observe(crate::host::Observation::SentBack);
         if let Some(conn) = &op.conn {
-            send_back(conn, &op.request, self.epoch());
+            backoff_in_order(conn, &op.request, self.epoch());
         }
     }
 
@@ -429,14 +430,14 @@ impl Shard {
         outcome: OpOutcome,
     ) -> Option<(Box<InflightOp>, OpOutcome)> {
         let Some(role) = self.tier_role(slot) else { return Some((op, outcome)) };
-        if op.conn.is_some() && role.is_older(&op.request) && needs_copy(&op.request) {
+        if op.conn.is_some() && role.is_older(&op.request) && needs_cached_copy(&op.request) {
             // The overlay has changed since the execution: the client connects to the other pool.
             self.backoff_op(*op, self.epoch());
             return None;
         }
         let request = &op.request;
         let registers = |op: &OsdOp| matches!(op.op, Op::Watch { .. } | Op::Unwatch { .. });
-        let passes = role.mode().is_some_and(passes);
+        let passes = role.mode().is_some_and(bypasses_clean_copy);
         let is_held = role.writes_through && !concerns_cached_copy(request) && !is_cache_op(request)
             || passes && outcome.result >= 0 && request.ops.iter().any(registers);
         let waits = is_held
@@ -444,7 +445,7 @@ impl Shard {
             && !op.tier.is_flushed
             && request.tier.is_none()
             && request.flags & request_flag::IGNORE_CACHE == 0
-            && !request.ops.iter().any(|op| op.op.is_listing());
+            && !request.ops.iter().any(|op| op.op.is_pg_listing());
         if !waits {
             return Some((op, outcome));
         }
@@ -502,7 +503,7 @@ impl Shard {
     }
 
     fn repeat_now(&mut self, slot: u32, op: InflightOp) {
-        let again = ClientOp { reqid: Self::INTERNAL, attempt: 0, ..ordered(&op.request, true) };
+        let again = ClientOp { reqid: Self::INTERNAL_REQID, attempt: 0, ..ordered(&op.request, true) };
         self.submit_op(slot, again, op);
     }
 
@@ -637,7 +638,7 @@ impl Shard {
                 if result == 0 {
                     self.metrics.tier_evictions.inc();
                 }
-                self.evicted(object, result);
+                self.on_evicted(object, result);
             }
             InternalChange::Change(_) => self.release(object, |_| {}),
             InternalChange::Internal => {}

@@ -17,7 +17,7 @@ impl Shard {
         let (Some(unfound), Some(slot)) = (self.unfound(pg), self.by_pg.get(&pg).copied()) else { return };
         for (object, needed) in unfound {
             tracing::warn!(%pg, %object, version = %needed, "an unfound object is given up");
-            self.submit_internal_change(slot, object, Op::Remove, Self::INTERNAL.client);
+            self.submit_internal_change(slot, object, Op::Remove, Self::INTERNAL_REQID.client);
         }
     }
 }

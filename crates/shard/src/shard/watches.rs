@@ -8,7 +8,7 @@ use crate::shared::Shared;
 use crate::watch::{NotifyLimitReached, WatchAction, WatchId, WatchLimits, Watches, timeout_ns};
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_common::conn::ConnRef;
-use nacre_exec::{self as exec, OpEffect};
+use nacre_exec::{self as exec, WatchNotifyEffect};
 use nacre_objectstore::StoreError;
 use nacre_pg::{ClientOp, Mutation};
 use nacre_types::errno::Errno;
@@ -29,14 +29,14 @@ const MAX_NOTIFIES: usize = 4096;
 const MAX_NOTIFY_BYTES: usize = 64 << 20;
 
 /// Creates an empty table. Notifies of later runs of the process have higher numbers.
-pub(super) fn table(shared: &Shared) -> WatchTable {
+pub(super) fn new_watch_table(shared: &Shared) -> WatchTable {
     let limits = WatchLimits { notifies: MAX_NOTIFIES, bytes: MAX_NOTIFY_BYTES };
     Watches::new(limits, shared.watch_counts.clone(), shared.world.wall_ns())
 }
 
 impl Shard {
     /// The request id of the OSD's own changes, which have no client.
-    pub(super) const INTERNAL: ReqId = ReqId { client: ClientId(0), tid: 0 };
+    pub(super) const INTERNAL_REQID: ReqId = ReqId { client: ClientId(0), tid: 0 };
 
     /// Answers a request that has effects in addition to its change.
     pub(super) fn reply_with_effects(&mut self, mut op: Box<InflightOp>, mut outcome: OpOutcome) {
@@ -44,37 +44,37 @@ impl Shard {
         let object = op.request.object.clone();
         for effect in std::mem::take(&mut op.effects) {
             match effect {
-                OpEffect::Connect { cookie, timeout_s } => match self.may_connect(&op, cookie) {
+                WatchNotifyEffect::Connect { cookie, timeout_s } => match self.may_connect(&op, cookie) {
                     Ok(()) => self.connect(&op, (op.client, cookie), timeout_s, &mut out),
                     Err(errno) => {
                         let result = OpResult::error(errno);
                         (outcome.result, outcome.ops) = (result.code, vec![result]);
                     }
                 },
-                OpEffect::Ping { cookie } => {
+                WatchNotifyEffect::Ping { cookie } => {
                     let own = |conn: &ConnRef| op.conn.as_ref() == Some(conn);
                     if !self.watches.ping(&object, (op.client, cookie), self.now_ns, own) {
                         let result = OpResult::error(Errno::ETIMEDOUT);
                         (outcome.result, outcome.ops) = (result.code, vec![result]);
                     }
                 }
-                OpEffect::Disconnect { cookie } => {
+                WatchNotifyEffect::Disconnect { cookie } => {
                     // The client of a lapsed watch does not know that it lapsed.
                     let tell = op.conn.is_none();
                     self.watches.remove(&object, (op.client, cookie), tell, &mut out);
                 }
-                OpEffect::DisconnectAll => self.watches.remove_all(&object, &mut out),
-                OpEffect::Ack { notify_id, cookie, payload } => {
+                WatchNotifyEffect::DisconnectAll => self.watches.remove_all(&object, &mut out),
+                WatchNotifyEffect::Ack { notify_id, cookie, payload } => {
                     self.watches.ack(&object, notify_id, (op.client, cookie), payload, &mut out);
                 }
                 // It is the only op of its request.
-                OpEffect::Notify { timeout_s, payload } => {
+                WatchNotifyEffect::Notify { timeout_s, payload } => {
                     self.begin_notify(op, timeout_s, payload, &mut out);
                     return self.carry_out_watches(out);
                 }
             }
         }
-        self.finish(&op, outcome);
+        self.finish_request(&op, outcome);
         self.carry_out_watches(out);
     }
 
@@ -101,7 +101,7 @@ impl Shard {
         let conn = op.conn.as_ref();
         // In this order: only watching connections report their end.
         conn.and_then(|conn| conn.context::<Session>()).into_iter().for_each(Session::set_watching);
-        match conn.filter(|conn| !conn.is_over()) {
+        match conn.filter(|conn| !conn.is_closed()) {
             Some(conn) => {
                 self.watches.connect((slot, object), watch, timeout_s, conn.clone(), self.now_ns, out);
             }
@@ -231,7 +231,7 @@ impl Shard {
         tier: TierOpState,
     ) {
         let request = OsdRequest {
-            reqid: Self::INTERNAL,
+            reqid: Self::INTERNAL_REQID,
             oldest_tid: 0,
             attempt: 0,
             epoch: self.epoch(),
@@ -247,7 +247,7 @@ impl Shard {
         };
         let op = ClientOp {
             token: 0,
-            reqid: Self::INTERNAL,
+            reqid: Self::INTERNAL_REQID,
             oldest_tid: 0,
             attempt: 0,
             interval,
@@ -264,7 +264,7 @@ impl Shard {
     }
 
     /// Makes a watch lapse again, to retry its removal, which was not executed or `failed`.
-    pub(super) fn retry_lapse(&mut self, op: &InflightOp, failed: bool) {
+    pub(super) fn retry_watch_removal(&mut self, op: &InflightOp, failed: bool) {
         for part in &op.request.ops {
             if let Op::Unwatch { cookie } = part.op {
                 self.watches.lapse_again(&op.request.object, (op.client, cookie), self.now_ns, failed);
@@ -328,7 +328,7 @@ impl Shard {
     }
 
     /// Makes the watches of clients on the map's blocklist lapse.
-    pub(super) fn end_blocklisted(&mut self, map: &OsdMap) {
+    pub(super) fn lapse_blocklisted_watches(&mut self, map: &OsdMap) {
         if map.blocklist.is_empty() || self.watches.is_empty() {
             return;
         }
@@ -348,7 +348,7 @@ impl Shard {
         if self.watches.next_ns().is_some_and(|at| at <= self.now_ns) {
             let mut out = Vec::new();
             let heartbeats = self.shared.heartbeats.lock();
-            let leases = heartbeats.view(self.now_ns);
+            let leases = heartbeats.lease_snapshot(self.now_ns);
             let slots = &self.slots;
             // If another shard already has a newer map, clients may be sent to the other pool of a tier.
             let newest = self.shared.map.load().as_ref().map(|map| map.epoch);
@@ -364,7 +364,7 @@ impl Shard {
     }
 
     /// Records the pings of an arrived request: its answer may take long, but the client is alive.
-    pub(super) fn note_pings(&mut self, request: &OsdRequest, conn: &ConnRef) {
+    pub(super) fn note_watch_pings(&mut self, request: &OsdRequest, conn: &ConnRef) {
         if self.watches.is_empty() {
             return;
         }

@@ -2,10 +2,10 @@
 
 use nacre_sim::bounds::Bound;
 use nacre_sim::mutation::Mutation;
-use nacre_sim::notice;
+use nacre_sim::mutation_test;
 use nacre_sim::scenario::profile::Profile;
 use nacre_sim::scenario::{Fault, Scenario};
-use nacre_sim::sweep::{Found, Runner, Totals, hashes, sweep};
+use nacre_sim::sweep::{FailingSeed, Runner, Totals, hashes, sweep};
 use nacre_sim::{Options, Report, run};
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         std::panic::set_hook(Box::new(|_| {}));
     }
     if arguments.measures {
-        print!("{}", notice::table(arguments.seeds, arguments.jobs));
+        print!("{}", mutation_test::report(arguments.seeds, arguments.jobs));
         return ExitCode::SUCCESS;
     }
     if arguments.hashes {
@@ -168,8 +168,8 @@ impl Runner for Arguments {
         let scenario = Scenario::of(seed);
         let profile = self.profile.unwrap_or_else(|| Profile::of(seed, self.long));
         let scenario = match self.mutation {
-            Some(mutation) => mutation.shape(scenario),
-            None => profile.shape(scenario),
+            Some(mutation) => mutation.adjust_scenario(scenario),
+            None => profile.adjust_scenario(scenario),
         };
         self.faults.as_ref().map_or(scenario.clone(), |faults| scenario.with_only(faults))
     }
@@ -261,7 +261,7 @@ fn print_counts(totals: &Totals) {
 }
 
 /// The one line that replays a failure.
-fn replay_line(arguments: &Arguments, found: &Found) -> String {
+fn replay_line(arguments: &Arguments, found: &FailingSeed) -> String {
     let mut line = format!("make sim SEED={}", found.scenario.seed);
     if let Some(mutation) = arguments.mutation {
         line += &format!(" MUTATION={}", mutation.name());

@@ -6,7 +6,7 @@
 
 use super::{Asked, Client, ClientOutput, Token};
 use crate::bounds::Bound;
-use crate::history::{Action, Asker, BrokenPromise, History, Value, part};
+use crate::history::{Action, Asker, GuaranteeViolation, History, Value, batch_object};
 use crate::schedule::Nanos;
 use bytes::Bytes;
 use nacre_engine::Error;
@@ -109,7 +109,7 @@ fn sights(
 
 impl Client {
     /// Sets a batch, or removes it.
-    pub fn ask_batch(
+    pub fn write_batch(
         &mut self,
         now: Nanos,
         history: &mut History,
@@ -124,7 +124,7 @@ impl Client {
         };
         self.last_number += 1;
         let number = self.last_number;
-        let entry = history.begin(now, self.asker(), number, &part(pool, batch), action.clone());
+        let entry = history.begin(now, self.asker(), number, &batch_object(pool, batch), action.clone());
         let object = object(pool);
         self.asked.insert(number, Asked { object: object.clone(), action, entry, patient: false });
         self.submit(now, (object, vec![op]), Token::Asked(number));
@@ -174,19 +174,19 @@ impl Client {
         history: &mut History,
         result: Result<Answer, Error>,
         out: &mut Vec<ClientOutput>,
-    ) -> Result<(), BrokenPromise> {
+    ) -> Result<(), GuaranteeViolation> {
         let Some(mut listing) = self.batches.take() else { return Ok(()) };
         // The listing ends with its pool, with the session, or when it is refused.
         let Some(answer) = result.ok().filter(|answer| answer.reply.result >= 0) else { return Ok(()) };
-        let malformed = |detail: String| BrokenPromise { rule: "malformed reply", detail };
+        let malformed = |detail: String| GuaranteeViolation { rule: "malformed reply", detail };
         let output = answer.reply.ops.first().map(|part| part.output.clone()).unwrap_or_default();
         let page: OmapValsReply = encoding::decode(&output).map_err(|error| malformed(error.to_string()))?;
         let (sights, next) = sights(listing.from, listing.batches, &page)
             .map_err(|what| malformed(format!("{what}, from {:?} on: {page:?}", listing.from)))?;
         for Sight { batch, token } in sights {
             let value = token.map(|token| Value { tokens: vec![token], ..Value::default() });
-            let part = part(listing.object.pool(), batch);
-            history.saw(listing.asker, &part, (listing.call, now), value);
+            let object = batch_object(listing.object.pool(), batch);
+            history.record_batch_read(listing.asker, &object, (listing.call, now), value);
         }
         if page.more && page.entries.len() as u64 == Limits::default().max_omap_entries_per_request {
             out.push(ClientOutput::Reached(Bound::OmapPage));

@@ -8,7 +8,7 @@ use nacre_objecter::Submission;
 
 impl Client {
     /// Sends a request of its process, which is given up after its timeout. The answer is reported with this number.
-    pub fn ask_for_process(
+    pub fn send_process_request(
         &mut self,
         now: Nanos,
         history: &mut History,

@@ -57,7 +57,7 @@ impl Client {
     }
 
     /// Sends a request of its OSD to another pool.
-    pub fn ask_other(
+    pub fn send_to_other_pool(
         &mut self,
         now: Nanos,
         history: &mut History,

@@ -8,7 +8,7 @@ use nacre_types::encoding;
 use nacre_types::errno::Errno;
 use nacre_types::msg::OsdReply;
 use nacre_types::op::{
-    CmpOp, CmpValue, OmapValsReply, Op, OpResult, OsdOp, Pairs, cmpext_index, op_flag, request_flag,
+    CmpOp, CmpValue, OmapValsReply, Op, OpResult, OsdOp, Pairs, cmpext_mismatch_index, op_flag, request_flag,
 };
 use nacre_types::payload::Payload;
 
@@ -122,7 +122,7 @@ pub fn outcome(action: &Action, reply: &OsdReply, size: usize) -> Result<(Outcom
             _ => (Outcome::Done, version),
         });
     }
-    if cmpext_index(reply.result).is_some() && matches!(action, Action::AppendAfter { .. }) {
+    if cmpext_mismatch_index(reply.result).is_some() && matches!(action, Action::AppendAfter { .. }) {
         return Ok((Outcome::Mismatch, None));
     }
     match Errno(-reply.result) {
@@ -198,7 +198,7 @@ fn value(results: &[OpResult], size: usize) -> Result<Value, String> {
 mod tests {
     use super::*;
     use crate::disk::Disk;
-    use crate::interpreter::{self, Setting};
+    use crate::interpreter::{self, ExecContext};
     use crate::random::{Random, Stream};
     use nacre_exec::{Limits, ObjectChange};
     use nacre_types::msg::OsdRequest;
@@ -212,7 +212,7 @@ mod tests {
     /// Executes a request as an OSD does. Returns the answer and the change.
     fn execute(disk: &Disk, request: &OsdRequest, version: u64) -> (OsdReply, Option<ObjectChange>) {
         let pool = Pool::replicated("p", 3, 2, 0, 1, Epoch(1));
-        let setting = Setting {
+        let setting = ExecContext {
             pool: &pool,
             limits: &Limits::default(),
             full: false,
@@ -220,7 +220,7 @@ mod tests {
             wall_ns: 0,
             recent_requests: &|_| Vec::new(),
         };
-        let done = interpreter::execute(disk.seen(), &setting, request);
+        let done = interpreter::execute(disk.visible(), &setting, request);
         let reply = OsdReply {
             reqid: request.reqid,
             attempt: request.attempt,

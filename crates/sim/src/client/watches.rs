@@ -1,7 +1,7 @@
 //! The part of a client that watches and notifies.
 
 use super::{Client, ClientOutput, Token, millis};
-use crate::history::{Action, BrokenPromise, History};
+use crate::history::{Action, GuaranteeViolation, History};
 use crate::schedule::{MILLI, Nanos, SECOND};
 use bytes::Bytes;
 use nacre_engine::Error;
@@ -25,7 +25,7 @@ impl Client {
         now: Nanos,
         history: &mut History,
         effects: Vec<WatchEffect<(ObjectId, Nanos)>>,
-    ) -> Result<(), BrokenPromise> {
+    ) -> Result<(), GuaranteeViolation> {
         for effect in effects {
             match effect {
                 WatchEffect::Send { attempt, object, op, .. } => {
@@ -57,11 +57,11 @@ impl Client {
         history: &mut History,
         attempt: WatchAttempt,
         result: &Result<Answer, Error>,
-    ) -> Result<(), BrokenPromise> {
+    ) -> Result<(), GuaranteeViolation> {
         let WatchAttempt { cookie, step, sent_ms, .. } = attempt;
         let (id, sent) = ((self.objecter.client(), cookie), (sent_ms - 1) * MILLI);
         let watcher = self.watches.watcher(cookie).cloned();
-        let stands = self.watches.age_ms(cookie, millis(now)).is_ok();
+        let stands = self.watches.since_confirmed_ms(cookie, millis(now)).is_ok();
         if let (Ok(answer), Some((object, timeout))) = (result, watcher)
             && answer.reply.result >= 0
             && stands
@@ -85,10 +85,10 @@ impl Client {
         history: &mut History,
         number: u64,
         result: Result<Answer, Error>,
-    ) -> Result<(), BrokenPromise> {
+    ) -> Result<(), GuaranteeViolation> {
         let Some(Notifying { object, asked }) = self.notifying.remove(&number) else {
             let detail = format!("notify {}:{number}", self.node);
-            return Err(BrokenPromise { rule: "a request is answered twice", detail });
+            return Err(GuaranteeViolation { rule: "a request is answered twice", detail });
         };
         let Ok(answer) = result else { return Ok(()) };
         let timed_out = answer.reply.result == Errno::ETIMEDOUT.negated();
@@ -97,7 +97,7 @@ impl Client {
         else {
             return Ok(());
         };
-        let malformed = |detail: String| BrokenPromise { rule: "malformed reply", detail };
+        let malformed = |detail: String| GuaranteeViolation { rule: "malformed reply", detail };
         let reply = NotifyReply::decode(u64::from_le_bytes(*id), &output.slice(8..))
             .map_err(|error| malformed(error.to_string()))?;
         if timed_out == reply.missed.is_empty() {
@@ -107,7 +107,7 @@ impl Client {
     }
 
     /// Watches or notifies an object, or ends a watch of it, at random.
-    pub fn attend(
+    pub fn random_watch_op(
         &mut self,
         now: Nanos,
         history: &mut History,

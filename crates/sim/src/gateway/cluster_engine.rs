@@ -60,11 +60,11 @@ struct State {
 
 /// The interface between processes and the world. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Port {
+pub struct RequestPort {
     state: Arc<Mutex<State>>,
 }
 
-impl Port {
+impl RequestPort {
     /// The engine of a process that uses a client with the id `session`.
     pub fn session(
         &self,
@@ -102,7 +102,7 @@ fn list_page(answer: Answer) -> Result<ListPage> {
 
 /// See the module's documentation.
 pub struct Session {
-    port: Port,
+    port: RequestPort,
     scheduler: Scheduler,
     client: u32,
     process: ProcessId,

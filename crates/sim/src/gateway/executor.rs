@@ -17,7 +17,7 @@ pub use process::ProcessId;
 
 use crate::random::{Random, Stream};
 use crate::schedule::{MICRO, MILLI, Nanos, Schedule};
-use nacre_task::{BoxedTask, Env};
+use nacre_task::{BoxedFuture, Env};
 use parking_lot::Mutex;
 use process::{Process, ProcessEnvironment};
 use sleep::Timer;
@@ -75,7 +75,7 @@ enum Event {
 struct Task {
     process: ProcessId,
     /// `None` while it is polled.
-    future: Option<BoxedTask>,
+    future: Option<BoxedFuture>,
     ready: bool,
     waker: Waker,
 }
@@ -107,7 +107,7 @@ struct Shared {
 
 /// The part of a step that runs after the lock is released.
 enum Action {
-    Poll(u64, BoxedTask, Waker),
+    Poll(u64, BoxedFuture, Waker),
     Wake(Waker),
     Run(Call),
     /// A delivery to a process that has ended.
@@ -395,7 +395,7 @@ impl Executor {
         }
     }
 
-    fn poll(&self, id: u64, mut future: BoxedTask, waker: &Waker) {
+    fn poll(&self, id: u64, mut future: BoxedFuture, waker: &Waker) {
         let pending = future.as_mut().poll(&mut Context::from_waker(waker)).is_pending();
         let (finished, crashed) = {
             let mut guard = self.scheduler.shared.state.lock();
@@ -539,7 +539,7 @@ impl Scheduler {
     }
 
     /// Starts a task of a process; if the process has ended, the task is dropped.
-    pub fn spawn(&self, process: ProcessId, future: BoxedTask) {
+    pub fn spawn(&self, process: ProcessId, future: BoxedFuture) {
         let mut guard = self.shared.state.lock();
         let state = &mut *guard;
         if state.ended || state.alive(process).is_none() {

@@ -141,7 +141,7 @@ impl FaultDraws {
 
     /// The latency of one way.
     pub(super) fn latency(&mut self) -> Nanos {
-        self.network.wait(self.faults.latency)
+        self.network.exponential(self.faults.latency)
     }
 
     /// Draws the outcome of a request.
@@ -184,7 +184,7 @@ impl FaultDraws {
     }
 
     /// The delay until a receiver learns of a new map.
-    pub(super) fn spread(&mut self) -> Nanos {
+    pub(super) fn map_delay(&mut self) -> Nanos {
         self.maps.range(0, self.faults.map_spread + 1)
     }
 }

@@ -370,7 +370,7 @@ impl MemCluster {
         drop(guard);
         for id in told_again {
             let again = inner.clone();
-            inner.scheduler.call_after(wait, move || again.tell(&mut again.world.lock(), id));
+            inner.scheduler.call_after(wait, move || again.send_notifications(&mut again.world.lock(), id));
         }
     }
 
@@ -442,10 +442,10 @@ impl Inner {
         world.epoch += 1;
         let (epoch, now) = (world.epoch, self.scheduler.now());
         for pg in world.pgs.values_mut() {
-            pg.to_learn.push((epoch, now + world.draws.spread()));
+            pg.to_learn.push((epoch, now + world.draws.map_delay()));
         }
         for (number, state) in &world.sessions {
-            let (inner, number, wait) = (self.clone(), *number, world.draws.spread());
+            let (inner, number, wait) = (self.clone(), *number, world.draws.map_delay());
             let wait = wait + world.cut.get(&state.process).map_or(0, |until| until.saturating_sub(now));
             self.scheduler.deliver_after(state.process, wait, move || inner.learn(number, epoch));
         }

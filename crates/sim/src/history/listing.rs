@@ -1,7 +1,7 @@
 //! Listings of pools and their check: an object that exists during the whole listing is in it, one that is absent during the
 //! whole listing is not, and no name is in it twice.
 
-use super::{Action, BrokenPromise, Entry, Outcome};
+use super::{Action, Entry, GuaranteeViolation, Outcome};
 use crate::schedule::Nanos;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{ListReply, Op};
@@ -36,10 +36,13 @@ impl Listing {
     }
 
     /// Adds a page.
-    pub fn add(&mut self, reply: ListReply) -> Result<(), BrokenPromise> {
+    pub fn add(&mut self, reply: ListReply) -> Result<(), GuaranteeViolation> {
         for object in reply.objects {
             if let Some(twice) = self.found.replace(object) {
-                return Err(BrokenPromise { rule: "a listing repeats a name", detail: twice.to_string() });
+                return Err(GuaranteeViolation {
+                    rule: "a listing repeats a name",
+                    detail: twice.to_string(),
+                });
             }
         }
         self.seed += u32::from(reply.next.is_none());
@@ -52,7 +55,7 @@ impl Listing {
         &self,
         reply: Nanos,
         objects: impl Iterator<Item = (&'a ObjectId, &'a [Entry])>,
-    ) -> Result<(), BrokenPromise> {
+    ) -> Result<(), GuaranteeViolation> {
         let span = (self.call, reply);
         for (object, entries) in objects {
             let is_listed = self.found.contains(object);
@@ -64,7 +67,7 @@ impl Listing {
             };
             if let Some(entry) = entry {
                 let detail = format!("{object}, from {} to {} ns, after {entry}", self.call, reply);
-                return Err(BrokenPromise { rule, detail });
+                return Err(GuaranteeViolation { rule, detail });
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 //! not answer in time. A watch that it does not name must have been silent for its timeout, and its client learns of that: no
 //! later message of the client may confirm the watch.
 
-use super::BrokenPromise;
+use super::GuaranteeViolation;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use bytes::Bytes;
 use nacre_types::op::NotifyReply;
@@ -53,7 +53,7 @@ pub struct WatchChecker {
 
 impl WatchChecker {
     /// An operator deletes the pool: its watches are not checked any more.
-    pub fn give_up(&mut self, pool: PoolId) {
+    pub fn ignore_pool(&mut self, pool: PoolId) {
         self.given_up.insert(pool);
         self.watches.retain(|_, watch| watch.object.pool() != pool);
     }
@@ -68,11 +68,11 @@ impl WatchChecker {
     }
 
     /// A ping or a reconnection that was sent at `sent` is answered.
-    pub fn confirmed(&mut self, id: WatchId, sent: Nanos) -> Result<(), BrokenPromise> {
+    pub fn confirmed(&mut self, id: WatchId, sent: Nanos) -> Result<(), GuaranteeViolation> {
         let Some(watch) = self.watches.get_mut(&id) else { return Ok(()) };
         watch.valid = watch.valid.max(sent);
         match watch.missed {
-            Some(missed) if missed < sent => Err(BrokenPromise {
+            Some(missed) if missed < sent => Err(GuaranteeViolation {
                 rule: "a watch goes on that missed a notify",
                 detail: format!(
                     "{id:?} of {}: missed {missed}, confirmed what was sent {sent}",
@@ -95,12 +95,12 @@ impl WatchChecker {
     }
 
     /// The client learns that its watch is lost; `excused` if its object is gone or unreadable.
-    pub fn lost(&mut self, id: WatchId, now: Nanos, excused: bool) -> Result<(), BrokenPromise> {
+    pub fn lost(&mut self, id: WatchId, now: Nanos, excused: bool) -> Result<(), GuaranteeViolation> {
         let Some(watch) = self.watches.remove(&id) else { return Ok(()) };
         if excused || watch.may_have_lapsed(now, self.drift_ppm) {
             return Ok(());
         }
-        Err(BrokenPromise {
+        Err(GuaranteeViolation {
             rule: "a watch is lost before its time",
             detail: format!("{id:?} at {now}: {watch:?}"),
         })
@@ -117,14 +117,17 @@ impl WatchChecker {
         object: &ObjectId,
         (asked, now): (Nanos, Nanos),
         reply: &NotifyReply,
-    ) -> Result<(), BrokenPromise> {
+    ) -> Result<(), GuaranteeViolation> {
         let mut named = BTreeSet::new();
         for (client, cookie, payload) in &reply.acks {
             let id = (ClientId(*client), *cookie);
             named.insert(id);
             if self.acks.get(&(reply.notify_id, id)) != Some(payload) {
                 let detail = format!("notify {} of {object}: {id:?} said {payload:?}", reply.notify_id);
-                return Err(BrokenPromise { rule: "an answer to a notify that no watcher gave", detail });
+                return Err(GuaranteeViolation {
+                    rule: "an answer to a notify that no watcher gave",
+                    detail,
+                });
             }
         }
         named.extend(reply.missed.iter().map(|(client, cookie)| (ClientId(*client), *cookie)));
@@ -134,7 +137,7 @@ impl WatchChecker {
             }
             if !watch.may_have_lapsed(now, self.drift_ppm) {
                 let detail = format!("notify {}, {asked} to {now}: {id:?} {watch:?}", reply.notify_id);
-                return Err(BrokenPromise { rule: "a notify completes without a watcher", detail });
+                return Err(GuaranteeViolation { rule: "a notify completes without a watcher", detail });
             }
             watch.missed = watch.missed.or(Some(now));
         }
@@ -142,7 +145,7 @@ impl WatchChecker {
     }
 
     /// Long after the end of all faults: clients that missed a notify must have learned of it, unless `excused`.
-    pub fn at_rest(
+    pub fn check_at_rest(
         &self,
         now: Nanos,
         excused: impl Fn(ClientId, &ObjectId) -> bool,
@@ -193,13 +196,13 @@ mod tests {
         let mut watching = watching();
         watching.notified(&object(), (2 * SECOND, 7 * SECOND), &without_it()).unwrap();
         watching.confirmed(ID, 6 * SECOND).unwrap();
-        assert!(watching.at_rest(60 * SECOND, |_, _| false).is_err());
+        assert!(watching.check_at_rest(60 * SECOND, |_, _| false).is_err());
         assert_eq!(
             watching.confirmed(ID, 8 * SECOND).unwrap_err().rule,
             "a watch goes on that missed a notify"
         );
         watching.lost(ID, 8 * SECOND, true).unwrap();
-        watching.at_rest(60 * SECOND, |_, _| false).unwrap();
+        watching.check_at_rest(60 * SECOND, |_, _| false).unwrap();
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(super) struct DurableContents {
 
 impl DurableContents {
     /// Stops checking a pool whose contents were destroyed.
-    pub(super) fn give_up(&mut self, pool: PoolId) {
+    pub(super) fn ignore_pool(&mut self, pool: PoolId) {
         self.digests.retain(|(pg, _), _| pg.pool != pool);
     }
 

@@ -1,24 +1,24 @@
 //! The environment of a simulated OSD process: its current clock, connections to other machines, and the simulation that observes it.
 
-use super::pings::Pings;
+use super::pings::HeartbeatConnections;
 use super::{Copies, OsdOutput};
 use crate::bounds::Bound;
-use crate::monitor::WALL;
+use crate::monitor::START_WALL_NS;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use crate::sessions::{MonLink, SessionConnection, Sessions, Waits};
-use crate::stalls::{Call, pass, pass_time_of_day, true_time};
+use crate::stalls::{Call, stall_point, true_time, wall_clock_stall_point};
 use crate::store::Store;
 use nacre_common::auth::Peer;
 use nacre_common::conn::ConnRef;
 use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_session::Policy;
+use nacre_shard::host::{Observation, ShardHost};
 use nacre_shard::peers::Peers;
 use nacre_shard::session::{IncomingRequest, Session};
-use nacre_shard::world::{Observation, ShardHost};
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
-use nacre_types::msg::{Encoded, Message, MonSubscribe, OsdRequest, PgCas};
+use nacre_types::msg::{EncodedMessage, Message, MonSubscribe, OsdRequest, PgCas};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, OsdId};
 use parking_lot::{Mutex, MutexGuard};
@@ -50,7 +50,7 @@ pub(super) struct Host {
     /// Sessions with peers, and the sessions that shards use.
     sessions: Arc<Mutex<Sessions>>,
     peers: Mutex<Peers>,
-    pings: Mutex<Pings>,
+    pings: Mutex<HeartbeatConnections>,
     mon: Mutex<MonLink>,
 }
 
@@ -137,7 +137,7 @@ impl Host {
         let conn = SessionConnection::of(&self.sessions, id, ADDR, Some(context));
         let mut conns = self.conns.lock();
         // Connections that shards have ended.
-        conns.retain(|_, conn| !conn.is_over());
+        conns.retain(|_, conn| !conn.is_closed());
         conns.insert(id, ConnRef::new(Arc::new(conn)));
     }
 
@@ -147,11 +147,11 @@ impl Host {
     }
 
     /// Connects to the map authority if there is no connection and the wait is over.
-    pub(super) fn keep_mon(&self) {
-        self.mon.lock().keep(self.local_ns(), &mut self.sessions());
+    pub(super) fn connect_mon_if_due(&self) {
+        self.mon.lock().connect_if_due(self.local_ns(), &mut self.sessions());
     }
 
-    /// When [`Host::keep_mon`] has to run.
+    /// When [`Host::connect_mon_if_due`] has to run.
     pub(super) fn next_mon_wake(&self) -> Option<Nanos> {
         self.mon.lock().next_wake()
     }
@@ -178,20 +178,20 @@ impl Host {
     }
 
     /// The connections made for heartbeats.
-    pub(super) fn pings(&self) -> MutexGuard<'_, Pings> {
+    pub(super) fn pings(&self) -> MutexGuard<'_, HeartbeatConnections> {
         self.pings.lock()
     }
 }
 
 impl ShardHost for Host {
     fn boot_ns(&self) -> u64 {
-        pass(Call::Clock);
+        stall_point(Call::Clock);
         self.local_ns()
     }
 
     fn wall_ns(&self) -> u64 {
-        pass_time_of_day();
-        (WALL + self.local_ns()).saturating_add_signed(self.wall_ahead.load(Ordering::Relaxed))
+        wall_clock_stall_point();
+        (START_WALL_NS + self.local_ns()).saturating_add_signed(self.wall_ahead.load(Ordering::Relaxed))
     }
 
     fn fresh_uuid(&self) -> Uuid {
@@ -199,7 +199,7 @@ impl ShardHost for Host {
         Uuid::from_u64_pair(self.nonce, number)
     }
 
-    fn send_to_mon(&self, message: Encoded) {
+    fn send_to_mon(&self, message: EncodedMessage) {
         let looked = match message.kind {
             PgCas::KIND => message.clone().decode::<PgCas>().map(|cas| {
                 self.out.lock().push(OsdOutput::Proposed(cas.pg, Box::new(cas.proposed)));
@@ -214,7 +214,7 @@ impl ShardHost for Host {
         if let Err(error) = looked {
             self.broken("a message that can't be decoded", error.to_string());
         }
-        pass(Call::Send);
+        stall_point(Call::Send);
         // A message that can't be sent is lost, as in production: its owner repeats it in time or on the next connection.
         let _ = self.mon.lock().send_encoded(&mut self.sessions(), message);
     }
@@ -251,17 +251,17 @@ impl ShardHost for Host {
     }
 
     fn fetch(&self, shard: usize, arrival: Box<IncomingRequest>) {
-        pass(Call::Send);
+        stall_point(Call::Send);
         self.out.lock().push(OsdOutput::Fetch { shard, arrival });
     }
 
     fn read_base(&self, shard: usize, ticket: u64, request: Box<OsdRequest>, _max_bytes: u64) {
-        pass(Call::Send);
+        stall_point(Call::Send);
         self.out.lock().push(OsdOutput::AskOther { shard, ticket, request, reads: true });
     }
 
     fn request_other_pool(&self, shard: usize, ticket: u64, request: Box<OsdRequest>) {
-        pass(Call::Send);
+        stall_point(Call::Send);
         self.out.lock().push(OsdOutput::AskOther { shard, ticket, request, reads: false });
     }
 

@@ -21,13 +21,13 @@ use std::sync::Arc;
 
 /// The connections that control made for heartbeats.
 #[derive(Debug, Default)]
-pub(super) struct Pings {
+pub(super) struct HeartbeatConnections {
     peers: Peers,
     /// The OSD and process that each connection leads to, by the connections' numbers.
     targets: BTreeMap<u64, (OsdId, u64)>,
 }
 
-impl Pings {
+impl HeartbeatConnections {
     /// The connection to the process of `osd` that is in the map; made if there is none.
     pub(super) fn get(
         &mut self,
@@ -35,7 +35,7 @@ impl Pings {
         osd: OsdId,
         sessions: &Arc<Mutex<Sessions>>,
     ) -> Result<Option<ConnRef>> {
-        let Pings { peers, targets } = self;
+        let HeartbeatConnections { peers, targets } = self;
         peers.get(osd, |process| {
             let peer = (osd, Policy::Lossy);
             let conn = SessionConnection::begin(sessions, now, peer, CONTROL, process.addr);

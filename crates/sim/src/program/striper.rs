@@ -7,9 +7,9 @@ mod history;
 #[cfg(test)]
 mod tests;
 
-use super::{Program, Start};
+use super::{ProcessContext, Program};
 use crate::gateway::executor::Scheduler;
-use crate::history::BrokenPromise;
+use crate::history::GuaranteeViolation;
 use crate::random::{Random, Stream};
 use crate::scenario::Scenario;
 use crate::schedule::{Nanos, SECOND};
@@ -18,7 +18,7 @@ use history::{CELL, History, Kind, Number, Outcome};
 use nacre_engine::engine::ObjectRequest;
 use nacre_engine::{Error, IoCtx, Result};
 use nacre_striper::{Clock, Layout, MIN_STRIPE_UNIT, Striper};
-use nacre_task::{BoxedTask, Env};
+use nacre_task::{BoxedFuture, Env};
 use nacre_types::errno::Errno;
 use nacre_types::op::{CmpOp, CmpValue, Op};
 use parking_lot::Mutex;
@@ -86,7 +86,7 @@ impl StriperProgram {
 }
 
 impl Program for StriperProgram {
-    fn start(&mut self, start: Start) -> BoxedTask {
+    fn start(&mut self, start: ProcessContext) -> BoxedFuture {
         let shared = self.shared.clone();
         Box::pin(async move {
             let Some(pool) = open_pool(&start).await else { return };
@@ -124,14 +124,14 @@ impl Program for StriperProgram {
     }
 
     fn ended(&mut self, place: usize) {
-        self.shared.history.lock().ended(place);
+        self.shared.history.lock().process_died(place);
     }
 
     fn finish(&mut self) {
         self.shared.history.lock().finishing = true;
     }
 
-    fn last_looks(&mut self, start: Start) -> BoxedTask {
+    fn last_looks(&mut self, start: ProcessContext) -> BoxedFuture {
         let shared = self.shared.clone();
         Box::pin(async move {
             let Some(pool) = open_pool(&start).await else { return };
@@ -143,7 +143,7 @@ impl Program for StriperProgram {
         })
     }
 
-    fn broken(&self) -> Option<BrokenPromise> {
+    fn broken(&self) -> Option<GuaranteeViolation> {
         self.shared.history.lock().broken.clone()
     }
 
@@ -170,7 +170,7 @@ impl Clock for TaskClock {
 }
 
 /// The pool, once the process has a map.
-async fn open_pool(start: &Start) -> Option<IoCtx> {
+async fn open_pool(start: &ProcessContext) -> Option<IoCtx> {
     let engine = start.cluster.engine();
     while engine.pool_id(POOL).is_none() {
         start.env.sleep(LOOK).await;
@@ -183,7 +183,7 @@ async fn open_pool(start: &Start) -> Option<IoCtx> {
 struct Client {
     shared: Arc<Shared>,
     striper: Striper,
-    start: Arc<Start>,
+    start: Arc<ProcessContext>,
 }
 
 /// The outcome of an operation with this result.
@@ -331,7 +331,7 @@ impl Client {
         while let Some(piece) = pieces.next().await? {
             left.push(piece.to_string());
         }
-        self.shared.history.lock().left(&left);
+        self.shared.history.lock().check_leftover_pieces(&left);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use crate::schedule::{MILLI, SECOND};
 
 impl Mutation {
     /// Modifies a seed's scenario so that the breach becomes visible soon: frequent faults of the relevant kinds on a small cluster.
-    pub fn shape(self, scenario: Scenario) -> Scenario {
+    pub fn adjust_scenario(self, scenario: Scenario) -> Scenario {
         use Fault::{
             Blackout, CacheLoss, Crash, Damage, Delay, Drift, Fence, Ghost, MapGap, MonCrash, MonPartition,
             OneWay, OutIn, Partition, Reset, Restart, Restore, SlowCas, SlowDisk, Stall, Tier, Wipe,
@@ -59,7 +59,8 @@ impl Mutation {
             Mutation::LoseRequestIds => &[Tier, Reset, Crash],
             Mutation::ServeLost => &[CacheLoss, Delay],
         };
-        let scenario = if self.rule() == "tiers" { Profile::Tier.shape(scenario) } else { scenario };
+        let scenario =
+            if self.rule() == "tiers" { Profile::Tier.adjust_scenario(scenario) } else { scenario };
         let mut shaped = scenario.with_only(faults);
         // Nearly all OSDs must die at once, and again soon after.
         shaped.fault_rate = if self == Mutation::ReuseInterval { 600 } else { 300 };

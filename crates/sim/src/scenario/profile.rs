@@ -90,7 +90,7 @@ impl Profile {
     }
 
     /// Modifies a scenario.
-    pub fn shape(self, scenario: Scenario) -> Scenario {
+    pub fn adjust_scenario(self, scenario: Scenario) -> Scenario {
         let mut random = Random::new(scenario.seed, Stream::Profile);
         // Skips the bits that determined the profile.
         random.bits();
@@ -313,8 +313,8 @@ mod tests {
     #[test]
     fn the_common_profile_changes_nothing() {
         let scenario = Scenario::of(7);
-        assert_eq!(Profile::Common.shape(scenario.clone()), scenario);
-        assert_ne!(Profile::Hot.shape(scenario.clone()), scenario);
+        assert_eq!(Profile::Common.adjust_scenario(scenario.clone()), scenario);
+        assert_ne!(Profile::Hot.adjust_scenario(scenario.clone()), scenario);
         assert_eq!("hot".parse(), Ok(Profile::Hot));
         assert!("nothing".parse::<Profile>().is_err());
     }

@@ -3,12 +3,12 @@
 use super::Sessions;
 use crate::network::Node;
 use crate::schedule::Nanos;
-use crate::stalls::{Call, pass};
+use crate::stalls::{Call, stall_point};
 use nacre_common::conn::Connection;
 use nacre_common::error::Result;
 use nacre_session::Policy;
 use nacre_types::OsdId;
-use nacre_types::msg::Encoded;
+use nacre_types::msg::EncodedMessage;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::net::SocketAddr;
@@ -51,8 +51,8 @@ impl SessionConnection {
 }
 
 impl Connection for SessionConnection {
-    fn send_encoded(&self, message: Encoded) -> Result<()> {
-        pass(Call::Send);
+    fn send_encoded(&self, message: EncodedMessage) -> Result<()> {
+        stall_point(Call::Send);
         self.sessions.lock().send(self.id, message)
     }
 

@@ -1,6 +1,6 @@
 //! One end of a session or connection, and its socket.
 
-use super::SessionKey;
+use super::StreamId;
 use crate::network::Node;
 use crate::schedule::Nanos;
 use bytes::{Buf, BytesMut};
@@ -10,16 +10,16 @@ use nacre_session::incoming::Incoming;
 use nacre_session::keepalive::Keepalive;
 use nacre_session::outgoing::Outgoing;
 use nacre_session::queue::SendQueue;
-use nacre_session::receive::{FrameAction, FrameReader, ReceiveState};
+use nacre_session::receive::{FrameAction, FrameValidator, ReceiveState};
 use nacre_session::wire::{FrameHeader, HEADER_BYTES};
-use nacre_session::{Confirm, Policy, SocketLoss};
+use nacre_session::{ConnectRequest, Policy, SocketLoss};
 use nacre_types::ClientId;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 pub(super) enum Side {
     Outgoing(Outgoing),
-    Incoming(Incoming, Confirm),
+    Incoming(Incoming, ConnectRequest),
     /// The answering side of a lossy connection.
     Accepted,
 }
@@ -30,7 +30,7 @@ pub(super) struct Socket {
     pub(super) up: bool,
     /// When it is given up, unless it is up by then.
     pub(super) deadline: Nanos,
-    pub(super) reader: FrameReader,
+    pub(super) reader: FrameValidator,
     pub(super) keepalive: Keepalive,
     pub(super) bytes: BytesMut,
     /// A frame whose body is incomplete or waits for the throttle.
@@ -95,12 +95,12 @@ impl End {
     }
 
     /// The key of the messages that this side sends.
-    pub(super) fn sent_key(&self) -> SessionKey {
+    pub(super) fn outgoing_stream(&self) -> StreamId {
         (self.key.0, self.key.1, self.is_outgoing())
     }
 
     /// The key of the messages that this side receives.
-    pub(super) fn received_key(&self) -> SessionKey {
+    pub(super) fn incoming_stream(&self) -> StreamId {
         (self.key.0, self.key.1, !self.is_outgoing())
     }
 }

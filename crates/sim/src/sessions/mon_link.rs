@@ -5,7 +5,7 @@ use crate::network::Node;
 use crate::schedule::Nanos;
 use nacre_common::error::{Error, Result};
 use nacre_session::Policy;
-use nacre_types::msg::{Encoded, Message};
+use nacre_types::msg::{EncodedMessage, Message};
 
 /// The waits between attempts.
 #[derive(Clone, Copy, Debug)]
@@ -34,13 +34,13 @@ impl MonLink {
         MonLink { waits, conn: None, is_up: false, wait: 0, retry_at: start }
     }
 
-    /// When [`MonLink::keep`] has to run.
+    /// When [`MonLink::connect_if_due`] has to run.
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
         self.conn.is_none().then_some(self.retry_at)
     }
 
     /// Connects if there is no connection and the wait is over.
-    pub(crate) fn keep(&mut self, now: Nanos, sessions: &mut Sessions) {
+    pub(crate) fn connect_if_due(&mut self, now: Nanos, sessions: &mut Sessions) {
         if self.conn.is_none() && now >= self.retry_at {
             self.wait = (self.wait * 2).clamp(self.waits.first, self.waits.longest);
             self.conn = Some(sessions.connect(now, (Node::Mon, Policy::Lossy), 0, None));
@@ -73,11 +73,11 @@ impl MonLink {
 
     /// Sends a message if the connection is up; otherwise the message is lost.
     pub(crate) fn send<M: Message>(&self, sessions: &mut Sessions, message: &M) -> Result<()> {
-        self.send_encoded(sessions, Encoded::new(message))
+        self.send_encoded(sessions, EncodedMessage::new(message))
     }
 
     /// Like [`MonLink::send`].
-    pub(crate) fn send_encoded(&self, sessions: &mut Sessions, message: Encoded) -> Result<()> {
+    pub(crate) fn send_encoded(&self, sessions: &mut Sessions, message: EncodedMessage) -> Result<()> {
         match self.conn.filter(|_| self.is_up) {
             Some(conn) => sessions.send(conn, message),
             None => Err(Error::Closed),
@@ -96,16 +96,16 @@ mod tests {
     fn attempts_are_spaced_until_one_comes_up() {
         let mut sessions = Sessions::new(Scenario::of(1).mon_sessions(None), 1, 1);
         let mut link = MonLink::new(WAITS, 100);
-        link.keep(99, &mut sessions);
+        link.connect_if_due(99, &mut sessions);
         assert_eq!(link.next_wake(), Some(100));
         for (now, next) in [(100, 110), (110, 125), (125, 140)] {
-            link.keep(now, &mut sessions);
+            link.connect_if_due(now, &mut sessions);
             assert_eq!(link.next_wake(), None, "an attempt is under way");
             let conn = link.conn.unwrap();
             assert!(!link.on_reset(now, conn + 1) && link.on_reset(now, conn));
             assert_eq!(link.next_wake(), Some(next));
         }
-        link.keep(140, &mut sessions);
+        link.connect_if_due(140, &mut sessions);
         let conn = link.conn.unwrap();
         assert!(link.on_connected(conn) && link.is_current(conn));
         assert!(link.on_reset(200, conn) && !link.is_current(conn));

@@ -140,14 +140,14 @@ impl Sessions {
             if arrival == FrameAction::Duplicate {
                 continue;
             }
-            socket.reader.handled(&header, received);
+            socket.reader.mark_handled(&header, received);
             socket.used = true;
-            if socket.reader.is_ack_due(&header, received) {
+            if socket.reader.count_handled(&header, received) {
                 queue.ask_ack();
                 writable.insert(id);
             }
             let (from, lane, kind) = (end.peer, end.lane, header.kind);
-            out.push(SessionOutput::Handled(end.received_key(), key_of(&header, header.seq)));
+            out.push(SessionOutput::Handled(end.incoming_stream(), key_of(&header, header.seq)));
             return Ok(Some(Event::Message(Delivery {
                 id,
                 from,

@@ -53,12 +53,12 @@ impl Pair {
 #[test]
 fn a_message_passes_a_lossy_connection() {
     let mut pair = Pair::new();
-    pair.client.send(pair.conn, Encoded::new(&MESSAGE)).unwrap();
+    pair.client.send(pair.conn, EncodedMessage::new(&MESSAGE)).unwrap();
     pair.settle(1);
     let Some(Event::Message(delivery)) = pair.server.next_event(1) else { panic!("no message") };
     assert_eq!((delivery.from, delivery.decode::<MonSubscribe>().unwrap()), (CLIENT, MESSAGE));
     let id = delivery.id;
-    pair.server.send(id, Encoded::new(&MESSAGE)).unwrap();
+    pair.server.send(id, EncodedMessage::new(&MESSAGE)).unwrap();
     pair.settle(2);
     assert!(matches!(pair.client.next_event(2), Some(Event::Message(answer)) if answer.id == pair.conn));
 }
@@ -66,7 +66,7 @@ fn a_message_passes_a_lossy_connection() {
 #[test]
 fn what_came_before_the_end_is_handled_and_then_the_owner_hears_of_it() {
     let mut pair = Pair::new();
-    pair.client.send(pair.conn, Encoded::new(&MESSAGE)).unwrap();
+    pair.client.send(pair.conn, EncodedMessage::new(&MESSAGE)).unwrap();
     pair.client.flush();
     pair.client.forget(pair.conn);
     pair.settle(1);

@@ -5,7 +5,7 @@ use super::workload::BATCHES_POOL;
 use super::{World, describe_map};
 use crate::client::Client;
 use crate::client::batches::object;
-use crate::history::{Action, is_part};
+use crate::history::{Action, is_batch_object};
 use crate::invariants::{Violation, left_over};
 use crate::network::Node;
 use crate::osd::Osd;
@@ -26,7 +26,7 @@ const LOOK: Nanos = 500 * MILLI;
 
 /// The phase of the run's end.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum RunEnd {
+pub(super) enum RunPhase {
     /// Faults occur.
     Trouble,
     /// Faults have stopped; the cluster heals.
@@ -40,7 +40,7 @@ pub(super) enum RunEnd {
 impl World {
     /// Faults end: everything is repaired, and the cluster has to become whole by itself.
     pub(super) fn end_faults(&mut self) {
-        self.ending = RunEnd::Healing;
+        self.ending = RunPhase::Healing;
         self.end_all_faults();
         self.whole_by = self.schedule.now() + self.patience();
         self.schedule.after(LOOK, WorldEvent::Look);
@@ -53,11 +53,11 @@ impl World {
         60 * SECOND + 2 * sending
     }
 
-    pub(super) fn look(&mut self) {
+    pub(super) fn check_progress(&mut self) {
         let now = self.schedule.now();
         // Watches of clients that are gone lapse by updates that no client requested.
         let busy = |osd: &Osd| osd.waiting_requests() > 0;
-        let is_idle = self.ending != RunEnd::LastReads || !self.osds.iter().any(busy);
+        let is_idle = self.ending != RunPhase::LastReads || !self.osds.iter().any(busy);
         let unclean = self.unclean();
         let left_over = self.left_over();
         let whole = is_idle
@@ -91,22 +91,22 @@ impl World {
             return;
         }
         match self.ending {
-            RunEnd::Healing => {
-                self.ending = RunEnd::LastReads;
+            RunPhase::Healing => {
+                self.ending = RunPhase::LastReads;
                 self.last_reads();
-                self.last_process_looks();
+                self.start_final_check();
                 self.schedule.after(LOOK, WorldEvent::Look);
             }
             _ => {
-                self.ending = RunEnd::Over;
+                self.ending = RunPhase::Over;
                 self.say_of_program();
                 let lost = self.lost_pgs();
-                let checked = self.invariants.at_rest(&self.osds, self.monitor.view(), &lost);
+                let checked = self.invariants.check_at_rest(&self.osds, self.monitor.view(), &lost);
                 self.check(checked);
                 let checked = self.watchers_are_told();
                 self.check(checked);
-                if self.network.longest() > MAX_QUEUE {
-                    let detail = format!("{} messages on one direction", self.network.longest());
+                if self.network.longest_queue() > MAX_QUEUE {
+                    let detail = format!("{} messages on one direction", self.network.longest_queue());
                     self.fail("a queue without bound", detail);
                 }
             }
@@ -116,7 +116,7 @@ impl World {
     /// Checks that watchers which missed a notify learned of it. A client that was paused learns of it after it continues.
     fn watchers_are_told(&self) -> Result<(), Violation> {
         let lost = self.lost_pgs();
-        self.history.watching.at_rest(self.schedule.now(), |session, object| {
+        self.history.watching.check_at_rest(self.schedule.now(), |session, object| {
             let owner = self.clients.iter().find(|client| client.session() == session);
             let silent =
                 |client: &Client| matches!(client.node, Node::Client(n) if self.nemesis.is_silent(n));
@@ -138,7 +138,7 @@ impl World {
             .history
             .objects()
             .map(|(object, _)| object.clone())
-            .filter(|o| !is_part(o))
+            .filter(|o| !is_batch_object(o))
             .filter(|o| map.pools.get(&o.pool()).is_some_and(|pool| !lost.contains(&pool.pg_of(o))))
             .collect();
         for object in objects {
@@ -218,7 +218,7 @@ impl World {
         let map = &self.monitor.view().map;
         let mut copies = Vec::new();
         for osd in self.osds.iter().filter(|osd| osd.is_running()) {
-            copies.extend(left_over(osd.disk().seen(), map).map(|pg| format!("{pg} on {}", osd.id)));
+            copies.extend(left_over(osd.disk().visible(), map).map(|pg| format!("{pg} on {}", osd.id)));
         }
         copies
     }
@@ -227,7 +227,7 @@ impl World {
     /// the monitor refuses their boot, and the PGs seem to be clean.
     fn not_shown(&self) -> Vec<String> {
         let map = &self.monitor.view().map;
-        let is_other = |osd: &&Osd| map.member(osd.id).is_some_and(|shown| shown != osd.member());
+        let is_other = |osd: &&Osd| map.up_member(osd.id).is_some_and(|shown| shown != osd.member());
         let running = self.osds.iter().filter(|osd| osd.is_running());
         running.filter(is_other).map(|osd| osd.id.to_string()).collect()
     }

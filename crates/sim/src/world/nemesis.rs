@@ -136,7 +136,9 @@ impl Nemesis {
     pub fn first(&mut self) -> Vec<(Nanos, FaultEvent)> {
         self.random
             .iter_mut()
-            .map(|(fault, random)| (TROUBLE_BEGINS + random.wait(3 * SECOND), FaultEvent::Next(*fault)))
+            .map(|(fault, random)| {
+                (TROUBLE_BEGINS + random.exponential(3 * SECOND), FaultEvent::Next(*fault))
+            })
             .collect()
     }
 
@@ -146,7 +148,7 @@ impl Nemesis {
     }
 
     /// Until when the OSD's disk hangs.
-    pub fn stuck_until(&self, osd: u32) -> Nanos {
+    pub fn disk_hung_until(&self, osd: u32) -> Nanos {
         self.hung_disks.get(&osd).copied().unwrap_or(0)
     }
 
@@ -208,7 +210,7 @@ impl World {
                 let Some(mut random) = self.nemesis.random.remove(&fault) else { return };
                 // Draws for one event come from a separate stream, however the state affects them.
                 let mut draws = Random::new(self.nemesis.seed ^ random.bits(), Stream::Fault(fault as u8));
-                let wait = self.scenario.interval(fault).map_or(SECOND, |mean| random.wait(mean));
+                let wait = self.scenario.interval(fault).map_or(SECOND, |mean| random.exponential(mean));
                 self.nemesis.random.insert(fault, random);
                 self.schedule.after(wait.max(10 * MILLI), WorldEvent::FaultEvent(FaultEvent::Next(fault)));
                 if self.inflict(fault, &mut draws) {
@@ -227,14 +229,14 @@ impl World {
             FaultEvent::Room(osd) => self.make_room(osd),
             FaultEvent::Continue(osd, life) => {
                 if self.osds[osd as usize].life == life {
-                    self.go_on(osd);
+                    self.resume_osd(osd);
                 }
             }
             FaultEvent::GoOn(osd, life, actor) => self.end_stall(osd, life, actor),
-            FaultEvent::Stop { osd, life, deadline, wait } => self.go_down(osd, life, deadline, wait),
+            FaultEvent::Stop { osd, life, deadline, wait } => self.finish_shutdown(osd, life, deadline, wait),
             FaultEvent::Watchdog(osd, life) => self.end_by_watchdog(osd, life),
             FaultEvent::MapsAgain(nodes) => self.send_maps_again(&nodes),
-            FaultEvent::MakeAgain(pg) => self.make_again(pg),
+            FaultEvent::MakeAgain(pg) => self.recreate_pg(pg),
             FaultEvent::TimeOut(link) => {
                 if self.partitioned.contains(&link) {
                     self.lose(link.from, link.to);
@@ -305,7 +307,7 @@ impl World {
                 self.say(format_args!("osd.{osd} loses its disk: {fault}"));
                 match fault {
                     Fault::Wipe => self.osds[osd as usize].wipe(),
-                    _ => self.osds[osd as usize].replace(),
+                    _ => self.osds[osd as usize].replace_disk(),
                 }
                 self.schedule.after(random.range(SECOND, 15 * SECOND), WorldEvent::OsdStart(osd));
             }
@@ -370,7 +372,7 @@ impl World {
                     self.nemesis.stopped.insert(client);
                     for link in self.links_of(Node::Client(client)) {
                         if link.to == Node::Client(client) {
-                            self.part(link);
+                            self.block_link(link);
                         }
                     }
                 }
@@ -383,24 +385,24 @@ impl World {
             }
             // These are counted when they have an effect.
             Fault::MapGap => {
-                self.keep_maps_from(random);
+                self.withhold_maps(random);
                 return false;
             }
             Fault::Pause => {
-                self.order_stop(osd, random);
+                self.schedule_stop(osd, random);
                 return false;
             }
             Fault::Stall => {
-                self.order_stall(osd, random);
+                self.schedule_stall(osd, random);
                 return false;
             }
-            Fault::WallJump => self.jump(random),
+            Fault::WallJump => self.jump_wall_clock(random),
             Fault::CacheLoss => return self.lose_cache(random),
             Fault::StuckDisk => return self.hang_disk(osd, random),
             Fault::Full => {
                 let mut disk = self.osds[osd as usize].disk();
                 let used = disk.used();
-                let room = used + random.range(0, self.scenario.room(used));
+                let room = used + random.range(0, self.scenario.max_free_bytes(used));
                 disk.set_capacity(room.max(1));
                 drop(disk);
                 self.later(random.range(2 * SECOND, 12 * SECOND), FaultEvent::Room(osd));
@@ -413,7 +415,7 @@ impl World {
     pub(crate) fn pause_client(&mut self, client: u32, wait: Nanos) {
         self.nemesis.paused.insert(client);
         for link in self.links_of(Node::Client(client)) {
-            self.part(link);
+            self.block_link(link);
         }
         self.later(wait, FaultEvent::Resume(client));
     }
@@ -492,7 +494,7 @@ impl World {
         }
         self.say(format_args!("cut: {}", list(&links)));
         for link in &links {
-            self.part(*link);
+            self.block_link(*link);
             let lossy = !matches!((link.from, link.to), (Node::Osd(_), Node::Osd(_)));
             if lossy {
                 self.later(random.range(500 * MILLI, 6 * SECOND), FaultEvent::TimeOut(*link));
@@ -556,12 +558,12 @@ impl World {
     /// Changes the map like an operator.
     fn operate(&mut self, change: impl FnOnce(&mut MapState, Now)) {
         let now = self.schedule.now();
-        self.with_monitor(|monitor, out| monitor.operate(now, out, change));
+        self.with_monitor(|monitor, out| monitor.apply_operator_change(now, out, change));
     }
 
     fn reweight(&mut self, osd: u32, weight: u32) {
         self.operate(|state, now| {
-            state.set_weight(now, OsdId(osd), weight);
+            state.set_reweight(now, OsdId(osd), weight);
         });
     }
 
@@ -655,8 +657,8 @@ impl World {
             return false;
         }
         self.deleted.insert(pool);
-        self.history.give_up(pool);
-        self.invariants.give_up(pool);
+        self.history.ignore_pool(pool);
+        self.invariants.ignore_pool(pool);
         self.operate(|state, _| {
             if state.map().pools.contains_key(&pool) {
                 state.remove_pool(pool);
@@ -706,7 +708,7 @@ impl World {
         let remembered = |pg: &PgId| {
             let restores = self.scenario.faults.contains(&Fault::Restore);
             let others = self.osds.iter().filter(|o| Some(o.id.0) != but && restores);
-            others.filter_map(|o| o.remembered(*pg)).max_by_key(|m| m.interval)
+            others.filter_map(|o| o.durable_membership(*pg)).max_by_key(|m| m.interval)
         };
         let published = self.invariants.highest().map(|(pg, membership)| (*pg, membership.clone()));
         let known = self.invariants.highest().filter_map(|(pg, _)| Some((*pg, remembered(pg)?)));
@@ -779,7 +781,7 @@ impl World {
         self.nemesis.hung_disks.clear();
         self.nemesis.stop_orders.clear();
         for osd in 0..self.osds.len() as u32 {
-            self.go_on(osd);
+            self.resume_osd(osd);
         }
         self.end_stalls();
         self.nemesis.slow_commit = 0;

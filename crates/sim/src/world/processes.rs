@@ -3,13 +3,13 @@
 //! The executor takes one step for each [`WorldEvent::Tasks`]. The requests that a process made in it are sent at once;
 //! answers, and anything else that wakes a task, schedule the next step. A process that ended starts again with another session.
 
-use super::ending::RunEnd;
+use super::ending::RunPhase;
 use super::{World, WorldEvent};
-use crate::gateway::cluster_engine::{OnAnswer, Port, ProcessRequest, QueuedRequest};
+use crate::gateway::cluster_engine::{OnAnswer, ProcessRequest, QueuedRequest, RequestPort};
 use crate::gateway::executor::{Executor, ProcessId, Settings};
-use crate::history::Stamp;
+use crate::history::MapVersion;
 use crate::network::Node;
-use crate::program::{Program, Start};
+use crate::program::{ProcessContext, Program};
 use crate::random::{Random, Stream};
 use crate::scenario::{Fault, Scenario};
 use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
@@ -53,14 +53,14 @@ enum Errand {
     /// A session is on the blocklist of the published map.
     Fence(u64, Completer<CommandReply>),
     /// A client has a map with this stamp or a later one.
-    NewestMap(u32, Stamp, Completer<()>),
+    NewestMap(u32, MapVersion, Completer<()>),
 }
 
 /// The processes of a scenario's program.
 pub(super) struct Processes {
     program: Box<dyn Program>,
     executor: Executor,
-    port: Port,
+    port: RequestPort,
     places: Vec<Place>,
     /// The client of the first place.
     first_client: u32,
@@ -82,7 +82,7 @@ impl Processes {
         Processes {
             program,
             executor: Executor::new(scenario.seed, settings),
-            port: Port::default(),
+            port: RequestPort::default(),
             places: (0..scenario.processes).map(|_| Place::default()).collect(),
             first_client: scenario.clients + scenario.osds,
             waiting: BTreeMap::new(),
@@ -135,7 +135,7 @@ impl World {
         for place in 0..processes.places.len() {
             let wait = processes.random.range(0, SECOND);
             self.schedule.at(2 * SECOND + wait, WorldEvent::ProcessStart(place));
-            let wait = processes.random.wait(FAULT_INTERVAL);
+            let wait = processes.random.exponential(FAULT_INTERVAL);
             self.schedule.at(4 * SECOND + wait, WorldEvent::ProcessFault(place));
         }
     }
@@ -195,7 +195,7 @@ impl World {
                 let waiting = Waiting { process, object: request.object.clone(), asked: now, done };
                 processes.waiting.insert(number, waiting);
                 return self.with_client(client, |client, history, out| {
-                    client.ask_for_process(now, history, (number, request, timeout), out);
+                    client.send_process_request(now, history, (number, request, timeout), out);
                 });
             }
             ProcessRequest::Fence(session, done) => Errand::Fence(session, done),
@@ -220,7 +220,9 @@ impl World {
                     let reply = CommandReply::default();
                     scheduler.deliver_after(process, 0, move || done.complete(Ok(reply)));
                 }
-                Errand::NewestMap(client, stamp, done) if self.clients[client as usize].stamp() >= stamp => {
+                Errand::NewestMap(client, stamp, done)
+                    if self.clients[client as usize].map_version() >= stamp =>
+                {
                     scheduler.deliver_after(process, 0, move || done.complete(Ok(())));
                 }
                 errand if scheduler.is_alive(process) => again.push((process, errand)),
@@ -286,7 +288,11 @@ impl World {
         self.launch(place, |program, start| program.start(start));
     }
 
-    fn launch(&mut self, place: usize, task: impl FnOnce(&mut dyn Program, Start) -> nacre_task::BoxedTask) {
+    fn launch(
+        &mut self,
+        place: usize,
+        task: impl FnOnce(&mut dyn Program, ProcessContext) -> nacre_task::BoxedFuture,
+    ) {
         let now = self.schedule.now();
         let Some(client) = self.processes.as_ref().map(|processes| processes.client(place)) else { return };
         self.handle(WorldEvent::NewSession(client));
@@ -297,7 +303,7 @@ impl World {
         let scheduler = processes.executor.scheduler().clone();
         let engine = processes.port.session(&scheduler, (client, process), session.0);
         let env = processes.executor.env(process);
-        let start = Start {
+        let start = ProcessContext {
             place,
             process,
             env: env.clone(),
@@ -331,7 +337,7 @@ impl World {
         processes.waiting.retain(|_, waiting| waiting.process != process);
         processes.program.ended(place);
         let falls_silent = processes.random.chance(500);
-        let calm = self.ending != RunEnd::Trouble;
+        let calm = self.ending != RunPhase::Trouble;
         let wait = processes.random.range(20 * MILLI, if calm { SECOND } else { 4 * SECOND });
         self.say(format_args!("process {place} ends"));
         // Its messages may be in transit for long; its connections end now or when the next process starts.
@@ -343,14 +349,14 @@ impl World {
 
     /// Causes a fault of a process.
     pub(super) fn strike_process(&mut self, place: usize) {
-        if self.ending != RunEnd::Trouble {
+        if self.ending != RunPhase::Trouble {
             return;
         }
         let kinds = [Fault::ClientStop, Fault::ClientPause, Fault::Fence];
         let kinds: Vec<Fault> =
             kinds.into_iter().filter(|kind| self.scenario.faults.contains(kind)).collect();
         let Some(processes) = &mut self.processes else { return };
-        let wait = processes.random.wait(FAULT_INTERVAL);
+        let wait = processes.random.exponential(FAULT_INTERVAL);
         self.schedule.after(wait, WorldEvent::ProcessFault(place));
         let draws = [0; 2].map(|_| processes.random.bits());
         let Some(kind) = kinds.get(draws[0] as usize % kinds.len().max(1)) else { return };
@@ -390,7 +396,7 @@ impl World {
     }
 
     /// Starts a process that checks everything once more.
-    pub(super) fn last_process_looks(&mut self) {
+    pub(super) fn start_final_check(&mut self) {
         let is_lost = self.lost_pgs().iter().any(|pg| pg.pool == POOL);
         let Some(processes) = self.processes.as_mut().filter(|_| !is_lost) else { return };
         processes.looks = true;

@@ -6,7 +6,7 @@ use crate::network::{Channel, Link, Node};
 use crate::packet::{Packet, SocketEvent};
 use crate::random::{Random, Stream};
 use crate::schedule::{MILLI, Nanos};
-use crate::sessions::{MessageKey, SessionKey, SessionOutput, SessionTrouble};
+use crate::sessions::{MessageKey, SessionOutput, SessionTrouble, StreamId};
 use bytes::Bytes;
 use nacre_session::Policy;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,7 +22,7 @@ pub(super) struct Sockets {
     /// Processes whose machine is off, so that it does not answer for them.
     pub(super) switched_off: BTreeSet<Node>,
     /// The messages that each session has queued and not yet delivered.
-    sent: BTreeMap<SessionKey, VecDeque<MessageKey>>,
+    sent: BTreeMap<StreamId, VecDeque<MessageKey>>,
     /// The number of each kind of session events.
     pub(super) troubles: BTreeMap<SessionTrouble, u64>,
 }
@@ -103,7 +103,7 @@ impl World {
             && self.network.is_carrying(link)
             && let Some(wait) = self.nemesis.ghost()
         {
-            let due = self.network.hold_up(self.schedule.now(), link, wait);
+            let due = self.network.delay_in_transit(self.schedule.now(), link, wait);
             self.due(due);
         }
     }
@@ -118,7 +118,7 @@ impl World {
     }
 
     /// Whether there is a process to receive a packet. Otherwise its machine answers that there is none.
-    pub(super) fn is_taken(&mut self, link: Link, packet: &Packet) -> bool {
+    pub(super) fn accept_packet(&mut self, link: Link, packet: &Packet) -> bool {
         let is_closed = matches!(packet.event, SocketEvent::Closed | SocketEvent::Refused);
         if is_closed {
             self.sockets.open.remove(&packet.socket);
@@ -201,7 +201,7 @@ impl World {
         if let Some(within) = found_out {
             self.put(link, SocketEvent::Closed);
             let wait = self.sockets.random.range(MILLI, within.max(2 * MILLI));
-            let due = self.network.hold_up(now, link, wait);
+            let due = self.network.delay_in_transit(now, link, wait);
             self.due(due);
         }
     }

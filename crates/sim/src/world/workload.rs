@@ -1,6 +1,6 @@
 //! The actions of clients, and those made on their behalf.
 
-use super::ending::RunEnd;
+use super::ending::RunPhase;
 use super::{World, WorldEvent};
 use crate::client::requests::TOKEN_BYTES;
 use crate::history::Action;
@@ -51,16 +51,16 @@ pub(super) enum Fetching {
 }
 
 impl World {
-    pub(super) fn ask(&mut self, number: u32) {
+    pub(super) fn random_request(&mut self, number: u32) {
         let most = match self.ending {
-            RunEnd::Trouble => self.scenario.requests,
-            RunEnd::Healing if self.busy => self.scenario.requests + HEALING_REQUESTS,
+            RunPhase::Trouble => self.scenario.requests,
+            RunPhase::Healing if self.busy => self.scenario.requests + HEALING_REQUESTS,
             _ => return,
         };
         if self.asked >= most && !self.busy {
             return;
         }
-        let wait = self.workload.wait(self.scenario.think);
+        let wait = self.workload.exponential(self.scenario.think);
         self.schedule.after(wait, WorldEvent::Ask(number));
         if self.asked >= most {
             return;
@@ -140,17 +140,17 @@ impl World {
             }
         };
         self.with_client(number, |client, history, out| {
-            client.ask_batch(now, history, (BATCHES_POOL, batch), action, out);
+            client.write_batch(now, history, (BATCHES_POOL, batch), action, out);
         });
     }
 
     /// A client watches or notifies. Other requests do not change these objects.
-    pub(super) fn attend(&mut self, number: u32) {
-        if self.ending != RunEnd::Trouble {
+    pub(super) fn random_watch_op(&mut self, number: u32) {
+        if self.ending != RunPhase::Trouble {
             return;
         }
         let now = self.schedule.now();
-        let wait = self.attendance.wait(700 * MILLI);
+        let wait = self.attendance.exponential(700 * MILLI);
         self.schedule.after(wait, WorldEvent::Attend(number));
         let Some(map) = self.clients[number as usize].map().cloned() else { return };
         let pools = clients_pools(&map);
@@ -159,7 +159,7 @@ impl World {
             return;
         }
         let object = ObjectId::new(pool, "", "", &format!("w{}", self.attendance.range(0, 2)));
-        self.with_client(number, |client, history, out| client.attend(now, history, object, out));
+        self.with_client(number, |client, history, out| client.random_watch_op(now, history, object, out));
     }
 
     fn object(&self, pool: PoolId, number: u64) -> ObjectId {
@@ -168,11 +168,11 @@ impl World {
 
     /// A client lists a pool, or reads or removes a copy.
     pub(super) fn do_chore(&mut self, number: u32) {
-        if self.ending != RunEnd::Trouble {
+        if self.ending != RunPhase::Trouble {
             return;
         }
         let now = self.schedule.now();
-        let wait = self.chores.wait(SECOND);
+        let wait = self.chores.exponential(SECOND);
         self.schedule.after(wait, WorldEvent::Chore(number));
         let client = &self.clients[number as usize];
         let Some(map) = client.map().cloned() else { return };
@@ -197,7 +197,7 @@ impl World {
     }
 
     /// An OSD requests the source of a copy.
-    pub(super) fn fetch(&mut self, osd: u32, shard: usize, arrival: Box<IncomingRequest>) {
+    pub(super) fn read_copy_source(&mut self, osd: u32, shard: usize, arrival: Box<IncomingRequest>) {
         self.last_copy += 1;
         let (now, number) = (self.schedule.now(), self.last_copy);
         let request = arrival.request.clone();
@@ -208,7 +208,7 @@ impl World {
     }
 
     /// The source of a copy was read, or could not be. Its OSD's process may have ended since the request.
-    pub(super) fn copied(&mut self, number: u64, copied: Result<CopiedObject, Errno>) {
+    pub(super) fn on_copy_source_read(&mut self, number: u64, copied: Result<CopiedObject, Errno>) {
         let Some((osd, life, shard, fetching)) = self.copying.remove(&number) else { return };
         let now = self.schedule.now();
         if self.osds[osd as usize].life != life {
@@ -223,7 +223,7 @@ impl World {
     }
 
     /// An OSD sends a request to another pool.
-    pub(super) fn ask_other(
+    pub(super) fn send_to_other_pool(
         &mut self,
         osd: u32,
         (shard, ticket): (usize, u64),
@@ -241,13 +241,13 @@ impl World {
         } else {
             self.asking.insert(number, (osd, life, shard, ticket));
             self.with_client(client, |client, history, out| {
-                client.ask_other(now, history, (number, request), out);
+                client.send_to_other_pool(now, history, (number, request), out);
             });
         }
     }
 
     /// Another pool answered.
-    pub(super) fn other_answered(&mut self, number: u64, result: Result<Answer, Error>) {
+    pub(super) fn on_other_pool_reply(&mut self, number: u64, result: Result<Answer, Error>) {
         let Some((osd, life, shard, ticket)) = self.asking.remove(&number) else { return };
         if self.osds[osd as usize].life == life {
             let reply = result.map(|answer| answer.reply).map_err(|error| error.errno());

@@ -1,7 +1,7 @@
 //! Tracks the free blocks of the device in a bitmap with a summary. Allocation is next-fit, so that blocks written together
 //! are close together.
 //!
-//! Only blocks below the *frontier* are allocated. The frontier moves up as [`super::device::Device::grow`] provides
+//! Only blocks below the *frontier* are allocated. The frontier moves up as [`super::device::Device::ensure_allocated`] provides
 //! space; blocks at or above it were never written. Freed blocks are released here only when rule B1 allows their reuse.
 
 use super::allocation::bits;
@@ -57,14 +57,14 @@ impl Allocator {
     }
 
     /// The used blocks in `first..frontier`, including withheld ones, as a bitmap.
-    pub(super) fn used(&self, first: u64) -> Vec<u64> {
+    pub(super) fn used_bitmap(&self, first: u64) -> Vec<u64> {
         let mut used = self.words.clone();
         bits::clip(&mut used, first, self.frontier);
         used
     }
 
     /// Number of blocks that can be allocated now.
-    pub(super) fn free(&self) -> u64 {
+    pub(super) fn free_blocks(&self) -> u64 {
         self.free
     }
 
@@ -77,7 +77,7 @@ impl Allocator {
         self.frontier
     }
 
-    pub(super) fn quarantined(&self) -> u64 {
+    pub(super) fn quarantined_blocks(&self) -> u64 {
         self.quarantined
     }
 
@@ -316,7 +316,7 @@ mod tests {
                         prop_assert_eq!(runs.iter().map(|run| run.blocks).sum::<u64>(), amount);
                         held.extend(runs);
                     } else {
-                        prop_assert!(allocator.free() < amount);
+                        prop_assert!(allocator.free_blocks() < amount);
                         allocator.extend_frontier(allocator.frontier() + 1_000);
                     }
                 } else if !held.is_empty() {
@@ -324,7 +324,7 @@ mod tests {
                     (run.start..run.start + run.blocks).for_each(|block| _ = used.remove(&block));
                     prop_assert!(allocator.release(run));
                 }
-                prop_assert_eq!(allocator.free(), allocator.frontier() - 16 - used.len() as u64);
+                prop_assert_eq!(allocator.free_blocks(), allocator.frontier() - 16 - used.len() as u64);
             }
         }
     }
@@ -361,11 +361,13 @@ mod tests {
             // Whatever was claimed, the count of free blocks is correct and each block is allocated once.
             let owned =
                 |allocator: &Allocator| (16..200).filter(|block| !allocator.bit(*block)).count() as u64;
-            assert_eq!(allocator.free(), owned(&allocator));
+            assert_eq!(allocator.free_blocks(), owned(&allocator));
             assert!(claimed.into_iter().all(|run| allocator.release(run)));
-            assert_eq!(allocator.free(), owned(&allocator));
+            assert_eq!(allocator.free_blocks(), owned(&allocator));
             let mut all = Vec::new();
-            assert!(allocator.allocate(allocator.free(), 64, &mut all) && allocator.free() == 0);
+            assert!(
+                allocator.allocate(allocator.free_blocks(), 64, &mut all) && allocator.free_blocks() == 0
+            );
             assert!(all.iter().all(|run| run.start >= 16 && run.start + run.blocks <= 200));
             Some(input.to_vec())
         });
@@ -377,15 +379,15 @@ mod tests {
         let run = Run { start: 100, blocks: 10 };
         assert!(bits::set_range(&mut used, run, true));
         let mut allocator = Allocator::with_used(used, 16, 1_000, 1_000);
-        assert_eq!(allocator.free(), 984 - 10);
+        assert_eq!(allocator.free_blocks(), 984 - 10);
         allocator.quarantine(Run { start: 105, blocks: 10 });
-        assert_eq!((allocator.free(), allocator.quarantined()), (984 - 15, 10));
+        assert_eq!((allocator.free_blocks(), allocator.quarantined_blocks()), (984 - 15, 10));
         assert!(allocator.release(run));
-        assert_eq!(allocator.free(), 984 - 10);
+        assert_eq!(allocator.free_blocks(), 984 - 10);
         // Released once more, by another owner: withheld.
         assert!(!allocator.release(run));
-        assert_eq!(allocator.free(), 984 - 15);
-        assert_eq!(bits::count(&allocator.used(16)), 15);
+        assert_eq!(allocator.free_blocks(), 984 - 15);
+        assert_eq!(bits::count(&allocator.used_bitmap(16)), 15);
         allocator.quarantine_all_free();
         assert!(!allocator.allocate(1, 1, &mut Vec::new()));
     }
@@ -405,6 +407,6 @@ mod tests {
         }
         let made = Allocator::with_used(used.clone(), 16, 66_000, 70_000);
         assert_eq!((&made.words, &made.full, made.free), (&by_hand.words, &by_hand.full, by_hand.free));
-        assert_eq!(made.used(16), used);
+        assert_eq!(made.used_bitmap(16), used);
     }
 }

@@ -15,13 +15,13 @@
 
 pub(super) mod bits;
 pub(super) mod checkpoint;
+pub(super) mod checkpoint_worker;
 pub(super) mod delta;
 pub(super) mod file;
 pub(super) mod freelist;
-pub(super) mod head;
+pub(super) mod image_header;
 pub(super) mod ledger;
 pub(super) mod start;
-pub(super) mod worker;
 
 use crate::PoolUsage;
 use nacre_types::ids::{PgId, PoolId};

@@ -95,7 +95,7 @@ impl<'a> Txn<'a> {
     }
 
     /// Applies `txn` and queues its commit. Returns the change in the memory use of the collection's cache.
-    pub(super) fn run(mut self, txn: &Transaction, on_commit: Option<Completion>) -> Result<i64> {
+    pub(super) fn apply_and_queue(mut self, txn: &Transaction, on_commit: Option<Completion>) -> Result<i64> {
         self.inner.admit(writes_no_data(txn))?;
         if touches_log(txn) {
             self.inner.load_log(self.coll)?;
@@ -468,7 +468,7 @@ impl<'a> Txn<'a> {
         }
         let (ids, coll) = (self.inner.ids, self.coll.id);
         let key = keys::onode(coll, &touched.oid);
-        let stored = |onode: Option<&Onode>| onode.map_or((0, 0), Onode::stored_bytes);
+        let stored = |onode: Option<&Onode>| onode.map_or((0, 0), Onode::stored_and_compressed);
         let (now, before) = (stored(touched.now.as_ref()), stored(touched.before.as_deref()));
         usage.stored += now.0 as i64 - before.0 as i64;
         usage.packed_stored += now.1 as i64 - before.1 as i64;

@@ -8,7 +8,7 @@ use nacre_types::crc32c::{self, crc32c};
 use nacre_types::payload::Payload;
 
 /// Maximum number of blocks under one checksum, as a power of two.
-pub(super) const MAX_CHUNK_ORDER: u8 = 6;
+pub(super) const MAX_CHECKSUM_CHUNK_ORDER: u8 = 6;
 const _: () = assert!(BLOCK_BYTES as usize == crc32c::BLOCK_BYTES);
 const ORDER_SHIFT: u32 = 3;
 const ALGORITHM_SHIFT: u32 = 6;
@@ -40,23 +40,23 @@ impl Default for BlobFormat {
 
 impl BlobFormat {
     /// Number of blocks under one checksum.
-    pub(super) fn chunk_blocks(self) -> u64 {
+    pub(super) fn checksum_chunk_blocks(self) -> u64 {
         1 << self.chunk_order
     }
 
     /// Bytes of data in a blob of `blocks` blocks.
-    pub(super) fn content_bytes(self, blocks: u64) -> u64 {
+    pub(super) fn uncompressed_bytes(self, blocks: u64) -> u64 {
         self.packed.map_or(blocks * BLOCK_BYTES, |packed| u64::from(packed.content))
     }
 
     /// Number of 32-bit words in the checksums of a blob of `blocks` blocks.
-    pub(super) fn sum_words(self, blocks: u64) -> u64 {
+    pub(super) fn checksum_words(self, blocks: u64) -> u64 {
         let words = match self.checksum {
             ChecksumType::None => 0,
             ChecksumType::Xxhash64 => 2,
             _ => 1,
         };
-        blocks.div_ceil(self.chunk_blocks()) * words
+        blocks.div_ceil(self.checksum_chunk_blocks()) * words
     }
 
     /// Bytes that one of these words takes in a record.
@@ -69,27 +69,27 @@ impl BlobFormat {
     }
 
     /// Bytes that the checksums of a blob of `blocks` blocks take in a record.
-    pub(super) fn sum_bytes(self, blocks: u64) -> usize {
-        self.sum_words(blocks) as usize * self.word_bytes()
+    pub(super) fn checksum_bytes(self, blocks: u64) -> usize {
+        self.checksum_words(blocks) as usize * self.word_bytes()
     }
 
-    /// Like [`BlobFormat::sum`], but combines the checksums that the data carries, if possible.
-    pub(super) fn sum_payload(self, data: &Payload, sums: &mut Vec<u32>) {
-        match data.sums() {
+    /// Like [`BlobFormat::append_checksums`], but combines the checksums that the data carries, if possible.
+    pub(super) fn append_payload_checksums(self, data: &Payload, sums: &mut Vec<u32>) {
+        match data.checksums() {
             Some(known)
                 if self.checksum == ChecksumType::Crc32c
                     && data.len().is_multiple_of(crc32c::BLOCK_BYTES) =>
             {
-                let chunks = known.chunks(self.chunk_blocks() as usize);
-                sums.extend(chunks.map(|chunk| chunk.iter().copied().fold(0, crc32c::append_block)));
+                let chunks = known.chunks(self.checksum_chunk_blocks() as usize);
+                sums.extend(chunks.map(|chunk| chunk.iter().copied().fold(0, crc32c::append_block_crc)));
             }
-            _ => self.sum(data, sums),
+            _ => self.append_checksums(data, sums),
         }
     }
 
     /// Appends the checksums of `data`, which starts at a chunk boundary.
-    pub(super) fn sum(self, data: &[u8], sums: &mut Vec<u32>) {
-        let chunk = (self.chunk_blocks() * BLOCK_BYTES) as usize;
+    pub(super) fn append_checksums(self, data: &[u8], sums: &mut Vec<u32>) {
+        let chunk = (self.checksum_chunk_blocks() * BLOCK_BYTES) as usize;
         let chunks = data.chunks(chunk);
         match self.checksum {
             ChecksumType::None => {}
@@ -107,12 +107,12 @@ impl BlobFormat {
 
     /// The first chunk whose checksum differs from the one in `sums`. `data` starts with chunk number `first`.
     pub(super) fn first_mismatch(self, first: u64, data: &[u8], sums: &[u32]) -> Option<u64> {
-        let words = self.sum_words(1) as usize;
+        let words = self.checksum_words(1) as usize;
         if words == 0 {
             return None;
         }
         let mut found = Vec::new();
-        self.sum(data, &mut found);
+        self.append_checksums(data, &mut found);
         let wanted = sums.get(first as usize * words..).unwrap_or_default();
         let equal = found
             .chunks(words)
@@ -123,13 +123,13 @@ impl BlobFormat {
     }
 
     /// Appends checksums in the encoding of records.
-    pub(super) fn put_sums(self, sums: &[u32], out: &mut Vec<u8>) {
+    pub(super) fn encode_checksums(self, sums: &[u32], out: &mut Vec<u8>) {
         let bytes = self.word_bytes();
         sums.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()[..bytes]));
     }
 
     /// Decodes checksums of a record.
-    pub(super) fn take_sums(self, bytes: &[u8]) -> Vec<u32> {
+    pub(super) fn decode_checksums(self, bytes: &[u8]) -> Vec<u32> {
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
         bytes.chunks_exact(self.word_bytes()).map(word).collect()
     }
@@ -192,7 +192,7 @@ impl BlobFormat {
                 Some(packed)
             }
         };
-        (chunk_order <= MAX_CHUNK_ORDER).then_some(BlobFormat { checksum, chunk_order, packed })
+        (chunk_order <= MAX_CHECKSUM_CHUNK_ORDER).then_some(BlobFormat { checksum, chunk_order, packed })
     }
 }
 
@@ -213,23 +213,27 @@ mod tests {
         ] {
             let kind = BlobFormat { checksum, chunk_order: 1, packed: None };
             let (mut sums, mut record) = (Vec::new(), Vec::new());
-            kind.sum(&data, &mut sums);
-            kind.put_sums(&sums, &mut record);
-            assert_eq!((sums.len() as u64, record.len()), (kind.sum_words(5), bytes), "{checksum:?}");
-            assert_eq!((kind.sum_bytes(5), kind.take_sums(&record)), (bytes, sums.clone()), "{checksum:?}");
+            kind.append_checksums(&data, &mut sums);
+            kind.encode_checksums(&sums, &mut record);
+            assert_eq!((sums.len() as u64, record.len()), (kind.checksum_words(5), bytes), "{checksum:?}");
+            assert_eq!(
+                (kind.checksum_bytes(5), kind.decode_checksums(&record)),
+                (bytes, sums.clone()),
+                "{checksum:?}"
+            );
             for (order, blocks) in [(0, 5), (1, 5), (1, 4), (2, 1)] {
                 let kind = BlobFormat { chunk_order: order, ..kind };
                 let part =
                     Payload::with_checksums(data.clone().into()).slice(0..blocks * BLOCK_BYTES as usize);
                 let (mut made, mut carried) = (Vec::new(), Vec::new());
-                kind.sum(&part, &mut made);
-                kind.sum_payload(&part, &mut carried);
+                kind.append_checksums(&part, &mut made);
+                kind.append_payload_checksums(&part, &mut carried);
                 assert_eq!(carried, made, "{checksum:?} {order} {blocks}");
             }
             let mut changed = data.clone();
             changed[3 * BLOCK_BYTES as usize] ^= 1;
             let mut others = Vec::new();
-            kind.sum(&changed, &mut others);
+            kind.append_checksums(&changed, &mut others);
             assert_eq!(sums == others, checksum == ChecksumType::None, "{checksum:?}");
         }
     }

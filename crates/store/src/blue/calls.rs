@@ -63,9 +63,9 @@ impl ObjectStore for BlueStore {
             other => other?,
         };
         let mut collection = collection.lock();
-        collection.trim_overlay(inner.queue.committed());
+        collection.trim_overlay(inner.queue.committed_seq());
         inner.refresh_data_options(&mut collection);
-        let cache_bytes = apply::Txn::new(&inner, &mut collection).run(txn, on_commit)?;
+        let cache_bytes = apply::Txn::new(&inner, &mut collection).apply_and_queue(txn, on_commit)?;
         drop(collection);
         inner.account(cache_bytes);
         inner.trim_cache();
@@ -144,7 +144,7 @@ impl ObjectStore for BlueStore {
         Some(FreeSpace {
             capacity_bytes: inner.total_bytes(),
             unit_bytes: inner.unit_blocks * BLOCK_BYTES,
-            free_bytes: (space.free() + space.blocks_above_frontier()) * BLOCK_BYTES,
+            free_bytes: (space.free_blocks() + space.blocks_above_frontier()) * BLOCK_BYTES,
             extents: runs.iter().map(|run| (run.start * BLOCK_BYTES, run.blocks * BLOCK_BYTES)).collect(),
             more,
         })
@@ -165,7 +165,7 @@ impl ObjectStore for BlueStore {
         let available_bytes = if inner.is_db_full() { 0 } else { room_bytes };
         let taken_bytes = {
             let space = inner.space.lock();
-            inner.total_bytes() - (space.free() + space.blocks_above_frontier()) * BLOCK_BYTES
+            inner.total_bytes() - (space.free_blocks() + space.blocks_above_frontier()) * BLOCK_BYTES
         };
         Ok(Statfs {
             // A device that grows on demand is no larger than the file system below has room for. A database's file system
@@ -204,7 +204,7 @@ impl ObjectStore for BlueStore {
     fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
         let inner = self.inner()?;
         inner.check()?;
-        let value = inner.db.get(Family::Super, &[state::USER_PREFIX, key.as_bytes()].concat())?;
+        let value = inner.db.get(Family::Super, &[state::OWNER_PREFIX, key.as_bytes()].concat())?;
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
@@ -213,7 +213,7 @@ impl ObjectStore for BlueStore {
         inner.check()?;
         let mut batch = RawBatch::default();
         for (key, value) in values {
-            let key = [state::USER_PREFIX, key.as_bytes()].concat();
+            let key = [state::OWNER_PREFIX, key.as_bytes()].concat();
             match value {
                 Some(value) => batch.put(inner.ids, Family::Super, &key, value),
                 None => batch.delete(inner.ids, Family::Super, &key),
@@ -231,18 +231,18 @@ impl ObjectStore for BlueStore {
             collection: None,
             on_commit: Some(Completion { sink: wait.clone(), token: 0 }),
         })?;
-        wait.outcome()
+        wait.wait()
     }
 
     fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
         let inner = self.inner()?;
         inner.check()?;
-        let first = [state::USER_PREFIX, prefix.as_bytes()].concat();
+        let first = [state::OWNER_PREFIX, prefix.as_bytes()].concat();
         let mut range = inner.db.range(Family::Super, &first, None);
         let mut found = Vec::new();
         while let Some((key, value)) = range.next()? {
             let Some(key) =
-                key.strip_prefix(state::USER_PREFIX).filter(|key| key.starts_with(prefix.as_bytes()))
+                key.strip_prefix(state::OWNER_PREFIX).filter(|key| key.starts_with(prefix.as_bytes()))
             else {
                 break;
             };
@@ -260,12 +260,12 @@ impl ReadStore for BlueStore {
         let (onode, len, loaded, _reading) = inner.with(coll, |collection| {
             let onode = inner.existing(collection, oid)?;
             let len = len.min(onode.size.saturating_sub(offset));
-            let loaded = inner.loaded_sums(&onode, offset, offset + len)?;
+            let loaded = inner.load_range_checksums(&onode, offset, offset + len)?;
             Ok((onode, len, loaded, ActiveRead::begin(&inner)))
         })?;
         fail::fail_point!("store::read");
         let mut fills = Vec::new();
-        let read = inner.read_loaded(&onode, &loaded, offset, len, &mut fills);
+        let read = inner.read_with_checksums(&onode, &loaded, offset, len, &mut fills);
         drop(onode);
         let fill_bytes: usize = fills.iter().map(|(_, _, bytes)| bytes.len()).sum();
         if fill_bytes > 0 && fill_bytes as u64 <= inner.config.cache_bytes / 8 {

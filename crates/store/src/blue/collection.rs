@@ -28,9 +28,9 @@ pub(super) struct Collection {
     pub(super) meta: BTreeMap<String, Bytes>,
     pub(super) log: Log,
     pub(super) onodes: OnodeCache,
-    pub(super) names: PendingNames,
+    pub(super) names: ExistenceOverlay,
     pub(super) omaps: OmapOverlays,
-    pub(super) shared: SharedBlobs,
+    pub(super) shared: SharedBlobOverlay,
 }
 
 impl Collection {
@@ -44,9 +44,9 @@ impl Collection {
             meta: BTreeMap::new(),
             log: Log::default(),
             onodes: OnodeCache::default(),
-            names: PendingNames::default(),
+            names: ExistenceOverlay::default(),
             omaps: OmapOverlays::default(),
-            shared: SharedBlobs::default(),
+            shared: SharedBlobOverlay::default(),
         }
     }
 
@@ -59,7 +59,7 @@ impl Collection {
     }
 
     /// Whether all changes were committed when the collection was last settled.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_overlay_empty(&self) -> bool {
         self.log.pending.is_empty()
             && self.names.pending.is_empty()
             && self.omaps.pending.is_empty()
@@ -96,7 +96,7 @@ impl Log {
     }
 
     /// Registers an entry that is in the database.
-    pub(super) fn load(&mut self, version: Eversion) {
+    pub(super) fn insert_stored(&mut self, version: Eversion) {
         self.entries.insert(version, None);
     }
 
@@ -149,12 +149,12 @@ impl Log {
 
 /// Objects created or removed by transactions that are not yet committed.
 #[derive(Debug, Default)]
-pub(super) struct PendingNames {
+pub(super) struct ExistenceOverlay {
     names: BTreeMap<ObjectId, (u64, bool)>,
     pending: VecDeque<(u64, ObjectId)>,
 }
 
-impl PendingNames {
+impl ExistenceOverlay {
     pub(super) fn set(&mut self, oid: &ObjectId, exists: bool, seq: u64) {
         self.names.insert(oid.clone(), (seq, exists));
         self.pending.push_back((seq, oid.clone()));
@@ -180,12 +180,12 @@ impl PendingNames {
 
 /// Reference counts of shared blobs that were changed by transactions that are not yet committed.
 #[derive(Debug, Default)]
-pub(super) struct SharedBlobs {
+pub(super) struct SharedBlobOverlay {
     blobs: HashMap<u64, (u64, Option<SharedBlob>)>,
     pending: VecDeque<(u64, u64)>,
 }
 
-impl SharedBlobs {
+impl SharedBlobOverlay {
     /// `None` if there is no recent change, `Some(None)` if the blob was removed.
     pub(super) fn get(&self, id: u64) -> Option<Option<SharedBlob>> {
         self.blobs.get(&id).map(|(_, blob)| *blob)
@@ -206,14 +206,14 @@ impl SharedBlobs {
 }
 
 /// A key without the omap's id: a kind byte and the user's key.
-pub(super) type OmapKey = Arc<[u8]>;
+pub(super) type TaggedOmapKey = Arc<[u8]>;
 
 /// A change of an omap.
 #[derive(Clone, Debug)]
 pub(super) enum OmapChange {
-    Set(OmapKey, Bytes),
-    Remove(OmapKey),
-    RemoveRange(OmapKey, OmapKey),
+    Set(TaggedOmapKey, Bytes),
+    Remove(TaggedOmapKey),
+    RemoveRange(TaggedOmapKey, TaggedOmapKey),
 }
 
 /// Omap changes of transactions that are not yet committed, by omap id.
@@ -221,14 +221,14 @@ pub(super) enum OmapChange {
 pub(super) struct OmapOverlays {
     overlays: HashMap<u64, OmapOverlay>,
     /// Sequence number, omap id, and the changed key or `None` for a removed range.
-    pending: VecDeque<(u64, u64, Option<OmapKey>)>,
+    pending: VecDeque<(u64, u64, Option<TaggedOmapKey>)>,
 }
 
 /// The changes of one omap: removed ranges, and above them keys that were set or removed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OmapOverlay {
     pub(super) entries: BTreeMap<Arc<[u8]>, (u64, Option<Bytes>)>,
-    ranges: Vec<(u64, OmapKey, OmapKey)>,
+    ranges: Vec<(u64, TaggedOmapKey, TaggedOmapKey)>,
 }
 
 impl OmapOverlay {

@@ -10,7 +10,7 @@
 use super::Inner;
 use super::allocation::ledger::FreelistManager;
 use super::apply::UsageChange;
-use super::db::{Family, Prefill, RawBatch};
+use super::db::{Family, RawBatch, WalPrefill};
 use super::deferred::{Deferred, MAX_DEFERRED_AGE};
 use super::label::Watermark;
 use super::onode::{BLOCK_BYTES, Run};
@@ -49,7 +49,7 @@ pub(super) struct QueuedTxn {
 impl QueuedTxn {
     fn bytes(&self) -> u64 {
         let writes = self.writes.iter().chain(&self.overwrites);
-        self.batch.len() as u64 + writes.map(|(_, bytes)| bytes.len() as u64).sum::<u64>()
+        self.batch.size_in_bytes() as u64 + writes.map(|(_, bytes)| bytes.len() as u64).sum::<u64>()
     }
 }
 
@@ -152,13 +152,13 @@ impl CommitQueue {
     }
 
     /// The last committed sequence number. All transactions up to it are in the database.
-    pub(super) fn committed(&self) -> u64 {
+    pub(super) fn committed_seq(&self) -> u64 {
         self.committed.load(Ordering::Acquire)
     }
 
     /// The last sequence number up to which everything is committed and all data is in its place on the device, so that reads
     /// do not need cached data.
-    pub(super) fn placed(&self) -> u64 {
+    pub(super) fn in_place_seq(&self) -> u64 {
         self.placed.load(Ordering::Acquire)
     }
 
@@ -290,9 +290,9 @@ impl CommitQueue {
         state.committed = seq;
         (state.deferred, state.placing) = (pending, placing);
         // The end of an epoch fulfils the request. Flushes whose transactions are not in that epoch request again.
-        state.settle_wanted &= pending && state.sealed == deferred.sealed();
-        state.sealed = deferred.sealed();
-        state.settled = if pending { deferred.settled() } else { seq };
+        state.settle_wanted &= pending && state.sealed == deferred.sealed_seq();
+        state.sealed = deferred.sealed_seq();
+        state.settled = if pending { deferred.cleaned_up_seq() } else { seq };
         state.bytes -= bytes;
         if state.waiting > 0 {
             self.progress.notify_all();
@@ -319,7 +319,7 @@ pub(super) struct Committer {
     marked: u64,
     unmarked_since: Option<Instant>,
     /// The part of the log that remains to be filled in advance while the store is idle.
-    prefill: Option<Prefill>,
+    prefill: Option<WalPrefill>,
     /// Whether the last step filled the log in advance: the store has been idle since.
     prefilling: bool,
     /// Numbers below this one are reserved in the database.
@@ -344,7 +344,7 @@ impl Committer {
         id_max: u64,
         frontier: u64,
         ledger: FreelistManager,
-        prefill: Option<Prefill>,
+        prefill: Option<WalPrefill>,
     ) -> Committer {
         let now = Instant::now();
         let batch = RawBatch::default();
@@ -372,7 +372,7 @@ impl Committer {
         while let Some((mut batch, last_seq, settle)) = inner.queue.take(self.wait()) {
             self.prefilling = false;
             if let Some(done) = inner.placer.take_done() {
-                self.deferred.placed(done.epoch, done.seq);
+                self.deferred.mark_written(done.epoch, done.seq);
                 inner.queue.set_placed(done.seq);
             } else if batch.is_empty() && !settle && inner.check().is_ok() {
                 if let Err(error) = self.idle(inner) {
@@ -392,14 +392,18 @@ impl Committer {
                     if !self.deferred.has_unplaced() {
                         inner.queue.set_placed(last_seq);
                     }
-                    if self.prefill.as_mut().is_some_and(|prefill| prefill.is_overtaken(self.batch.len())) {
+                    if self
+                        .prefill
+                        .as_mut()
+                        .is_some_and(|prefill| prefill.count_logged(self.batch.size_in_bytes()))
+                    {
                         self.prefill = None;
                     }
                     let freed: Vec<Run> = match is_early_reuse_enabled() {
                         false => batch.iter_mut().flat_map(|queued| queued.freed.drain(..)).collect(),
                         true => Vec::new(),
                     };
-                    let reusable = self.deferred.committed(freed);
+                    let reusable = self.deferred.on_batch_durable(freed);
                     if !reusable.is_empty() {
                         inner.give_back(inner.gate.retire(reusable));
                     }
@@ -453,7 +457,7 @@ impl Committer {
             self.write_watermark(inner)?;
             self.flush(inner)
         } else if let Some(prefill) = &mut self.prefill {
-            self.prefilling = inner.db.prefill_step(prefill)?;
+            self.prefilling = inner.db.wal_prefill_step(prefill)?;
             if !self.prefilling {
                 self.prefill = None;
             }
@@ -480,7 +484,7 @@ impl Committer {
 
     /// Starts writing the deferred data of committed transactions, up to and including `last_seq`, to its place.
     fn place(&mut self, inner: &Inner, last_seq: u64) {
-        if self.deferred.is_placing() && self.deferred.is_overdue() {
+        if self.deferred.is_placing() && self.deferred.is_over_limit() {
             inner.placer.wait();
             // The result is processed with the next batch.
         }
@@ -500,13 +504,13 @@ impl Committer {
         let ids = inner.ids;
         self.batch.clear();
         let may_defer = self.unmarked_since.is_none_or(|since| since.elapsed() < MAX_WATERMARK_LAG);
-        if may_defer && self.deferred.takes(&writes, inner.config.prefer_deferred_bytes) {
-            self.deferred.add(writes, ids, &mut self.batch);
+        if may_defer && self.deferred.should_defer(&writes, inner.config.prefer_deferred_bytes) {
+            self.deferred.defer_fresh(writes, ids, &mut self.batch);
         } else {
             write_coalesced(inner, writes)?;
             self.flush(inner)?;
         }
-        self.deferred.overwrite(overwrites, ids, &mut self.batch);
+        self.deferred.defer_overwrites(overwrites, ids, &mut self.batch);
         self.deferred.remove_flushed(ids, &mut self.batch);
         for queued in batch.iter() {
             self.batch.append(&queued.batch);

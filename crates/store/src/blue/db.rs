@@ -6,7 +6,7 @@
 use super::allocation::freelist;
 use super::varint;
 use crate::error::{Result, StoreError};
-use crate::watched::WatchedDb;
+use crate::watched::WatchdogDb;
 use parking_lot::Mutex;
 use rocksdb::{
     BlockBasedOptions, BottommostLevelCompaction, Cache, ColumnFamily, ColumnFamilyDescriptor,
@@ -74,7 +74,7 @@ const PREFILL_STEP_BYTES: usize = 1 << 20;
 
 /// The part of the log that remains to be filled in advance.
 #[derive(Debug)]
-pub(super) struct Prefill {
+pub(super) struct WalPrefill {
     /// Steps for each file, remaining files, and remaining steps for the current file.
     each: usize,
     files: usize,
@@ -84,10 +84,10 @@ pub(super) struct Prefill {
     left: usize,
 }
 
-impl Prefill {
+impl WalPrefill {
     /// Counts bytes that the store has logged itself. Returns whether the log needs no more filling in advance. If a file is
     /// partly filled, one more step must finish it first.
-    pub(super) fn is_overtaken(&mut self, logged_bytes: usize) -> bool {
+    pub(super) fn count_logged(&mut self, logged_bytes: usize) -> bool {
         self.left = self.left.saturating_sub(logged_bytes);
         if self.left > 0 {
             return false;
@@ -102,7 +102,7 @@ impl Prefill {
 
 /// The open database.
 pub(super) struct Db {
-    db: WatchedDb,
+    db: WatchdogDb,
     config: DbConfig,
     /// RocksDB's number of each family, by position in [`FAMILIES`].
     ids: [u32; FAMILIES.len()],
@@ -116,11 +116,11 @@ impl Db {
         for (id, (_, name)) in ids.iter_mut().zip(FAMILIES) {
             *id = family_id(&db, name)?;
         }
-        Ok(Db { db: WatchedDb::new(db)?, config, ids })
+        Ok(Db { db: WatchdogDb::new(db)?, config, ids })
     }
 
     fn family(&self, family: Family) -> &ColumnFamily {
-        self.db.cf_handle(name(family)).expect("invariant: open() opened every family")
+        self.db.cf_handle(family_name(family)).expect("invariant: open() opened every family")
     }
 
     /// RocksDB's numbers of the families, as used in raw batches.
@@ -169,12 +169,12 @@ impl Db {
     }
 
     /// The first key of `family`.
-    pub(super) fn first(&self, family: Family) -> Result<Option<Vec<u8>>> {
+    pub(super) fn first_key(&self, family: Family) -> Result<Option<Vec<u8>>> {
         Ok(self.range(family, &[], None).next()?.map(|(key, _)| key.to_vec()))
     }
 
     /// The result of `read` for the last entry of `family` for which it returns one.
-    pub(super) fn last<T>(
+    pub(super) fn find_last<T>(
         &self,
         family: Family,
         read: impl Fn(&[u8], &[u8]) -> Option<T>,
@@ -192,7 +192,7 @@ impl Db {
     }
 
     /// Approximate size in bytes of the files for the keys `first <= key < end`.
-    pub(super) fn stored_bytes(&self, family: Family, first: &[u8], end: &[u8]) -> u64 {
+    pub(super) fn estimated_sst_bytes(&self, family: Family, first: &[u8], end: &[u8]) -> u64 {
         let range = rocksdb::Range::new(first, end);
         self.db.get_approximate_sizes_cf(self.family(family), &[range]).first().copied().unwrap_or(0)
     }
@@ -216,17 +216,17 @@ impl Db {
             .map_err(|e| self.db.write_error("write the metadata database", &e))
     }
 
-    /// The work for [`Db::prefill_step`]: `bytes` for each of the WAL files that are kept for reuse.
-    pub(super) fn prefill(&self, bytes: usize) -> Prefill {
+    /// The work for [`Db::wal_prefill_step`]: `bytes` for each of the WAL files that are kept for reuse.
+    pub(super) fn plan_wal_prefill(&self, bytes: usize) -> WalPrefill {
         let each = bytes.div_ceil(PREFILL_STEP_BYTES);
         let left = bytes * RECYCLED_WALS;
-        Prefill { each, files: RECYCLED_WALS, chunks: each, chunk: vec![0; PREFILL_STEP_BYTES], left }
+        WalPrefill { each, files: RECYCLED_WALS, chunks: each, chunk: vec![0; PREFILL_STEP_BYTES], left }
     }
 
     /// Fills a part of the WAL in advance, and retires each file that is full. A file that has all its blocks can be synced
     /// without a journal commit of the file system. Returns false when all is done. Only data written by [`Db::write`]
     /// afterwards is durable.
-    pub(super) fn prefill_step(&self, prefill: &mut Prefill) -> Result<bool> {
+    pub(super) fn wal_prefill_step(&self, prefill: &mut WalPrefill) -> Result<bool> {
         let failed = |e| self.db.write_error("fill the metadata database's log ahead", &e);
         let family = self.family(Family::AllocDelta);
         if prefill.chunks > 0 {
@@ -370,7 +370,7 @@ impl RawBatch {
         self.count == 0
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(super) fn size_in_bytes(&self) -> usize {
         self.raw.len()
     }
 
@@ -479,12 +479,12 @@ impl BatchPool {
 }
 
 /// The name of a family's column family.
-pub(super) const fn name(family: Family) -> &'static str {
+pub(super) const fn family_name(family: Family) -> &'static str {
     FAMILIES[family as usize].1
 }
 
 /// The names of all families.
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
+pub(super) fn family_names() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|(_, name)| *name)
 }
 
@@ -498,7 +498,7 @@ const SCAN_FLUSH_TRIGGER: &str = "8192";
 /// The option that makes the memtable of the PG logs remember the last insert position of each PG. The search for the next
 /// entry's position starts there.
 fn log_insert_hint() -> String {
-    format!("memtable_insert_with_hint_prefix_extractor=fixed:{}", super::keys::COLLECTION_BYTES)
+    format!("memtable_insert_with_hint_prefix_extractor=fixed:{}", super::keys::COLLECTION_PREFIX_BYTES)
 }
 
 /// Opens the RocksDB database.
@@ -511,7 +511,7 @@ pub(super) fn open(path: &Path, config: DbConfig, create: bool) -> Result<DB> {
     let db = DB::open_cf_descriptors(&options, path, families).map_err(failed)?;
     for family in [Family::Onodes, Family::Omap] {
         // Only this option is missing in the library's interface for opening.
-        let family = db.cf_handle(name(family)).expect("invariant: opened with it");
+        let family = db.cf_handle(family_name(family)).expect("invariant: opened with it");
         db.set_options_cf(family, &[("memtable_op_scan_flush_trigger", SCAN_FLUSH_TRIGGER)])
             .map_err(failed)?;
     }
@@ -615,11 +615,11 @@ mod tests {
 
     #[test]
     fn a_log_that_was_filled_by_writes_is_not_filled_ahead() {
-        let fresh = || Prefill { each: 2, files: 4, chunks: 2, chunk: Vec::new(), left: 100 };
+        let fresh = || WalPrefill { each: 2, files: 4, chunks: 2, chunk: Vec::new(), left: 100 };
         let mut prefill = fresh();
-        assert!(!prefill.is_overtaken(60) && !prefill.is_overtaken(39) && prefill.is_overtaken(1));
-        let mut partly_filled = Prefill { chunks: 1, ..fresh() };
-        assert!(!partly_filled.is_overtaken(200), "its key is still to be deleted");
+        assert!(!prefill.count_logged(60) && !prefill.count_logged(39) && prefill.count_logged(1));
+        let mut partly_filled = WalPrefill { chunks: 1, ..fresh() };
+        assert!(!partly_filled.count_logged(200), "its key is still to be deleted");
         assert_eq!((partly_filled.files, partly_filled.chunks), (1, 0));
     }
 

@@ -80,12 +80,12 @@ impl Deferred {
     }
 
     /// The last transaction of the epochs that have ended, which are placed or being placed.
-    pub(super) fn sealed(&self) -> u64 {
+    pub(super) fn sealed_seq(&self) -> u64 {
         self.sealed
     }
 
     /// The last transaction up to which no copies and no held-back blocks remain. Meaningful only while later ones have some.
-    pub(super) fn settled(&self) -> u64 {
+    pub(super) fn cleaned_up_seq(&self) -> u64 {
         self.settled
     }
 
@@ -114,12 +114,12 @@ impl Deferred {
     }
 
     /// Whether the current epoch has so much data that commits must wait.
-    pub(super) fn is_overdue(&self) -> bool {
+    pub(super) fn is_over_limit(&self) -> bool {
         self.bytes >= 2 * MAX_BYTES
     }
 
     /// Whether these writes of fresh data are deferred. `limit_bytes` is the limit for each of them.
-    pub(super) fn takes(&self, writes: &[(u64, Bytes)], limit_bytes: u64) -> bool {
+    pub(super) fn should_defer(&self, writes: &[(u64, Bytes)], limit_bytes: u64) -> bool {
         let mut total = 0;
         writes.iter().all(|(_, bytes)| {
             total += bytes.len() as u64;
@@ -128,7 +128,7 @@ impl Deferred {
     }
 
     /// Adds copies of fresh data to the batch that is about to be written, and keeps the data.
-    pub(super) fn add(&mut self, writes: Vec<(u64, Bytes)>, ids: FamilyIds, batch: &mut RawBatch) {
+    pub(super) fn defer_fresh(&mut self, writes: Vec<(u64, Bytes)>, ids: FamilyIds, batch: &mut RawBatch) {
         for (block, bytes) in &writes {
             batch.put(ids, Family::Deferred, &key(self.epoch, *block), bytes);
             self.count(bytes.len() as u64);
@@ -137,8 +137,13 @@ impl Deferred {
         self.fresh.extend(writes);
     }
 
-    /// Like [`Deferred::add`], for blocks that are overwritten in place.
-    pub(super) fn overwrite(&mut self, writes: Vec<(u64, Bytes)>, ids: FamilyIds, batch: &mut RawBatch) {
+    /// Like [`Deferred::defer_fresh`], for blocks that are overwritten in place.
+    pub(super) fn defer_overwrites(
+        &mut self,
+        writes: Vec<(u64, Bytes)>,
+        ids: FamilyIds,
+        batch: &mut RawBatch,
+    ) {
         for (first, bytes) in writes {
             for (block, at) in (first..).zip((0..bytes.len()).step_by(BLOCK_BYTES as usize)) {
                 let bytes = bytes.slice(at..at + BLOCK_BYTES as usize);
@@ -176,7 +181,7 @@ impl Deferred {
     }
 
     /// Records that the data of `epoch`, whose last transaction was `seq`, is in its place and durable there.
-    pub(super) fn placed(&mut self, epoch: u64, seq: u64) {
+    pub(super) fn mark_written(&mut self, epoch: u64, seq: u64) {
         (self.placing, self.placing_data, self.flushed) = (false, false, Some((epoch, seq)));
     }
 
@@ -189,7 +194,7 @@ impl Deferred {
 
     /// Records that the batch with the changes of [`Deferred::remove_flushed`] is durable and that it freed these blocks.
     /// Returns the blocks that no copy holds back.
-    pub(super) fn committed(&mut self, freed: Vec<Run>) -> Vec<Run> {
+    pub(super) fn on_batch_durable(&mut self, freed: Vec<Run>) -> Vec<Run> {
         let mut reusable = Vec::new();
         if let Some((epoch, seq)) = self.flushed.take() {
             self.settled = seq;
@@ -302,31 +307,31 @@ mod tests {
     fn freed_blocks_wait_for_the_removal_of_copies() {
         let ids = FamilyIds::default();
         let mut deferred = Deferred::new();
-        assert_eq!(deferred.committed(run(1)), run(1));
+        assert_eq!(deferred.on_batch_durable(run(1)), run(1));
         let write = vec![(5, Bytes::from(vec![0; 4096]))];
         let mut batch = RawBatch::default();
-        assert!(deferred.takes(&write, 4096) && !deferred.takes(&write, 4095));
-        deferred.add(write.clone(), ids, &mut batch);
-        assert_eq!(deferred.committed(run(2)), []);
+        assert!(deferred.should_defer(&write, 4096) && !deferred.should_defer(&write, 4095));
+        deferred.defer_fresh(write.clone(), ids, &mut batch);
+        assert_eq!(deferred.on_batch_durable(run(2)), []);
         // Freed while copies exist: held back until the batch that removes them is durable.
         let job = deferred.seal(7).unwrap();
         assert_eq!((job.fresh, job.seq, job.overwrites.len()), (write.clone(), 7, 0));
-        assert_eq!(deferred.committed(run(3)), []);
-        deferred.overwrite(write, ids, &mut batch);
+        assert_eq!(deferred.on_batch_durable(run(3)), []);
+        deferred.defer_overwrites(write, ids, &mut batch);
         assert!(deferred.seal(8).is_none(), "one epoch at a time");
-        assert_eq!(deferred.committed(run(4)), []);
-        deferred.placed(job.epoch, job.seq);
+        assert_eq!(deferred.on_batch_durable(run(4)), []);
+        deferred.mark_written(job.epoch, job.seq);
         deferred.remove_flushed(ids, &mut batch);
-        assert_eq!(deferred.committed(run(5)), [run(2), run(3)].concat());
+        assert_eq!(deferred.on_batch_durable(run(5)), [run(2), run(3)].concat());
         assert!(deferred.is_pending() && deferred.has_unplaced());
         // The transactions of the first epoch are settled, whatever followed.
-        assert_eq!((deferred.sealed(), deferred.settled()), (7, 7));
+        assert_eq!((deferred.sealed_seq(), deferred.cleaned_up_seq()), (7, 7));
         let job = deferred.seal(9).unwrap();
-        assert_eq!((deferred.sealed(), deferred.settled()), (9, 7));
+        assert_eq!((deferred.sealed_seq(), deferred.cleaned_up_seq()), (9, 7));
         assert_eq!((job.fresh.len(), job.overwrites.len()), (0, 1));
-        deferred.placed(job.epoch, job.seq);
+        deferred.mark_written(job.epoch, job.seq);
         deferred.remove_flushed(ids, &mut batch);
-        assert_eq!(deferred.committed(run(6)), [run(4), run(5), run(6)].concat());
+        assert_eq!(deferred.on_batch_durable(run(6)), [run(4), run(5), run(6)].concat());
         assert!(!deferred.is_pending());
     }
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const MAX_BUFFERS: usize = 1024;
 
 /// How long a measurement of a file system's free space is used.
-pub(super) const FILE_SYSTEM_TTL: Duration = Duration::from_millis(100);
+pub(super) const FREE_SPACE_TTL: Duration = Duration::from_millis(100);
 /// `BLKDISCARD` of linux/fs.h.
 const BLKDISCARD: libc::Ioctl = 0x1277;
 
@@ -62,7 +62,7 @@ impl Device {
     }
 
     /// Ensures that the file system has allocated space for `from..to`, in bytes. Fails with ENOSPC if it has none.
-    pub(super) fn grow(&self, from: u64, to: u64) -> Result<()> {
+    pub(super) fn ensure_allocated(&self, from: u64, to: u64) -> Result<()> {
         if self.raw {
             return Ok(());
         }
@@ -74,7 +74,7 @@ impl Device {
     }
 
     /// Whether it is a block special file.
-    pub(super) fn is_raw(&self) -> bool {
+    pub(super) fn is_block_device(&self) -> bool {
         self.raw
     }
 
@@ -82,7 +82,7 @@ impl Device {
     pub(super) fn file_system_free(&self) -> Result<u64> {
         let mut measured = self.file_system.lock();
         if let Some((at, free)) = *measured
-            && at.elapsed() < FILE_SYSTEM_TTL
+            && at.elapsed() < FREE_SPACE_TTL
         {
             return Ok(free);
         }

@@ -39,7 +39,7 @@ impl DiscardQueue {
     }
 
     /// Queues runs to be discarded. Returns the runs that are free immediately.
-    pub(super) fn take(&self, runs: Vec<Run>) -> Vec<Run> {
+    pub(super) fn enqueue(&self, runs: Vec<Run>) -> Vec<Run> {
         if runs.is_empty() || self.off.load(Ordering::Relaxed) {
             return runs;
         }

@@ -28,7 +28,7 @@ pub(super) fn expand(directory: &Path, config: &BlueStoreConfig) -> Result<(u64,
     opened.label.size = after;
     opened.label.write(&opened.device)?;
     let mut batch = RawBatch::default();
-    mount::raise_limits(&mut opened, &known, &mut batch);
+    mount::raise_high_water_marks(&mut opened, &known, &mut batch);
     let mut accounting = std::mem::take(&mut known.accounting);
     let mut used = bits::empty(after / BLOCK_BYTES);
     used[..accounting.used.len()].copy_from_slice(&accounting.used);

@@ -2,7 +2,7 @@
 
 use super::aligned::{AlignedBuffer, is_aligned};
 use super::apply::Txn;
-use super::blob_kind::{BlobFormat, MAX_CHUNK_ORDER};
+use super::blob_kind::{BlobFormat, MAX_CHECKSUM_CHUNK_ORDER};
 use super::compression::{self, hints};
 use super::db::Family;
 use super::keys;
@@ -25,7 +25,7 @@ type Shared = (Vec<Blob>, Vec<Extent>);
 impl Txn<'_> {
     /// Writes `data` at `offset` into fresh blocks, compressed if this is requested and saves space.
     pub(super) fn write(&mut self, onode: &mut Onode, offset: u64, data: &Payload) -> Result<()> {
-        if self.overwrite(onode, offset, data)? {
+        if self.try_overwrite_in_place(onode, offset, data)? {
             return Ok(());
         }
         let pack = compression::should_compress(&self.coll.data, onode.hint, data.len() as u64);
@@ -88,7 +88,7 @@ impl Txn<'_> {
             self.place_piece(&pieces, base, base..limit, onode.hint, false, &mut placed)?;
         }
         let at = self.cut(onode, low, high);
-        let words = |blob: &Blob| blob.kind.sum_words(blob.run.blocks);
+        let words = |blob: &Blob| blob.kind.checksum_words(blob.run.blocks);
         let mut inline: u64 = onode.blobs.iter().filter(|blob| blob.inline_sums).map(words).sum();
         let (mut logical, mut extents) = (base, Vec::with_capacity(placed.len()));
         for mut blob in placed {
@@ -138,14 +138,14 @@ impl Txn<'_> {
             let run_end = logical + run.blocks * BLOCK_BYTES;
             let parts = cut_pieces(pieces, logical - base, run_end - base);
             let kind = self.kind_for(hint, run.blocks);
-            let mut sums = Vec::with_capacity(kind.sum_words(run.blocks) as usize);
+            let mut sums = Vec::with_capacity(kind.checksum_words(run.blocks) as usize);
             match parts.as_slice() {
-                [(_, whole)] => kind.sum_payload(whole, &mut sums),
+                [(_, whole)] => kind.append_payload_checksums(whole, &mut sums),
                 // Checksum chunks must not end at the boundaries of pieces.
                 parts if kind.chunk_order == 0 => {
-                    parts.iter().for_each(|(_, part)| kind.sum_payload(part, &mut sums))
+                    parts.iter().for_each(|(_, part)| kind.append_payload_checksums(part, &mut sums))
                 }
-                parts => kind.sum(&joined(parts), &mut sums),
+                parts => kind.append_checksums(&joined(parts), &mut sums),
             }
             let cached: Vec<_> = parts.into_iter().map(|(first, part)| (first, part.into_bytes())).collect();
             self.writes
@@ -184,8 +184,8 @@ impl Txn<'_> {
         self.packed.1 += (run.blocks * BLOCK_BYTES) as i64;
         let stored = AlignedBuffer::assemble((run.blocks * BLOCK_BYTES) as usize, [(0, &bytes[..])]).freeze();
         let kind = BlobFormat { checksum: options.checksum, chunk_order: 0, packed: Some(packed) };
-        let mut sums = Vec::with_capacity(kind.sum_words(run.blocks) as usize);
-        kind.sum(&stored, &mut sums);
+        let mut sums = Vec::with_capacity(kind.checksum_words(run.blocks) as usize);
+        kind.append_checksums(&stored, &mut sums);
         self.writes.push((run.start, stored));
         let (id, sums) = (self.inner.new_id(), Checksums::from_slice(&sums));
         let cached = parts.into_iter().map(|(first, part)| (first, part.into_bytes())).collect();
@@ -201,7 +201,7 @@ impl Txn<'_> {
             && flags & (hints::RANDOM_READ | hints::RANDOM_WRITE) == 0;
         let chunk = if steady { options.max_chunk_bytes } else { options.min_chunk_bytes };
         let order = (chunk.max(BLOCK_BYTES) / BLOCK_BYTES).ilog2().min(blocks.ilog2());
-        let chunk_order = (order as u8).min(MAX_CHUNK_ORDER);
+        let chunk_order = (order as u8).min(MAX_CHECKSUM_CHUNK_ORDER);
         BlobFormat { checksum: options.checksum, chunk_order, packed: None }
     }
 
@@ -234,7 +234,7 @@ impl Txn<'_> {
                 (extent.offset / BLOCK_BYTES, (extent.offset + extent.len).div_ceil(BLOCK_BYTES));
             let blob = &onode.blobs[extent.blob as usize];
             // Blocks that must stay together: a chunk under one checksum, or an allocation unit.
-            let grain = blob.kind.chunk_blocks().max(self.inner.unit_blocks);
+            let grain = blob.kind.checksum_chunk_blocks().max(self.inner.unit_blocks);
             let (from, to) = match blob.kind.packed {
                 Some(_) => (from, to),
                 None => (from / grain * grain, to.next_multiple_of(grain).min(blob.run.blocks)),
@@ -298,14 +298,14 @@ impl Txn<'_> {
             if in_use {
                 let kind = blob.kind;
                 // The part starts and ends at chunk boundaries, unless it ends with the blob.
-                let part = &sums[kind.sum_words(block) as usize..kind.sum_words(end) as usize];
+                let part = &sums[kind.checksum_words(block) as usize..kind.checksum_words(end) as usize];
                 let id = self.inner.new_id();
                 if !blob.inline_sums {
                     self.batch.put(ids, Family::Csum, &keys::id(id), &encode_sums(kind, part));
                 }
                 let pieces: Vec<_> =
                     blob.cached.iter().map(|(first, bytes)| (u64::from(*first), bytes)).collect();
-                let cached = overlap(&pieces, block..end, |bytes, range| bytes.slice(range));
+                let cached = clip_pieces(&pieces, block..end, |bytes, range| bytes.slice(range));
                 let (shared, inline_sums) = (false, blob.inline_sums);
                 kept.push(Blob {
                     id,
@@ -472,7 +472,7 @@ pub(super) fn block_pieces(
             (low < high).then(|| ((low - from) as usize, inside()))
         });
         let copy = AlignedBuffer::assemble((to - from) as usize, parts).freeze();
-        if (from, to) == (offset, end) { data.1.with_bytes(copy) } else { Payload::from(copy) }
+        if (from, to) == (offset, end) { data.1.with_copied_bytes(copy) } else { Payload::from(copy) }
     };
     let (inner, inner_end) = (offset.next_multiple_of(BLOCK_BYTES), end / BLOCK_BYTES * BLOCK_BYTES);
     if inner >= inner_end || inner_end - inner < MIN_SHARED_PAYLOAD_BYTES {
@@ -504,11 +504,11 @@ pub(super) fn cut_pieces(pieces: &[Payload], from: u64, to: u64) -> Vec<(u32, Pa
             (at, bytes)
         })
         .collect();
-    overlap(&placed, from / BLOCK_BYTES..to / BLOCK_BYTES, |piece, range| piece.slice(range))
+    clip_pieces(&placed, from / BLOCK_BYTES..to / BLOCK_BYTES, |piece, range| piece.slice(range))
 }
 
 /// The parts of placed pieces that lie within `blocks`, cut by `slice` and placed relative to the first of these blocks.
-pub(super) fn overlap<T: Deref<Target = [u8]>>(
+pub(super) fn clip_pieces<T: Deref<Target = [u8]>>(
     pieces: &[(u64, &T)],
     blocks: Range<u64>,
     slice: impl Fn(&T, Range<usize>) -> T,

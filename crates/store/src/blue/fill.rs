@@ -85,7 +85,7 @@ impl BlueStore {
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
         let opened = mount::open(directory, config)?;
-        if opened.db.first(Family::Collections)?.is_some() {
+        if opened.db.first_key(Family::Collections)?.is_some() {
             return Err(StoreError::Invalid("only an empty store can be filled"));
         }
         let filling = StoreFiller::new(&opened, plan)?;

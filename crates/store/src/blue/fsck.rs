@@ -244,7 +244,7 @@ impl Check<'_> {
             }
             let usage = self.usage.entry(coll.pool).or_default();
             usage.objects += 1;
-            let (stored, packed) = onode.stored_bytes();
+            let (stored, packed) = onode.stored_and_compressed();
             usage.stored_bytes += stored;
             usage.compressed_original_bytes += packed;
             for blob in &onode.blobs {
@@ -304,7 +304,10 @@ impl Check<'_> {
             return;
         }
         if let Some(chunk) = blob.kind.first_mismatch(0, &buffer, sums) {
-            self.found(FsckFinding::BadData(oid.clone(), run.start + chunk * blob.kind.chunk_blocks()));
+            self.found(FsckFinding::BadData(
+                oid.clone(),
+                run.start + chunk * blob.kind.checksum_chunk_blocks(),
+            ));
         } else if blob.kind.packed.is_some_and(|packed| compression::decompress(packed, &buffer).is_none()) {
             self.found(FsckFinding::BadData(oid.clone(), run.start));
         }

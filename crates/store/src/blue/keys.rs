@@ -4,7 +4,7 @@ use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
 
 /// Length of the collection prefix in bytes.
-pub(crate) const COLLECTION_BYTES: usize = 12;
+pub(crate) const COLLECTION_PREFIX_BYTES: usize = 12;
 
 /// Follows the collection prefix in the key of the collection's record.
 pub(crate) const COLLECTION_RECORD: u8 = 0;
@@ -30,8 +30,8 @@ fn pool_of_bits(bits: [u8; 8]) -> PoolId {
 }
 
 /// The prefix of all keys of a collection.
-pub(crate) fn collection(coll: PgId) -> [u8; COLLECTION_BYTES] {
-    let mut key = [0; COLLECTION_BYTES];
+pub(crate) fn collection(coll: PgId) -> [u8; COLLECTION_PREFIX_BYTES] {
+    let mut key = [0; COLLECTION_PREFIX_BYTES];
     key[..8].copy_from_slice(&pool_bits(coll.pool));
     key[8..].copy_from_slice(&coll.seed.to_be_bytes());
     key
@@ -59,7 +59,7 @@ pub(crate) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
 
 /// Splits a key with a collection prefix into the collection and the rest.
 pub(crate) fn split_collection(key: &[u8]) -> Option<(PgId, &[u8])> {
-    let (prefix, rest) = key.split_at_checked(COLLECTION_BYTES)?;
+    let (prefix, rest) = key.split_at_checked(COLLECTION_PREFIX_BYTES)?;
     let pool = pool_of_bits(prefix[..8].try_into().ok()?);
     Some((PgId::new(pool, u32::from_be_bytes(prefix[8..].try_into().ok()?)), rest))
 }
@@ -75,11 +75,12 @@ pub(crate) fn collection_record(coll: PgId) -> Vec<u8> {
 }
 
 /// The key of a log entry.
-pub(crate) fn log(coll: PgId, version: Eversion) -> [u8; COLLECTION_BYTES + 16] {
-    let mut key = [0; COLLECTION_BYTES + 16];
-    key[..COLLECTION_BYTES].copy_from_slice(&collection(coll));
-    key[COLLECTION_BYTES..COLLECTION_BYTES + 8].copy_from_slice(&version.interval.0.to_be_bytes());
-    key[COLLECTION_BYTES + 8..].copy_from_slice(&version.version.to_be_bytes());
+pub(crate) fn log(coll: PgId, version: Eversion) -> [u8; COLLECTION_PREFIX_BYTES + 16] {
+    let mut key = [0; COLLECTION_PREFIX_BYTES + 16];
+    key[..COLLECTION_PREFIX_BYTES].copy_from_slice(&collection(coll));
+    key[COLLECTION_PREFIX_BYTES..COLLECTION_PREFIX_BYTES + 8]
+        .copy_from_slice(&version.interval.0.to_be_bytes());
+    key[COLLECTION_PREFIX_BYTES + 8..].copy_from_slice(&version.version.to_be_bytes());
     key
 }
 

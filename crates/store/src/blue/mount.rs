@@ -39,7 +39,7 @@ impl BlueStoreConfig {
     }
 
     /// The ballast is removed if the database's file system has less than this free.
-    pub(super) fn min_free_with_ballast(&self) -> u64 {
+    pub(super) fn ballast_release_bytes(&self) -> u64 {
         self.db_min_free_bytes / 4
     }
 }
@@ -73,7 +73,7 @@ pub(super) fn mkfs(directory: &Path, size: u64, config: &BlueStoreConfig) -> Res
     if Label::read(&device, &path.display().to_string()).is_ok() {
         return Err(wrong("the device already holds a store: clear its first blocks to use it again"));
     }
-    device.grow(0, FIRST_DATA_BLOCK * BLOCK_BYTES)?;
+    device.ensure_allocated(0, FIRST_DATA_BLOCK * BLOCK_BYTES)?;
     let label = Label { uuid: Uuid::new_v4(), size };
     let incarnation = Incarnation(Uuid::new_v4());
     label.write(&device)?;
@@ -144,7 +144,7 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<OpenedS
     let device = Device::open(&directory.join("block"))?;
     let label = Label::read(&device, &path)?;
     let ahead = start::prefetch_bitmap(directory, label.uuid, label.size / BLOCK_BYTES);
-    if database_space(directory)? < config.min_free_with_ballast() {
+    if database_space(directory)? < config.ballast_release_bytes() {
         // Opening the database takes some space.
         _ = std::fs::remove_file(ballast(directory));
     }
@@ -189,7 +189,7 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<OpenedS
 }
 
 /// Loads all collections with their values. Their logs and objects are loaded when they are needed.
-pub(super) fn scan_collections(db: &Db) -> Result<BTreeMap<PgId, Collection>> {
+pub(super) fn load_collections(db: &Db) -> Result<BTreeMap<PgId, Collection>> {
     let mut collections = BTreeMap::new();
     for entry in db.scan(Family::Collections) {
         let (key, value) = entry?;
@@ -215,7 +215,11 @@ pub(super) fn scan_collections(db: &Db) -> Result<BTreeMap<PgId, Collection>> {
 }
 
 /// Raises the recorded limits of numbers and blocks to those that a start found in use. Adds the records to `batch`.
-pub(super) fn raise_limits(opened: &mut OpenedStore, known: &AllocationState, batch: &mut RawBatch) {
+pub(super) fn raise_high_water_marks(
+    opened: &mut OpenedStore,
+    known: &AllocationState,
+    batch: &mut RawBatch,
+) {
     let (ids, state) = (opened.db.ids(), &mut opened.state);
     if known.id_max > state.id_max {
         tracing::warn!(
@@ -234,7 +238,7 @@ pub(super) fn raise_limits(opened: &mut OpenedStore, known: &AllocationState, ba
         );
         // These blocks had space once. It may have been returned, and the file system may be short of it now.
         let (from, to) = (state.frontier * BLOCK_BYTES, known.frontier * BLOCK_BYTES);
-        if let Err(error) = opened.device.grow(from, to) {
+        if let Err(error) = opened.device.ensure_allocated(from, to) {
             tracing::warn!(%error, "bluestore: can't take all space below the last used block");
         }
         state.frontier = known.frontier;

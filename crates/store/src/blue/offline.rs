@@ -11,7 +11,7 @@ use std::path::Path;
 use uuid::Uuid;
 
 /// The prefix whose keys are removed by single deletes. Each key is put once between removals.
-pub(crate) const SINGLE_DELETE_PREFIX: &str = db::name(Family::PgLog);
+pub(crate) const SINGLE_DELETE_PREFIX: &str = db::family_name(Family::PgLog);
 
 /// Locks the BlueStore in `directory`. Fails if it is in use or does not exist.
 pub(crate) fn lock(directory: &Path) -> Result<StoreLock> {
@@ -35,7 +35,7 @@ pub(crate) fn add_missing_families(directory: &Path) -> Result<()> {
     let options = Options::default();
     let present = DB::list_cf(&options, directory).map_err(failed)?;
     let mut database = DB::open_cf(&options, directory, &present).map_err(failed)?;
-    for name in db::names().filter(|name| !present.iter().any(|have| have == name)) {
+    for name in db::family_names().filter(|name| !present.iter().any(|have| have == name)) {
         database.create_cf(name, &options).map_err(failed)?;
     }
     Ok(())
@@ -43,13 +43,13 @@ pub(crate) fn add_missing_families(directory: &Path) -> Result<()> {
 
 /// Adds a new identity of the store to `batch`, because it may have lost acknowledged data.
 pub(crate) fn mint_incarnation(database: &DB, batch: &mut WriteBatch) {
-    let family = database.cf_handle(db::name(Family::Super)).expect("invariant: opened with it");
+    let family = database.cf_handle(db::family_name(Family::Super)).expect("invariant: opened with it");
     batch.put_cf(family, state::INCARNATION, Uuid::new_v4().as_bytes());
 }
 
 /// Adds a change to `batch` that makes the next start determine the allocation from the objects' records, because manual changes
 /// of records may change it.
 pub(crate) fn invalidate_allocation(database: &DB, batch: &mut WriteBatch) {
-    let family = database.cf_handle(db::name(Family::AllocDelta)).expect("invariant: opened with it");
+    let family = database.cf_handle(db::family_name(Family::AllocDelta)).expect("invariant: opened with it");
     batch.delete_range_cf(family, [].as_slice(), &delta::END);
 }

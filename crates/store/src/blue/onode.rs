@@ -85,7 +85,7 @@ pub(super) struct Blob {
 impl Blob {
     /// Bytes of data that extents may map.
     pub(super) fn content_bytes(&self) -> u64 {
-        self.kind.content_bytes(self.run.blocks)
+        self.kind.uncompressed_bytes(self.run.blocks)
     }
 
     /// Bytes of cached contents.
@@ -140,7 +140,7 @@ pub(super) struct Onode {
 
 impl Onode {
     /// Bytes of stored data without holes, and how many of them are compressed.
-    pub(super) fn stored_bytes(&self) -> (u64, u64) {
+    pub(super) fn stored_and_compressed(&self) -> (u64, u64) {
         let is_packed = |extent: &Extent| self.blobs[extent.blob as usize].kind.packed.is_some();
         self.extents.iter().fold((0, 0), |(stored, packed), extent| {
             (stored + extent.len, packed + if is_packed(extent) { extent.len } else { 0 })
@@ -214,7 +214,7 @@ impl Onode {
         }
         for blob in self.blobs.iter().filter(|blob| blob.inline_sums) {
             let sums = blob.sums.as_slice().expect("invariant: inline checksums are always loaded");
-            blob.kind.put_sums(sums, out);
+            blob.kind.encode_checksums(sums, out);
         }
         let crc = crc32c(&out[start..]);
         out.extend_from_slice(&crc.to_le_bytes());
@@ -249,8 +249,9 @@ impl Onode {
         onode.decode_extents(&mut fields).ok_or("malformed extents")?;
         onode.decode_attrs(&mut fields).ok_or("malformed attributes")?;
         for blob in onode.blobs.iter_mut().filter(|blob| blob.inline_sums) {
-            let bytes = fields.bytes(blob.kind.sum_bytes(blob.run.blocks)).ok_or("checksums cut short")?;
-            blob.sums = Checksums::from_slice(&blob.kind.take_sums(bytes));
+            let bytes =
+                fields.bytes(blob.kind.checksum_bytes(blob.run.blocks)).ok_or("checksums cut short")?;
+            blob.sums = Checksums::from_slice(&blob.kind.decode_checksums(bytes));
         }
         if fields.0.is_empty() { Ok(onode) } else { Err("bytes left over") }
     }
@@ -435,7 +436,7 @@ impl SharedBlob {
 /// Encodes a `csum` record for a blob of the given kind: the checksums, then their crc32c.
 pub(super) fn encode_sums(kind: BlobFormat, sums: &[u32]) -> Vec<u8> {
     let mut out = Vec::with_capacity(sums.len() * 4 + 4);
-    kind.put_sums(sums, &mut out);
+    kind.encode_checksums(sums, &mut out);
     let crc = crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     out
@@ -444,10 +445,10 @@ pub(super) fn encode_sums(kind: BlobFormat, sums: &[u32]) -> Vec<u8> {
 /// Decodes a `csum` record of a blob of `blocks` blocks.
 pub(super) fn decode_sums(value: &[u8], kind: BlobFormat, blocks: u64) -> Option<Checksums> {
     let (body, crc) = value.split_last_chunk::<4>()?;
-    if body.len() != kind.sum_bytes(blocks) || crc32c(body) != u32::from_le_bytes(*crc) {
+    if body.len() != kind.checksum_bytes(blocks) || crc32c(body) != u32::from_le_bytes(*crc) {
         return None;
     }
-    Some(Checksums::from_slice(&kind.take_sums(body)))
+    Some(Checksums::from_slice(&kind.decode_checksums(body)))
 }
 
 #[cfg(test)]
@@ -505,7 +506,7 @@ mod tests {
         mixed().encode_into(&mut bytes);
         let decoded = Onode::decode(&bytes).unwrap();
         assert_eq!(format!("{decoded:?}"), format!("{:?}", mixed()));
-        assert_eq!(decoded.stored_bytes(), (3996 + 5000 + 65_536, 65_536));
+        assert_eq!(decoded.stored_and_compressed(), (3996 + 5000 + 65_536, 65_536));
         let mut beyond = mixed();
         beyond.extents[2].len += 1;
         bytes.clear();

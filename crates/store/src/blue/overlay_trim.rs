@@ -22,8 +22,8 @@ impl Inner {
         *turn = Some(id);
         drop(turn);
         let Some(mut collection) = collection.try_lock() else { return };
-        collection.trim_overlay(self.queue.committed());
-        let is_gone = collection.removed && collection.is_settled();
+        collection.trim_overlay(self.queue.committed_seq());
+        let is_gone = collection.removed && collection.is_overlay_empty();
         drop(collection);
         drop(collections);
         if is_gone {
@@ -41,7 +41,7 @@ impl Inner {
         }
         let freed = {
             let collection = entry.get().lock();
-            (collection.removed && collection.is_settled()).then(|| collection.onodes.memory())
+            (collection.removed && collection.is_overlay_empty()).then(|| collection.onodes.memory())
         };
         if let Some(freed) = freed {
             entry.remove();
@@ -83,7 +83,7 @@ mod tests {
         let of_idle = inner.cache_used.load(Ordering::Relaxed) - used;
         let note = || vec![TxnOp::MetaSet(vec![("interval".to_owned(), Bytes::from_static(b"2"))])];
         (0..9).for_each(|_| commit(busy, note()));
-        assert!(inner.collections.read()[&idle].lock().is_settled());
+        assert!(inner.collections.read()[&idle].lock().is_overlay_empty());
         assert_eq!(inner.collections.read().keys().copied().collect::<Vec<_>>(), [busy, idle]);
         let left = inner.cache_used.load(Ordering::Relaxed) - used;
         assert!(left > 0 && left < of_idle, "{left} bytes of {of_idle}");

@@ -21,7 +21,12 @@ struct Part {
 impl Txn<'_> {
     /// Overwrites data in place if it is small and entirely mapped, and the blobs belong to this object only and are not all
     /// replaced entirely: replacing a whole blob does not fragment the object. Returns whether it did.
-    pub(super) fn overwrite(&mut self, onode: &mut Onode, offset: u64, data: &Payload) -> Result<bool> {
+    pub(super) fn try_overwrite_in_place(
+        &mut self,
+        onode: &mut Onode,
+        offset: u64,
+        data: &Payload,
+    ) -> Result<bool> {
         let end = offset + data.len() as u64;
         if data.len() as u64 > self.inner.config.prefer_deferred_bytes || end > onode.size {
             return Ok(false);
@@ -45,12 +50,12 @@ impl Txn<'_> {
             let cached = cut_pieces(&pieces, part.from - base, part.to - base);
             for (at, piece) in cached {
                 let block = part.first + u64::from(at);
-                blob.kind.sum_payload(&piece, &mut new);
+                blob.kind.append_payload_checksums(&piece, &mut new);
                 let bytes = piece.into_bytes();
                 self.overwrites.push((blob.run.start + block, bytes.clone()));
                 blob.put_cached(block as u32, bytes);
             }
-            let at = blob.kind.sum_words(part.first) as usize;
+            let at = blob.kind.checksum_words(part.first) as usize;
             sums[at..at + new.len()].copy_from_slice(&new);
             if !blob.inline_sums {
                 let record = encode_sums(blob.kind, &sums);

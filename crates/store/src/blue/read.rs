@@ -13,13 +13,13 @@ use bytes::Bytes;
 pub(super) type CacheFills = Vec<(u64, u32, Bytes)>;
 
 /// Checksums loaded from the database, by blob.
-pub(super) type LoadedChecksums = Vec<(u64, Checksums)>;
+pub(super) type BlobChecksums = Vec<(u64, Checksums)>;
 
 impl Inner {
     /// Loads the checksums that a read of `offset..end` needs to verify blocks. Must be called while the record can't change,
     /// because an overwrite of the blocks also replaces the checksums.
-    pub(super) fn loaded_sums(&self, onode: &Onode, offset: u64, end: u64) -> Result<LoadedChecksums> {
-        let mut loaded = LoadedChecksums::new();
+    pub(super) fn load_range_checksums(&self, onode: &Onode, offset: u64, end: u64) -> Result<BlobChecksums> {
+        let mut loaded = BlobChecksums::new();
         if offset >= end {
             return Ok(loaded);
         }
@@ -39,15 +39,15 @@ impl Inner {
     /// Reads `offset..offset + len`, which must lie within the object, while the record can't change. Holes read as
     /// zeros.
     pub(super) fn read_onode(&self, onode: &Onode, offset: u64, len: u64) -> Result<Bytes> {
-        let loaded = self.loaded_sums(onode, offset, offset + len)?;
-        self.read_loaded(onode, &loaded, offset, len, &mut Vec::new())
+        let loaded = self.load_range_checksums(onode, offset, offset + len)?;
+        self.read_with_checksums(onode, &loaded, offset, len, &mut Vec::new())
     }
 
     /// Like [`Inner::read_onode`], with checksums that were loaded before. The record may have changed since.
-    pub(super) fn read_loaded(
+    pub(super) fn read_with_checksums(
         &self,
         onode: &Onode,
-        loaded: &LoadedChecksums,
+        loaded: &BlobChecksums,
         offset: u64,
         len: u64,
         fills: &mut CacheFills,
@@ -126,7 +126,7 @@ impl Inner {
     fn read_blocks(
         &self,
         parts: &[Part<'_>],
-        loaded: &LoadedChecksums,
+        loaded: &BlobChecksums,
         filling: &mut AlignedBufferBuilder,
     ) -> Result<()> {
         let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
@@ -144,18 +144,19 @@ impl Inner {
         Ok(())
     }
 
-    fn verify(&self, part: &Part<'_>, loaded: &LoadedChecksums, read: &[u8]) -> Result<()> {
+    fn verify(&self, part: &Part<'_>, loaded: &BlobChecksums, read: &[u8]) -> Result<()> {
         let blob = part.blob;
         let loaded = || loaded.iter().find(|(id, _)| *id == blob.id)?.1.as_slice();
         let sums = blob.sums.as_slice().or_else(loaded).unwrap_or_default();
-        let chunk_blocks = blob.kind.chunk_blocks();
+        let chunk_blocks = blob.kind.checksum_chunk_blocks();
         let Some(chunk) = blob.kind.first_mismatch(part.first_block / chunk_blocks, read, sums) else {
             return Ok(());
         };
-        let (block, words) = (chunk * chunk_blocks, blob.kind.sum_words(1) as usize);
+        let (block, words) = (chunk * chunk_blocks, blob.kind.checksum_words(1) as usize);
         let data = &read[((block - part.first_block) * BLOCK_BYTES) as usize..];
         let mut found = Vec::new();
-        blob.kind.sum(&data[..data.len().min((chunk_blocks * BLOCK_BYTES) as usize)], &mut found);
+        blob.kind
+            .append_checksums(&data[..data.len().min((chunk_blocks * BLOCK_BYTES) as usize)], &mut found);
         let wanted = sums.iter().skip(chunk as usize * words).take(words).collect::<Vec<_>>();
         let detail = format!("checksum {found:#010x?}, wanted {wanted:#010x?}");
         Err(self.corrupt_data(blob, blob.run.start + block, detail))
@@ -261,7 +262,7 @@ fn parts<'a>(onode: &'a Onode, extents: &[Extent], base: u64, offset: u64, end: 
         let low = from / BLOCK_BYTES * BLOCK_BYTES;
         let high = low + (touched_end - touched) * BLOCK_BYTES;
         // The blocks that must be read: whole checksum chunks, or the whole blob if it is compressed.
-        let chunk = blob.kind.chunk_blocks();
+        let chunk = blob.kind.checksum_chunk_blocks();
         let (first_block, end_block) = match blob.kind.packed {
             Some(_) => (0, blob.run.blocks),
             None => (touched / chunk * chunk, touched_end.next_multiple_of(chunk).min(blob.run.blocks)),

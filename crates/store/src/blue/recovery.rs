@@ -264,7 +264,7 @@ pub(super) fn scan(opened: &OpenedStore, threads: usize, events: &dyn StoreEvent
     // Omaps and checksums of objects whose records are lost or can't be decoded may remain. A new object must not get their ids.
     for family in [Family::Omap, Family::Csum, Family::Shared] {
         let id = |key: &[u8]| key.first_chunk::<8>().map(|id| u64::from_be_bytes(*id));
-        let last = opened.db.last(family, |key, _| id(key).filter(|id| *id < MAX_ID))?;
+        let last = opened.db.find_last(family, |key, _| id(key).filter(|id| *id < MAX_ID))?;
         highest.see_id(last.unwrap_or_default());
     }
     let (state, device_blocks) = (&opened.state, opened.label.size / BLOCK_BYTES);

@@ -26,11 +26,11 @@ pub(super) const MAX_ID: u64 = 1 << 62;
 /// Every block that was ever allocated is below this.
 pub(super) const FRONTIER: &[u8] = b"m/frontier";
 /// 1 if used blocks are recorded in the database.
-pub(super) const RECORDS: &[u8] = b"m/records";
+pub(super) const ALLOCATION_RECORDED: &[u8] = b"m/records";
 /// The allocation unit in bytes. The default is one block.
 pub(super) const UNIT: &[u8] = b"m/min_alloc_size";
 /// Prefix of the owner's keys.
-pub(super) const USER_PREFIX: &[u8] = b"u/";
+pub(super) const OWNER_PREFIX: &[u8] = b"u/";
 
 /// Maximum allocation unit in bytes. Data begins at a multiple of it.
 pub(super) const MAX_UNIT_BYTES: u64 = FIRST_DATA_BLOCK * BLOCK_BYTES;
@@ -88,7 +88,7 @@ impl SuperMeta {
             clean: get(CLEAN)? == [1],
             id_max: number(ID_MAX)?,
             frontier: number(FRONTIER)?,
-            records: db.get(Family::Super, RECORDS)?.as_deref() == Some(&[1]),
+            records: db.get(Family::Super, ALLOCATION_RECORDED)?.as_deref() == Some(&[1]),
         })
     }
 }

@@ -60,7 +60,7 @@ impl Applier {
     }
 
     /// Records the names of files, before anything is replayed.
-    pub(super) fn register_names(&mut self, record: &JournalRecord) {
+    pub(super) fn register_aliases(&mut self, record: &JournalRecord) {
         fail::fail_point!("filestore::forget_names", |_| ());
         for (oid, number) in &record.files {
             let names = self.aliases.entry(*number).or_default();
@@ -81,7 +81,7 @@ impl Applier {
     }
 
     /// Executes a record. The database contains it after [`Applier::finish`].
-    pub(super) fn record(&mut self, backend: &Backend, seq: u64, record: &JournalRecord) -> Result<()> {
+    pub(super) fn apply_record(&mut self, backend: &Backend, seq: u64, record: &JournalRecord) -> Result<()> {
         for (at, step) in record.steps.iter().enumerate() {
             let here = SequencerPosition { seq, step: at as u32 };
             self.file_step(backend, record, step, here)?;
@@ -119,7 +119,7 @@ impl Applier {
         let (oid, number) = &record.files[index as usize];
         let mut names = vec![oid];
         names.extend(self.aliases.get(number).into_iter().flatten().filter(|name| *name != oid));
-        match backend.find_open(record.coll, &names, *number)? {
+        match backend.open_existing(record.coll, &names, *number)? {
             Some(file) => Ok(file),
             None => backend.create(record.coll, oid, *number),
         }
@@ -345,9 +345,9 @@ pub(super) fn run(inner: &Inner, mut applier: Applier) {
 }
 
 fn apply_batch(inner: &Inner, applier: &mut Applier, batch: Vec<QueuedTxn>, last: &mut u64) -> Result<()> {
-    inner.check()?;
+    inner.check_running()?;
     for queued in &batch {
-        applier.record(&inner.backend, queued.seq, &queued.record)?;
+        applier.apply_record(&inner.backend, queued.seq, &queued.record)?;
     }
     applier.finish(&inner.backend)?;
     *last = batch.last().map_or(*last, |queued| queued.seq);
@@ -362,7 +362,7 @@ fn apply_batch(inner: &Inner, applier: &mut Applier, batch: Vec<QueuedTxn>, last
 /// Makes everything up to the record `last` durable in files and database, and trims the journal up to it.
 fn sync(inner: &Inner, last: u64) -> Result<()> {
     // An entry that is applied only in part is kept as a whole.
-    let position = inner.journal.end_of(last);
+    let position = inner.journal.take_trim_position(last);
     let begun = Instant::now();
     inner.backend.sync()?;
     inner.counters.syncs.fetch_add(3, Ordering::Relaxed);
@@ -409,20 +409,20 @@ mod tests {
         let (_directory, backend) = backend();
         let mut applier = Applier::new(&DbState::default());
         let make = record(vec![Step::MakeCollection, Step::Create(0)]);
-        applier.record(&backend, 1, &make).unwrap();
+        applier.apply_record(&backend, 1, &make).unwrap();
         let value = Bytes::from_static(b"value");
         let names = ["with\0nul".to_owned(), "n".repeat(246)];
         for (name, seq) in names.iter().zip(2..) {
             let (xattr, value) = (format!("{ATTR_PREFIX}{name}"), value.clone());
             let set = record(vec![Step::SetXattr { file: 0, name: xattr, value }]);
-            applier.record(&backend, seq, &set).unwrap();
+            applier.apply_record(&backend, seq, &set).unwrap();
         }
         applier.finish(&backend).unwrap();
         for (name, seq) in names.iter().zip(4..) {
             let kept = backend.db.get(Family::Attrs, &attr_key(7, name)).unwrap();
             assert_eq!(kept.as_deref(), Some(&value[..]), "{name:?}");
             let remove = Step::RemoveXattr { file: 0, name: format!("{ATTR_PREFIX}{name}") };
-            applier.record(&backend, seq, &record(vec![remove])).unwrap();
+            applier.apply_record(&backend, seq, &record(vec![remove])).unwrap();
         }
     }
 
@@ -444,7 +444,7 @@ mod tests {
         let remove = Step::RemoveXattr { file: 0, name: format!("{ATTR_PREFIX}{}", names[1]) };
         let delete = Step::Delete { family: Family::Attrs, key: attr_key(7, names[1]).into() };
         steps.extend([remove, delete, set(names[2], "second")]);
-        applier.record(&backend, 1, &record(steps)).unwrap();
+        applier.apply_record(&backend, 1, &record(steps)).unwrap();
         applier.finish(&backend).unwrap();
         let kept = names.map(|name| backend.db.get(Family::Attrs, &attr_key(7, name)).unwrap());
         let kept = kept.each_ref().map(|value| value.as_deref());

@@ -146,7 +146,7 @@ impl Backend {
 
     /// Opens the file of an object under the first of `names` that exists, or as a prepared clone. `None` if no such file
     /// exists.
-    pub(super) fn find_open(
+    pub(super) fn open_existing(
         &self,
         coll: PgId,
         names: &[&ObjectId],

@@ -8,7 +8,7 @@ use super::step::Family;
 use crate::PoolUsage;
 use crate::blue::keys;
 use crate::error::{Result, StoreError};
-use crate::watched::WatchedDb;
+use crate::watched::WatchdogDb;
 use bytes::Bytes;
 use nacre_types::crc32c::crc32c;
 use nacre_types::ids::PoolId;
@@ -47,7 +47,7 @@ pub(super) struct SequencerPosition {
 
 /// The open database.
 pub(super) struct Db {
-    db: WatchedDb,
+    db: WatchdogDb,
 }
 
 /// The store's state as recorded in the database.
@@ -84,7 +84,7 @@ impl Db {
         });
         let db = DB::open_cf_descriptors(&options, path, families)
             .map_err(|e| crate::error::database("open the metadata database", &e))?;
-        Ok(Db { db: WatchedDb::new(db)? })
+        Ok(Db { db: WatchdogDb::new(db)? })
     }
 
     fn family(&self, family: Family) -> &ColumnFamily {

@@ -165,7 +165,7 @@ impl Check<'_> {
         if let Err(detail) = load_attrs(self.backend, coll, oid, &mut object)? {
             self.add(FileFinding::BadAttribute(oid.clone(), detail));
         }
-        let Some(file) = self.backend.find_open(coll, &[oid], object.number)? else {
+        let Some(file) = self.backend.open_existing(coll, &[oid], object.number)? else {
             self.add(FileFinding::NoFile(oid.clone()));
             return Ok(());
         };

@@ -14,7 +14,7 @@ use crate::error::{Result, StoreError};
 use crate::{Page, StoreEvents};
 use bytes::Bytes;
 use nacre_objectstore::files::StoreLock;
-use nacre_objectstore::superblock::SuperblockLog;
+use nacre_objectstore::superblock::SuperblockFile;
 use nacre_types::crc32c::crc32c;
 use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
@@ -43,7 +43,7 @@ pub(super) struct Inner {
     pub(super) next_number: AtomicU64,
     /// Removed collections stay in the map and are marked as removed.
     pub(super) collections: RwLock<BTreeMap<PgId, Arc<Mutex<Collection>>>>,
-    pub(super) superblock: Mutex<SuperblockLog>,
+    pub(super) superblock: Mutex<SuperblockFile>,
     pub(super) reserved: Arc<AtomicU64>,
     /// Free bytes of the file system, and when they were measured.
     pub(super) file_system: Mutex<Option<(Instant, u64)>>,
@@ -56,7 +56,7 @@ pub(super) struct Inner {
 
 impl Inner {
     /// Fails if the store has stopped.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(super) fn check_running(&self) -> Result<()> {
         match self.stopped.get() {
             Some(error) => Err(error.clone()),
             None => Ok(()),
@@ -74,7 +74,7 @@ impl Inner {
     }
 
     /// Records that an object is damaged, and logs it once per object. Returns `error`.
-    pub(super) fn damaged(&self, oid: &ObjectId, error: StoreError) -> StoreError {
+    pub(super) fn record_damage(&self, oid: &ObjectId, error: StoreError) -> StoreError {
         let mut damaged = self.damaged.lock();
         if damaged.len() < MAX_DAMAGED && damaged.insert(oid.clone()) {
             tracing::error!(directory = %self.directory.display(), %error, "filestore: damaged");
@@ -84,7 +84,7 @@ impl Inner {
 
     /// Checks whether there is space for a transaction that takes `wanted_bytes`.
     pub(super) fn admit(&self, wanted_bytes: u64, writes_no_data: bool) -> Result<()> {
-        self.check()?;
+        self.check_running()?;
         if writes_no_data {
             return Ok(());
         }
@@ -133,7 +133,7 @@ impl Inner {
     }
 
     pub(super) fn collection(&self, coll: PgId) -> Result<Arc<Mutex<Collection>>> {
-        self.check()?;
+        self.check_running()?;
         self.collections.read().get(&coll).cloned().ok_or(StoreError::NoCollection(coll))
     }
 
@@ -143,7 +143,7 @@ impl Inner {
     }
 
     /// Maximum number of object records that a collection keeps. Must be called without a collection's lock.
-    pub(super) fn cache_limit(&self) -> usize {
+    pub(super) fn collection_cache_limit(&self) -> usize {
         let collections = self.collections.read().len().max(1);
         (self.config.cached_objects / collections).max(64)
     }
@@ -154,7 +154,7 @@ impl Inner {
         coll: PgId,
         f: impl FnOnce(&mut MutexGuard<'_, Collection>) -> Result<R>,
     ) -> Result<R> {
-        let (collection, limit) = (self.collection(coll)?, self.cache_limit());
+        let (collection, limit) = (self.collection(coll)?, self.collection_cache_limit());
         let mut collection = collection.lock();
         if !collection.exists {
             return Err(StoreError::NoCollection(coll));
@@ -169,7 +169,7 @@ impl Inner {
     }
 
     /// Runs `f` on a locked collection whose log and values are in the database. Waits for pending changes first.
-    pub(super) fn with_meta<R>(&self, coll: PgId, f: impl Fn(&Collection) -> Result<R>) -> Result<R> {
+    pub(super) fn with_applied_meta<R>(&self, coll: PgId, f: impl Fn(&Collection) -> Result<R>) -> Result<R> {
         loop {
             let pending = self.with(coll, |collection| {
                 if collection.meta_seq > self.queue.applied() {
@@ -186,7 +186,7 @@ impl Inner {
 
     /// Runs `f` with the number of an object whose omap is in the database, or `None` if it has no omap. Waits for pending
     /// changes first.
-    pub(super) fn with_omap<R>(
+    pub(super) fn with_applied_omap<R>(
         &self,
         coll: PgId,
         oid: &ObjectId,
@@ -238,9 +238,9 @@ impl Inner {
         let Some(record) = self.backend.db.get(Family::Objects, &keys::onode(coll, oid))? else {
             return Ok(None);
         };
-        let mut object = Object::decode(oid, &record).map_err(|error| self.damaged(oid, error))?;
+        let mut object = Object::decode(oid, &record).map_err(|error| self.record_damage(oid, error))?;
         if let Err(detail) = load_attrs(&self.backend, coll, oid, &mut object)? {
-            self.damaged(oid, StoreError::corrupt(oid.to_string(), detail));
+            self.record_damage(oid, StoreError::corrupt(oid.to_string(), detail));
         }
         Ok(Some(object))
     }
@@ -294,7 +294,7 @@ pub(super) fn load_attrs(
 ) -> Result<Result<(), String>> {
     let number = object.number;
     let file = match object.attrs.iter().any(|attr| attr.inline) {
-        true => backend.find_open(coll, &[oid], number)?,
+        true => backend.open_existing(coll, &[oid], number)?,
         false => None,
     };
     let mut outcome = Ok(());

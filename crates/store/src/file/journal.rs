@@ -164,7 +164,7 @@ impl Journal {
         let mut capacity = bytes.max(MIN_BYTES) / ALIGN * ALIGN;
         if file.metadata().map_err(|e| failed(&e))?.is_file() {
             file.set_len(RING_AT + capacity).map_err(|e| failed(&e))?;
-            sys::provide_space(&file, RING_AT + capacity).map_err(|e| failed(&e))?;
+            sys::preallocate(&file, RING_AT + capacity).map_err(|e| failed(&e))?;
         } else {
             let size = (&file).seek(SeekFrom::End(0)).map_err(|e| failed(&e))?;
             capacity = capacity.min(size.saturating_sub(RING_AT) / ALIGN * ALIGN);
@@ -330,7 +330,7 @@ impl Journal {
             code: libc::EIO
         }));
         let split = step::encode(records);
-        let crc = split.data.iter().fold(crc32c(&split.meta), |crc, part| part.append_to(crc));
+        let crc = split.data.iter().fold(crc32c(&split.meta), |crc, part| part.extend_crc(crc));
         let position = self.head();
         let header = EntryHeader {
             body_crc: crc,
@@ -368,7 +368,7 @@ impl Journal {
 
     /// The position after the last entry whose records all have numbers up to `seq`. Entries before it are not returned
     /// again.
-    pub(super) fn end_of(&self, seq: u64) -> Option<u64> {
+    pub(super) fn take_trim_position(&self, seq: u64) -> Option<u64> {
         let mut ends = self.ends.lock();
         let mut found = None;
         while let Some((last, end)) = ends.front()

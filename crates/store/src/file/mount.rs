@@ -124,7 +124,7 @@ pub(super) fn open(directory: &Path, config: &FileStoreConfig) -> Result<Opened>
     let mut replayed = 0;
     // In two passes: later names of files must be known before the first record is executed.
     let end = journal.replay(|_, records| {
-        records.iter().for_each(|record| applier.register_names(record));
+        records.iter().for_each(|record| applier.register_aliases(record));
         Ok(())
     })?;
     let is_new = |seq: u64| committed.is_none_or(|committed| seq > committed);
@@ -136,7 +136,7 @@ pub(super) fn open(directory: &Path, config: &FileStoreConfig) -> Result<Opened>
                     what: "replay (failpoint)".into(),
                     code: libc::EIO
                 }));
-                applier.record(&backend, seq, record)?;
+                applier.apply_record(&backend, seq, record)?;
                 replayed += 1;
             }
         }

@@ -1,7 +1,7 @@
 //! An object's record: the properties of its file in the database, including the checksums of its blocks.
 //!
 //! Checksums are CRC-32C over [`BLOCK_BYTES`] of data, padded with zeros after the object's end, and are stored in chunks of
-//! [`CHUNK_BLOCKS`]. A block without a checksum was never written and reads as zeros (docs/format/filestore.md).
+//! [`CHECKSUM_CHUNK_BLOCKS`]. A block without a checksum was never written and reads as zeros (docs/format/filestore.md).
 
 use super::db::{Db, append_checksum, sums_key, verify_checksum};
 use super::step::Family;
@@ -16,20 +16,20 @@ pub(super) const BLOCK_BYTES: u64 = 4096;
 // Checksums that are passed with written data can be used directly.
 const _: () = assert!(BLOCK_BYTES as usize == nacre_types::crc32c::BLOCK_BYTES);
 /// Number of checksums in one entry of the database.
-pub(super) const CHUNK_BLOCKS: u64 = 64;
+pub(super) const CHECKSUM_CHUNK_BLOCKS: u64 = 64;
 
-/// Checksums of [`CHUNK_BLOCKS`] blocks.
+/// Checksums of [`CHECKSUM_CHUNK_BLOCKS`] blocks.
 #[derive(Clone, Debug)]
 struct Chunk {
     present: u64,
-    sums: [u32; CHUNK_BLOCKS as usize],
+    sums: [u32; CHECKSUM_CHUNK_BLOCKS as usize],
 }
 
 impl Chunk {
     fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(12 + 4 * self.present.count_ones() as usize);
         out.extend_from_slice(&self.present.to_le_bytes());
-        for at in (0..CHUNK_BLOCKS as usize).filter(|at| self.present >> at & 1 == 1) {
+        for at in (0..CHECKSUM_CHUNK_BLOCKS as usize).filter(|at| self.present >> at & 1 == 1) {
             out.extend_from_slice(&self.sums[at].to_le_bytes());
         }
         append_checksum(out)
@@ -37,12 +37,13 @@ impl Chunk {
 
     fn decode(sealed: &[u8]) -> Option<Chunk> {
         let (present, sums) = verify_checksum(sealed)?.split_first_chunk::<8>()?;
-        let mut chunk = Chunk { present: u64::from_le_bytes(*present), sums: [0; CHUNK_BLOCKS as usize] };
+        let mut chunk =
+            Chunk { present: u64::from_le_bytes(*present), sums: [0; CHECKSUM_CHUNK_BLOCKS as usize] };
         let (sums, rest) = sums.as_chunks::<4>();
         if !rest.is_empty() || sums.len() != chunk.present.count_ones() as usize {
             return None;
         }
-        let places = (0..CHUNK_BLOCKS as usize).filter(|at| chunk.present >> at & 1 == 1);
+        let places = (0..CHECKSUM_CHUNK_BLOCKS as usize).filter(|at| chunk.present >> at & 1 == 1);
         for (at, sum) in places.zip(sums) {
             chunk.sums[at] = u32::from_le_bytes(*sum);
         }
@@ -160,8 +161,8 @@ impl Object {
 
     /// Loads the checksums of `offset..end`, in bytes.
     pub(super) fn load_sums(&mut self, db: &Db, oid: &ObjectId, offset: u64, end: u64) -> Result<()> {
-        let first = (offset / BLOCK_BYTES / CHUNK_BLOCKS) as usize;
-        let last = (end.div_ceil(BLOCK_BYTES * CHUNK_BLOCKS) as usize).min(self.slots.len());
+        let first = (offset / BLOCK_BYTES / CHECKSUM_CHUNK_BLOCKS) as usize;
+        let last = (end.div_ceil(BLOCK_BYTES * CHECKSUM_CHUNK_BLOCKS) as usize).min(self.slots.len());
         let wanted: Vec<usize> =
             (first..last).filter(|at| matches!(self.slots[*at], Slot::Unloaded)).collect();
         for wanted in wanted.chunks(256) {
@@ -180,10 +181,10 @@ impl Object {
 
     /// The checksum of a block, or `None` if it was never written. Its chunk must be loaded.
     pub(super) fn sum(&self, block: u64) -> Option<u32> {
-        match self.slots.get((block / CHUNK_BLOCKS) as usize) {
+        match self.slots.get((block / CHECKSUM_CHUNK_BLOCKS) as usize) {
             None | Some(Slot::Hole) => None,
             Some(Slot::Known(chunk)) => {
-                let at = (block % CHUNK_BLOCKS) as usize;
+                let at = (block % CHECKSUM_CHUNK_BLOCKS) as usize;
                 (chunk.present >> at & 1 == 1).then(|| chunk.sums[at])
             }
             Some(Slot::Unloaded) => unreachable!("invariant: checksums are loaded before they are used"),
@@ -192,7 +193,7 @@ impl Object {
 
     /// Sets or removes the checksum of a block, whose chunk must be loaded. Returns the number of the chunk.
     pub(super) fn set_sum(&mut self, block: u64, sum: Option<u32>) -> u32 {
-        let (slot, at) = ((block / CHUNK_BLOCKS) as usize, (block % CHUNK_BLOCKS) as usize);
+        let (slot, at) = ((block / CHECKSUM_CHUNK_BLOCKS) as usize, (block % CHECKSUM_CHUNK_BLOCKS) as usize);
         if self.slots.len() <= slot {
             self.slots.resize(slot + 1, Slot::Hole);
         }
@@ -200,7 +201,7 @@ impl Object {
             if sum.is_none() {
                 return slot as u32;
             }
-            let empty = Chunk { present: 0, sums: [0; CHUNK_BLOCKS as usize] };
+            let empty = Chunk { present: 0, sums: [0; CHECKSUM_CHUNK_BLOCKS as usize] };
             self.slots[slot] = Slot::Known(Arc::new(empty));
         }
         let Slot::Known(chunk) = &mut self.slots[slot] else {
@@ -236,7 +237,7 @@ impl Object {
     }
 
     /// The encoded entry of a chunk, or `None` if the chunk has no entry.
-    pub(super) fn encode_chunk(&self, chunk: u32) -> Option<Bytes> {
+    pub(super) fn encode_checksum_chunk(&self, chunk: u32) -> Option<Bytes> {
         match self.slots.get(chunk as usize) {
             Some(Slot::Known(chunk)) => Some(chunk.encode()),
             _ => None,
@@ -244,7 +245,7 @@ impl Object {
     }
 
     /// The chunks that may have an entry in the database.
-    pub(super) fn chunks(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn checksum_chunks(&self) -> impl Iterator<Item = u32> + '_ {
         let there = |slot: &Slot| !matches!(slot, Slot::Hole);
         self.slots.iter().enumerate().filter(move |(_, slot)| there(slot)).map(|(at, _)| at as u32)
     }
@@ -255,10 +256,10 @@ impl Object {
         let mut found: Vec<(u64, u64)> = Vec::new();
         let mut block = offset / BLOCK_BYTES;
         while block * BLOCK_BYTES < end {
-            if block.is_multiple_of(CHUNK_BLOCKS)
-                && matches!(self.slots.get((block / CHUNK_BLOCKS) as usize), None | Some(Slot::Hole))
+            if block.is_multiple_of(CHECKSUM_CHUNK_BLOCKS)
+                && matches!(self.slots.get((block / CHECKSUM_CHUNK_BLOCKS) as usize), None | Some(Slot::Hole))
             {
-                block += CHUNK_BLOCKS;
+                block += CHECKSUM_CHUNK_BLOCKS;
                 continue;
             }
             if self.sum(block).is_some() {
@@ -281,7 +282,7 @@ impl Object {
 }
 
 fn chunks_of(size: u64) -> usize {
-    size.div_ceil(BLOCK_BYTES * CHUNK_BLOCKS) as usize
+    size.div_ceil(BLOCK_BYTES * CHECKSUM_CHUNK_BLOCKS) as usize
 }
 
 #[cfg(test)]
@@ -310,10 +311,10 @@ mod tests {
         let parts = object.extents(100, u64::MAX);
         let tail = 130 * BLOCK_BYTES;
         assert_eq!(parts, [(100, 2 * BLOCK_BYTES - 100), (63 * BLOCK_BYTES, 2 * BLOCK_BYTES), (tail, 10)]);
-        assert_eq!(object.chunks().collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(object.checksum_chunks().collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(object.set_sum(64, None), 1);
-        assert!(object.encode_chunk(1).is_none() && object.encode_chunk(0).is_some());
-        let chunk = Chunk::decode(&object.encode_chunk(0).unwrap()).unwrap();
+        assert!(object.encode_checksum_chunk(1).is_none() && object.encode_checksum_chunk(0).is_some());
+        let chunk = Chunk::decode(&object.encode_checksum_chunk(0).unwrap()).unwrap();
         assert_eq!((chunk.present, chunk.sums[63]), (1 << 63 | 3, 189));
     }
 
@@ -331,7 +332,7 @@ mod tests {
         // One slot for each chunk of the claimed size, which is limited to 4 GiB.
         let target = Target { repair: reseal, ..Target::new("filestore-object", corpus, seeds) };
         target.run(|input| Some(Object::decode(&oid, input).ok()?.encode().to_vec()));
-        let seeds = vec![object().encode_chunk(0).unwrap().to_vec()];
+        let seeds = vec![object().encode_checksum_chunk(0).unwrap().to_vec()];
         let target = Target { repair: reseal, ..Target::new("filestore-checksums", corpus, seeds) };
         target.run(|input| Some(Chunk::decode(input)?.encode().to_vec()));
     }

@@ -376,7 +376,7 @@ impl<'a> TxnPlanner<'a> {
         let end = offset + data.len() as u64;
         self.load(oid, offset, end)?;
         let mut sums = Vec::with_capacity(data.len() / BLOCK_BYTES as usize + 2);
-        let known = if offset.is_multiple_of(BLOCK_BYTES) { data.sums() } else { None };
+        let known = if offset.is_multiple_of(BLOCK_BYTES) { data.checksums() } else { None };
         let mut at = offset;
         while at < end {
             let block = at / BLOCK_BYTES;
@@ -479,7 +479,7 @@ impl<'a> TxnPlanner<'a> {
             draft.omap_changed = true;
             self.delete_number(Family::Omap, object.number);
         }
-        let chunks: BTreeSet<u32> = object.chunks().take(MANY_CHUNKS + 1).chain(gone).collect();
+        let chunks: BTreeSet<u32> = object.checksum_chunks().take(MANY_CHUNKS + 1).chain(gone).collect();
         if chunks.len() > MANY_CHUNKS {
             self.delete_number(Family::Sums, object.number);
         } else {
@@ -586,7 +586,7 @@ impl<'a> TxnPlanner<'a> {
             puts.push(Step::Put { family: Family::Objects, key, value: object.encode() });
             for chunk in &draft.chunks {
                 let key = Bytes::from(sums_key(object.number, *chunk));
-                puts.push(match object.encode_chunk(*chunk) {
+                puts.push(match object.encode_checksum_chunk(*chunk) {
                     Some(value) => Step::Put { family: Family::Sums, key, value },
                     None => Step::Delete { family: Family::Sums, key },
                 });

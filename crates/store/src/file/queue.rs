@@ -143,7 +143,7 @@ impl TxnQueue {
     pub(super) fn wait_for_room(&self, inner: &Inner) -> Result<()> {
         let mut state = self.state.lock();
         while state.bytes > self.limit_bytes || state.ops > self.limit_ops {
-            inner.check()?;
+            inner.check_running()?;
             self.progress.wait(&mut state);
         }
         Ok(())
@@ -154,17 +154,17 @@ impl TxnQueue {
         let mut state = self.state.lock();
         let wanted = state.last_seq;
         while state.durable < wanted {
-            inner.check()?;
+            inner.check_running()?;
             self.progress.wait(&mut state);
         }
-        inner.check()
+        inner.check_running()
     }
 
     /// Waits until a transaction is in the files and the database. Must be called without a collection's lock.
     pub(super) fn wait_applied(&self, inner: &Inner, seq: u64) -> Result<()> {
         let mut state = self.state.lock();
         while self.applied() < seq {
-            inner.check()?;
+            inner.check_running()?;
             self.progress.wait(&mut state);
         }
         Ok(())
@@ -245,7 +245,7 @@ impl TxnQueue {
     fn wait_for_journal_room(&self, inner: &Inner, bytes: u64) -> Result<()> {
         let mut state = self.state.lock();
         while !inner.journal.has_room(bytes) {
-            inner.check()?;
+            inner.check_running()?;
             if state.end == StopMode::Abandoned {
                 return Err(StoreError::NotMounted);
             }
@@ -347,7 +347,7 @@ pub(super) fn run_journal(inner: &Inner) {
 }
 
 fn write_entry(inner: &Inner, batch: &[QueuedTxn], watermark: Option<u64>) -> Result<()> {
-    inner.check()?;
+    inner.check_running()?;
     let mut clones = batch.iter().flat_map(|queued| &queued.clones).peekable();
     if clones.peek().is_some() && clone_sync_is_on() {
         for file in clones {

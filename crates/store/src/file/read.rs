@@ -71,11 +71,13 @@ impl Inner {
                 PendingChange::RenamedFrom(name) => Some(name),
                 _ => None,
             }));
-            let damaged = |detail: &str| self.damaged(oid, StoreError::corrupt(oid.to_string(), detail));
-            let file = self.backend.find_open(coll, &names, object.number)?;
+            let damaged =
+                |detail: &str| self.record_damage(oid, StoreError::corrupt(oid.to_string(), detail));
+            let file = self.backend.open_existing(coll, &names, object.number)?;
             let file = file.ok_or_else(|| damaged("its file is missing"))?;
-            read_up_to(&file, &mut data, first)
-                .map_err(|e| self.damaged(oid, StoreError::io(format!("read the file of {oid}"), &e)))?;
+            read_up_to(&file, &mut data, first).map_err(|e| {
+                self.record_damage(oid, StoreError::io(format!("read the file of {oid}"), &e))
+            })?;
         }
         for (_, change) in &pending[fresh.map_or(0, |at| at + 1)..] {
             let place = |at: u64| (at.clamp(first, end) - first) as usize;
@@ -98,7 +100,7 @@ impl Inner {
                 Some(sum) if crc32c(block) == sum => {}
                 Some(_) => {
                     let detail = format!("checksum mismatch in block {number} of its file");
-                    return Err(self.damaged(oid, StoreError::corrupt(oid.to_string(), detail)));
+                    return Err(self.record_damage(oid, StoreError::corrupt(oid.to_string(), detail)));
                 }
                 // Never written: the file's contents there are not part of the object.
                 None => block.fill(0),

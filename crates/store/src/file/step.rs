@@ -117,7 +117,7 @@ impl JournalRecord {
 }
 
 /// Encodes records as a journal entry's description and data.
-pub(super) fn encode(records: &[&JournalRecord]) -> payload::Split {
+pub(super) fn encode(records: &[&JournalRecord]) -> payload::SplitMessage {
     payload::encode(&records)
 }
 

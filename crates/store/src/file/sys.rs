@@ -102,7 +102,7 @@ pub(super) fn sync_file_system(directory: &File) -> io::Result<()> {
 }
 
 /// Allocates `0..len` of a file, if the file system supports it.
-pub(super) fn provide_space(file: &File, len: u64) -> io::Result<()> {
+pub(super) fn preallocate(file: &File, len: u64) -> io::Result<()> {
     // SAFETY: plain system call on an open descriptor.
     let done = unsafe { libc::fallocate64(file.as_raw_fd(), 0, 0, len as i64) };
     if done == 0 {

@@ -119,7 +119,7 @@ fn the_simulators_disk_does_what_the_model_does() {
                     }
                 }
                 let model = unflushed.last().unwrap_or(&durable);
-                prop_assert_eq!(difference(disk.seen(), pg(0), model), None);
+                prop_assert_eq!(difference(disk.visible(), pg(0), model), None);
                 prop_assert_eq!(difference(disk.durable(), pg(0), &durable), None);
             }
             Ok(())

@@ -187,7 +187,7 @@ fn a_removal_that_was_held_up_takes_nothing_of_the_next_object() {
         cluster.wait(removal).unwrap();
         let read = cluster.wait(other.read("o", 0, 1 << 30)).unwrap();
         assert!(read == pattern(2, 6 * UNIT as usize), "ahead by {ahead}");
-        assert!(cluster.0.lock().objects["o.0000000000000000"].attrs.contains_key(PIECES));
+        assert!(cluster.0.lock().objects["o.0000000000000000"].attrs.contains_key(PIECE_BOUND));
     }
 }
 

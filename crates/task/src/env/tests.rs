@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 #[derive(Default)]
 struct World {
     now: Duration,
-    tasks: Vec<BoxedTask>,
+    tasks: Vec<BoxedFuture>,
 }
 
 #[derive(Clone, Default)]
@@ -22,12 +22,12 @@ impl Environment for Manual {
         UNIX_EPOCH + self.now().since_origin()
     }
 
-    fn sleep_until(&self, at: Instant) -> BoxedTask {
+    fn sleep_until(&self, at: Instant) -> BoxedFuture {
         let world = self.clone();
         Box::pin(poll_fn(move |_| if world.now() >= at { Poll::Ready(()) } else { Poll::Pending }))
     }
 
-    fn spawn(&self, task: BoxedTask) {
+    fn spawn(&self, task: BoxedFuture) {
         self.0.lock().unwrap().tasks.push(task);
     }
 

@@ -174,7 +174,7 @@ impl FrequencyFilter {
     }
 
     /// Records that the agent evicted an object.
-    pub fn evicted(&mut self, object: &ObjectId) {
+    pub fn record_eviction(&mut self, object: &ObjectId) {
         let frequency = self.frequency(object) << AVERAGE_BITS;
         self.evicted = self.evicted - (self.evicted >> WEIGHT_BITS) + (frequency >> WEIGHT_BITS);
     }
@@ -267,11 +267,11 @@ mod tests {
         let (once, twice) = (accessed(&mut filter, 1, 1), accessed(&mut filter, 2, 2));
         assert!(!filter.admits(&once) && filter.admits(&twice), "nothing was evicted yet");
         let warm = accessed(&mut filter, 4, 4);
-        (0..100).for_each(|_| filter.evicted(&warm));
+        (0..100).for_each(|_| filter.record_eviction(&warm));
         let (four, five) = (accessed(&mut filter, 5, 4), accessed(&mut filter, 6, 5));
         assert!(!filter.admits(&twice) && !filter.admits(&four) && filter.admits(&five));
         let unknown = object(9);
-        (0..100).for_each(|_| filter.evicted(&unknown));
+        (0..100).for_each(|_| filter.record_eviction(&unknown));
         assert!(!filter.admits(&once) && filter.admits(&twice), "an object that was accessed once never may");
     }
 
@@ -318,7 +318,7 @@ mod tests {
                 candidates.into_iter().min_by_key(|at| self.filter.frequency(&object(self.held[*at])));
             let evicted = self.held.swap_remove(coldest.unwrap());
             self.is_held.remove(&evicted);
-            self.filter.evicted(&object(evicted));
+            self.filter.record_eviction(&object(evicted));
         }
     }
 

@@ -85,12 +85,12 @@ impl PromoteThrottle {
     }
 
     /// Charges further objects that one promotion stands for.
-    pub fn started(&mut self, more_objects: u64) {
+    pub fn charge_objects(&mut self, more_objects: u64) {
         self.objects.take(more_objects);
     }
 
     /// Charges the bytes of a copied promotion, even if it did not need [`PromoteThrottle::try_start`].
-    pub fn copied(&mut self, bytes: u64) {
+    pub fn charge_bytes(&mut self, bytes: u64) {
         self.bytes.take(bytes);
     }
 }
@@ -117,7 +117,7 @@ mod tests {
     fn debts_of_large_objects_are_paid_by_time() {
         let mut throttle = PromoteThrottle::new(0, 1000, 0);
         assert!(throttle.try_start(0));
-        throttle.copied(5000);
+        throttle.charge_bytes(5000);
         assert!(!throttle.try_start(3 * S));
         assert!(throttle.try_start(3 * S + S / 1000));
     }
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn zero_is_no_limit_and_changed_rates_count_at_once() {
         let mut throttle = PromoteThrottle::new(0, 0, 0);
-        throttle.copied(u64::MAX);
+        throttle.charge_bytes(u64::MAX);
         assert_eq!((0..1000).filter(|_| throttle.try_start(0)).count(), 1000);
         throttle.set_rates(1, 0);
         assert_eq!((0..1000).filter(|_| throttle.try_start(0)).count(), 2);
@@ -144,7 +144,7 @@ mod tests {
                 now_ms += passed_ms;
                 if throttle.try_start(now_ms * (S / 1000)) {
                     objects += 1;
-                    throttle.copied(size);
+                    throttle.charge_bytes(size);
                     bytes += size;
                     largest = largest.max(size);
                 }

@@ -1,8 +1,8 @@
 //! The text of event records. The order and the names of the fields are Ceph's.
 
-use super::{Delivery, Event};
+use super::{DeliveredEvent, Event};
 use crate::arn;
-use crate::config::METADATA_PREFIX;
+use crate::notification_config::METADATA_PREFIX;
 use serde::ser::{Serialize, SerializeSeq as _, Serializer};
 
 /// The version of S3's record format.
@@ -10,7 +10,7 @@ const EVENT_VERSION: &str = "2.2";
 pub(super) const EVENT_SOURCE: &str = "ceph:s3";
 const SCHEMA_VERSION: &str = "1.0";
 
-pub(super) fn body(deliveries: &[Delivery<'_>]) -> Vec<u8> {
+pub(super) fn body(deliveries: &[DeliveredEvent<'_>]) -> Vec<u8> {
     let message = Message { records: deliveries.iter().map(Record::new).collect() };
     serde_json::to_vec(&message).expect("invariant: structures of texts and numbers have a JSON form")
 }
@@ -112,7 +112,7 @@ impl Serialize for Pairs<'_> {
 }
 
 impl<'a> Record<'a> {
-    fn new(delivery: &Delivery<'a>) -> Record<'a> {
+    fn new(delivery: &DeliveredEvent<'a>) -> Record<'a> {
         let event: &'a Event = delivery.event;
         let (request, bucket, object) = (&event.request, &event.bucket, &event.object);
         Record {

@@ -43,11 +43,11 @@ fn changed(change: impl FnOnce(&mut Event)) -> Event {
     event
 }
 
-fn delivery<'a>(event: &'a Event, opaque_data: &'a str) -> Delivery<'a> {
-    Delivery { event, opaque_data, is_replayed: false }
+fn delivery<'a>(event: &'a Event, opaque_data: &'a str) -> DeliveredEvent<'a> {
+    DeliveredEvent { event, opaque_data, is_replayed: false }
 }
 
-fn text(deliveries: &[Delivery<'_>]) -> String {
+fn text(deliveries: &[DeliveredEvent<'_>]) -> String {
     String::from_utf8(body(deliveries)).unwrap()
 }
 
@@ -101,7 +101,7 @@ fn an_event_reads_the_same_at_each_delivery_but_for_what_delivery_adds() {
     let again: Event = encoding::decode(&encoding::encode(&event)).unwrap();
     assert_eq!(again, event);
     assert_eq!(text(&[delivery(&again, "x")]), text(&[delivery(&event, "x")]));
-    let replayed = text(&[Delivery { is_replayed: true, ..delivery(&event, "x") }]);
+    let replayed = text(&[DeliveredEvent { is_replayed: true, ..delivery(&event, "x") }]);
     assert_eq!(replayed.replace(r#","replayed":true"#, ""), text(&[delivery(&event, "x")]));
     assert!(replayed.contains(r#""replayed":true"#));
 }

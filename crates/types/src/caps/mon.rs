@@ -103,7 +103,7 @@ pub struct MonAccess<'a> {
 
 /// Returns a command's arguments as constraints use them: numbers and switches as text, several values joined by blanks, and
 /// `caps` as one argument for each service (`caps_mon`).
-pub fn arguments(call: &Call<'_>) -> BTreeMap<String, String> {
+pub fn constraint_args(call: &Call<'_>) -> BTreeMap<String, String> {
     let mut args = BTreeMap::new();
     for (name, value) in call.arguments() {
         let texts: Vec<String> = match value {
@@ -299,25 +299,25 @@ fn expand(profile: &str, entity: &EntityName) -> Vec<What> {
 
 /// White space in this grammar.
 pub(super) fn spaces(scan: &mut Scan<'_>) -> Option<()> {
-    scan.run(|c| matches!(c, ' ' | '\n' | '\t')).map(drop)
+    scan.take_while1(|c| matches!(c, ' ' | '\n' | '\t')).map(drop)
 }
 
 /// `,` or `;`, optionally with blanks around it.
 pub(super) fn separator(scan: &mut Scan<'_>) -> Option<()> {
-    let blanks = |scan: &mut Scan<'_>| scan.run(|c| c == ' ').map(drop);
+    let blanks = |scan: &mut Scan<'_>| scan.take_while1(|c| c == ' ').map(drop);
     let _ = blanks(scan);
-    scan.word(";").or_else(|| scan.word(","))?;
+    scan.literal(";").or_else(|| scan.literal(","))?;
     let _ = blanks(scan);
     Some(())
 }
 
 /// `*`, `all`, or `r`, `w`, `x` in this order.
 pub(super) fn permissions(scan: &mut Scan<'_>) -> Option<Perm> {
-    if scan.word("*").or_else(|| scan.word("all")).is_some() {
+    if scan.literal("*").or_else(|| scan.literal("all")).is_some() {
         return Some(Perm::ANY);
     }
     let letters = [("r", Perm::READ), ("w", Perm::WRITE), ("x", Perm::EXEC)];
-    let found = letters.into_iter().filter(|(letter, _)| scan.word(letter).is_some());
+    let found = letters.into_iter().filter(|(letter, _)| scan.literal(letter).is_some());
     Some(found.fold(Perm::NONE, |perm, (_, more)| perm.and(more))).filter(|perm| *perm != Perm::NONE)
 }
 
@@ -325,7 +325,7 @@ fn grant(scan: &mut Scan<'_>) -> Option<Grant> {
     let _ = spaces(scan);
     let allowed = |then: fn(&mut Scan<'_>) -> Option<What>| {
         move |scan: &mut Scan<'_>| {
-            scan.word("allow")?;
+            scan.literal("allow")?;
             spaces(scan)?;
             Some(Grant { what: then(scan)?, network: network(scan) })
         }
@@ -341,32 +341,32 @@ fn grant(scan: &mut Scan<'_>) -> Option<Grant> {
 
 fn profile(scan: &mut Scan<'_>) -> Option<Grant> {
     let _ = scan.attempt(|scan| {
-        scan.word("allow")?;
+        scan.literal("allow")?;
         spaces(scan)
     });
-    let name = named(scan, "profile")?;
+    let name = keyword_value(scan, "profile")?;
     Some(Grant { what: What::Profile(name), network: network(scan) })
 }
 
 fn service(scan: &mut Scan<'_>) -> Option<What> {
-    let name = named(scan, "service")?;
+    let name = keyword_value(scan, "service")?;
     spaces(scan)?;
     Some(What::Service(name, permissions(scan)?))
 }
 
 fn command(scan: &mut Scan<'_>) -> Option<What> {
-    let prefix = named(scan, "command")?;
+    let prefix = keyword_value(scan, "command")?;
     let args = scan.attempt(|scan| {
         spaces(scan)?;
-        scan.word("with")?;
+        scan.literal("with")?;
         spaces(scan)?;
         constraints(scan)
     });
     let args = args.unwrap_or_default().into_iter().map(|(name, how, value)| {
         let constraint = match how {
-            How::Equal => Constraint::Equal(value),
-            How::Prefix => Constraint::Prefix(value),
-            How::Regex => Constraint::Regex(value),
+            MatchKind::Equal => Constraint::Equal(value),
+            MatchKind::Prefix => Constraint::Prefix(value),
+            MatchKind::Regex => Constraint::Regex(value),
         };
         (name, constraint)
     });
@@ -374,22 +374,22 @@ fn command(scan: &mut Scan<'_>) -> Option<What> {
 }
 
 /// `WORD=NAME` or `WORD NAME`.
-pub(super) fn named(scan: &mut Scan<'_>, word: &str) -> Option<String> {
-    scan.word(word)?;
-    scan.word("=").or_else(|| spaces(scan))?;
+pub(super) fn keyword_value(scan: &mut Scan<'_>, word: &str) -> Option<String> {
+    scan.literal(word)?;
+    scan.literal("=").or_else(|| spaces(scan))?;
     Some(scan.value()?.to_owned())
 }
 
 /// The comparison of a constraint.
 #[derive(Clone, Copy)]
-pub(super) enum How {
+pub(super) enum MatchKind {
     Equal,
     Prefix,
     Regex,
 }
 
 /// `NAME=VALUE`, `NAME prefix VALUE` or `NAME regex VALUE`, one or more.
-pub(super) fn constraints(scan: &mut Scan<'_>) -> Option<Vec<(String, How, String)>> {
+pub(super) fn constraints(scan: &mut Scan<'_>) -> Option<Vec<(String, MatchKind, String)>> {
     let mut all = vec![scan.attempt(constraint)?];
     let next = |scan: &mut Scan<'_>| {
         spaces(scan)?;
@@ -404,23 +404,23 @@ pub(super) fn constraints(scan: &mut Scan<'_>) -> Option<Vec<(String, How, Strin
     Some(all)
 }
 
-fn constraint(scan: &mut Scan<'_>) -> Option<(String, How, String)> {
+fn constraint(scan: &mut Scan<'_>) -> Option<(String, MatchKind, String)> {
     let name = scan.value()?.to_owned();
     let worded = |word: &'static str, how| {
         move |scan: &mut Scan<'_>| {
             spaces(scan)?;
-            scan.word(word)?;
+            scan.literal(word)?;
             spaces(scan)?;
             Some((how, scan.value()?.to_owned()))
         }
     };
     let equal = |scan: &mut Scan<'_>| {
-        scan.word("=")?;
-        Some((How::Equal, scan.value()?.to_owned()))
+        scan.literal("=")?;
+        Some((MatchKind::Equal, scan.value()?.to_owned()))
     };
     let (how, value) = scan
         .attempt(equal)
-        .or_else(|| scan.attempt(worded("prefix", How::Prefix)))
-        .or_else(|| scan.attempt(worded("regex", How::Regex)))?;
+        .or_else(|| scan.attempt(worded("prefix", MatchKind::Prefix)))
+        .or_else(|| scan.attempt(worded("regex", MatchKind::Regex)))?;
     Some((name, how, value))
 }

@@ -181,24 +181,24 @@ impl Tag {
 }
 
 fn separator(scan: &mut Scan<'_>) -> Option<()> {
-    scan.word(";").or_else(|| scan.word(","))
+    scan.literal(";").or_else(|| scan.literal(","))
 }
 
 fn blanks(scan: &mut Scan<'_>) {
-    let _ = scan.run(|c| matches!(c, ' ' | '\t'));
+    let _ = scan.take_while1(|c| matches!(c, ' ' | '\t'));
 }
 
 /// Parses one grant. A profile results in several grants.
 fn grant(scan: &mut Scan<'_>) -> Option<Vec<Grant>> {
     blanks(scan);
     let spec_first = |scan: &mut Scan<'_>| {
-        scan.word("allow")?;
+        scan.literal("allow")?;
         let (access, class) = spec(scan)?;
         let scope = scope(scan);
         Some(vec![Grant { access, class, scope, network: network(scan) }])
     };
     let scope_first = |scan: &mut Scan<'_>| {
-        scan.word("allow")?;
+        scan.literal("allow")?;
         let scope = scope(scan);
         let (access, class) = spec(scan)?;
         Some(vec![Grant { access, class, scope, network: network(scan) }])
@@ -218,7 +218,7 @@ fn spec(scan: &mut Scan<'_>) -> Option<Spec> {
     }
     let class = scan.attempt(|scan| {
         scan.spaces()?;
-        scan.word("class")?;
+        scan.literal("class")?;
         scan.spaces()?;
         scan.value()
     })?;
@@ -230,7 +230,7 @@ fn spec(scan: &mut Scan<'_>) -> Option<Spec> {
 }
 
 fn wildcard(scan: &mut Scan<'_>) -> Option<()> {
-    scan.word("*").or_else(|| scan.word("all"))
+    scan.literal("*").or_else(|| scan.literal("all"))
 }
 
 fn permissions(scan: &mut Scan<'_>) -> Option<Access> {
@@ -244,13 +244,13 @@ fn permissions(scan: &mut Scan<'_>) -> Option<Access> {
     let letters = scan.attempt(|scan| {
         scan.spaces()?;
         let letters = [("r", Access::READ), ("w", Access::WRITE), ("x", Access::EXEC)];
-        let found = letters.into_iter().filter(|(letter, _)| scan.word(letter).is_some());
+        let found = letters.into_iter().filter(|(letter, _)| scan.literal(letter).is_some());
         Some(found.fold(Access::NONE, |access, (_, more)| access.and(more))).filter(|a| *a != Access::NONE)
     });
     let class = |scan: &mut Scan<'_>, word: &str, access| {
         let taken = scan.attempt(|scan| {
             scan.spaces()?;
-            scan.word(word)
+            scan.literal(word)
         });
         taken.map(|()| access)
     };
@@ -275,7 +275,7 @@ fn scope(scan: &mut Scan<'_>) -> Scope {
     let namespace = scan.attempt(namespace);
     let object_prefix = scan.attempt(|scan| {
         scan.spaces()?;
-        scan.word("object_prefix")?;
+        scan.literal("object_prefix")?;
         scan.spaces()?;
         Some(scan.value()?.to_owned())
     });
@@ -285,7 +285,7 @@ fn scope(scan: &mut Scan<'_>) -> Scope {
 fn pool(scan: &mut Scan<'_>) -> Option<String> {
     scan.attempt(|scan| {
         scan.spaces()?;
-        scan.word("pool")?;
+        scan.literal("pool")?;
         scan.equals_or_spaces()?;
         Some(scan.value()?.to_owned())
     })
@@ -293,10 +293,10 @@ fn pool(scan: &mut Scan<'_>) -> Option<String> {
 
 fn namespace(scan: &mut Scan<'_>) -> Option<String> {
     scan.spaces()?;
-    scan.word("namespace")?;
+    scan.literal("namespace")?;
     scan.equals_or_spaces()?;
     let mut namespace = scan.value_or_empty()?.to_owned();
-    if scan.word("*").is_some() {
+    if scan.literal("*").is_some() {
         namespace.push('*');
     }
     Some(namespace)
@@ -308,20 +308,20 @@ fn tag(scan: &mut Scan<'_>) -> Option<Tag> {
         None => scan.value().map(str::to_owned),
     };
     scan.spaces()?;
-    scan.word("tag")?;
+    scan.literal("tag")?;
     scan.spaces()?;
     let application = scan.value()?.to_owned();
     scan.spaces()?;
     let key = any_or_value(scan)?;
     scan.any_spaces();
-    scan.word("=")?;
+    scan.literal("=")?;
     scan.any_spaces();
     Some(Tag { application, key, value: any_or_value(scan)? })
 }
 
 /// `profile NAME [pool[=]P [namespace[=]N]]`. A profile unknown to OSDs grants nothing.
 fn profile(scan: &mut Scan<'_>) -> Option<Vec<Grant>> {
-    scan.word("profile")?;
+    scan.literal("profile")?;
     scan.equals_or_spaces()?;
     let name = scan.value()?;
     let pool = pool(scan);

@@ -17,7 +17,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Whether the whole text has been read.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }
 
@@ -30,13 +30,13 @@ impl<'a> Scan<'a> {
     }
 
     /// Matches `word`, regardless of what follows.
-    pub(super) fn word(&mut self, word: &str) -> Option<()> {
+    pub(super) fn literal(&mut self, word: &str) -> Option<()> {
         self.rest = self.rest.strip_prefix(word)?;
         Some(())
     }
 
     /// Matches one or more characters of a kind.
-    pub(super) fn run(&mut self, kind: impl Fn(char) -> bool) -> Option<&'a str> {
+    pub(super) fn take_while1(&mut self, kind: impl Fn(char) -> bool) -> Option<&'a str> {
         let end = self.rest.find(|c| !kind(c)).unwrap_or(self.rest.len());
         let (taken, rest) = self.rest.split_at(end);
         self.rest = rest;
@@ -45,7 +45,7 @@ impl<'a> Scan<'a> {
 
     /// Matches one or more white spaces.
     pub(super) fn spaces(&mut self) -> Option<()> {
-        self.run(|c| matches!(c, ' ' | '\t' | '\n' | '\x0b' | '\x0c' | '\r')).map(drop)
+        self.take_while1(|c| matches!(c, ' ' | '\t' | '\n' | '\x0b' | '\x0c' | '\r')).map(drop)
     }
 
     /// Matches any number of white spaces.
@@ -55,7 +55,7 @@ impl<'a> Scan<'a> {
 
     /// Matches `=` or white space between a word and its value.
     pub(super) fn equals_or_spaces(&mut self) -> Option<()> {
-        self.word("=").or_else(|| self.spaces())
+        self.literal("=").or_else(|| self.spaces())
     }
 
     /// Matches a value: quoted and not empty, or of letters, digits and `_./-`.
@@ -69,7 +69,7 @@ impl<'a> Scan<'a> {
     }
 
     fn plain(&mut self) -> Option<&'a str> {
-        self.run(|c| c.is_ascii_alphanumeric() || "_./-".contains(c))
+        self.take_while1(|c| c.is_ascii_alphanumeric() || "_./-".contains(c))
     }
 
     fn quoted(&mut self) -> Option<&'a str> {

@@ -1,4 +1,4 @@
-use super::mon::{MonAccess, MonCaps, Perm, arguments};
+use super::mon::{MonAccess, MonCaps, Perm, constraint_args};
 use super::osd::{ClassCall, OsdAccess, OsdCaps};
 use super::*;
 use crate::command::mon_commands;
@@ -25,7 +25,7 @@ fn texts_are_taken_and_refused_as_ceph_does() {
     assert!(recorded.as_array().unwrap().len() > 200);
     for row in recorded.as_array().unwrap() {
         let (service, caps, code, status) = (text(&row[0]), text(&row[1]), text(&row[2]), text(&row[3]));
-        let ours = check(service, caps).map_err(|error| error.to_string());
+        let ours = validate(service, caps).map_err(|error| error.to_string());
         let theirs = if code == "OK" { Ok(()) } else { Err(status.to_owned()) };
         assert_eq!(ours, theirs, "{service} '{caps}'");
     }
@@ -33,15 +33,15 @@ fn texts_are_taken_and_refused_as_ceph_does() {
 
 #[test]
 fn the_monitor_names_the_end_where_nothing_is_left() {
-    let error = check("mon", "").unwrap_err();
+    let error = validate("mon", "").unwrap_err();
     assert_eq!(error.to_string(), "mon capability parse failed, stopped at end of ''");
 }
 
 #[test]
 fn long_texts_are_refused() {
     let long = "allow r, ".repeat(MAX_CAPS_BYTES / 9 + 1) + "allow r";
-    assert_eq!(check("osd", &long), Err(CapsError::TooLong("osd".into())));
-    assert_eq!(check("mon", &long), Err(CapsError::TooLong("mon".into())));
+    assert_eq!(validate("osd", &long), Err(CapsError::TooLong("osd".into())));
+    assert_eq!(validate("mon", &long), Err(CapsError::TooLong("mon".into())));
 }
 
 #[test]
@@ -49,8 +49,8 @@ fn profiles_shut_out_sessions_but_no_ranges_of_addresses() {
     let caps = MonCaps::parse("profile rbd").unwrap();
     let entity = EntityName::client("x");
     let allowed = |json: &str| {
-        let call = mon_commands().resolve(json).unwrap();
-        let args = arguments(&call);
+        let call = mon_commands().parse_json(json).unwrap();
+        let args = constraint_args(&call);
         let (service, perm) = (call.signature.module, Perm::of_letters(call.signature.perm));
         let wanted =
             MonAccess { service, command: call.prefix(), args: &args, perm, entity: &entity, peer: HERE };
@@ -168,11 +168,11 @@ fn commands_are_allowed_as_on_ceph() {
         for (at, command) in commands.iter().enumerate() {
             let prefix = text(&command["prefix"]);
             // Every entity may list the commands.
-            let Ok(call) = mon_commands().resolve(&command.to_string()) else { continue };
+            let Ok(call) = mon_commands().parse_json(&command.to_string()) else { continue };
             if prefix == "get_command_descriptions" {
                 continue;
             }
-            let args = arguments(&call);
+            let args = constraint_args(&call);
             let access = MonAccess {
                 service: call.signature.module,
                 command: prefix,

@@ -191,7 +191,7 @@ impl LockOp {
 /// The rules of the class.
 impl LockInfo {
     /// Removes expired holds.
-    pub fn expire(&mut self, now: UTime) {
+    pub fn remove_expired(&mut self, now: UTime) {
         self.lockers.retain(|_, locker| locker.expiration.is_zero() || locker.expiration >= now);
     }
 
@@ -486,7 +486,7 @@ mod tests {
         };
         let mut info = LockInfo::default();
         let take = |info: &mut LockInfo, who, flags, now| {
-            info.expire(at(now));
+            info.remove_expired(at(now));
             info.take(op(flags), who, SessionAddr::default(), at(now))
         };
         assert_eq!(take(&mut info, first, MUST_RENEW, 100), Err(Errno::ENOENT));

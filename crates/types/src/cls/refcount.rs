@@ -16,7 +16,7 @@ pub struct RefOp {
 
 /// Input of `set`, output of `read`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RefsOp {
+pub struct RefList {
     /// The tags of the references.
     pub refs: Vec<Bytes>,
 }
@@ -50,7 +50,7 @@ impl CephEncoding for RefOp {
     }
 }
 
-impl CephEncoding for RefsOp {
+impl CephEncoding for RefList {
     fn encode_to(&self, out: &mut Encoder) {
         out.structure(1, 1, |out| {
             out.count(self.refs.len());
@@ -59,7 +59,7 @@ impl CephEncoding for RefsOp {
     }
 
     fn decode_from(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        from.structure(1, |_, from| Ok(RefsOp { refs: from.list(Decoder::bytes)? }))
+        from.structure(1, |_, from| Ok(RefList { refs: from.list(Decoder::bytes)? }))
     }
 }
 

@@ -73,7 +73,7 @@ pub struct Call<'a> {
 
 impl Table {
     /// Parses a command's JSON. Values may have their JSON type or be text, because librados' callers use both.
-    pub fn resolve(&self, json: &str) -> Result<Call<'_>, CommandError> {
+    pub fn parse_json(&self, json: &str) -> Result<Call<'_>, CommandError> {
         if json.len() > MAX_COMMAND_BYTES {
             return Err(CommandError::NotJson(format!("longer than {MAX_COMMAND_BYTES} bytes")));
         }
@@ -142,13 +142,13 @@ impl Signature {
             Value::Bool(flag) => flag.to_string(),
             _ => return Err(self.invalid(format!("{}: {value} is neither text nor a number", param.name))),
         };
-        param.kind.check(&text).map_err(|detail| self.invalid(format!("{}: {detail}", param.name)))
+        param.kind.parse_value(&text).map_err(|detail| self.invalid(format!("{}: {detail}", param.name)))
     }
 }
 
 impl ParamKind {
     /// Converts `text` to a JSON value. The error describes what is wrong.
-    pub(super) fn check(&self, text: &str) -> Result<Value, String> {
+    pub(super) fn parse_value(&self, text: &str) -> Result<Value, String> {
         match self {
             ParamKind::Int { min, max } => {
                 let value: i64 = text.parse().map_err(|_| format!("{text} doesn't represent an int"))?;
@@ -249,7 +249,7 @@ impl Call<'_> {
     }
 
     /// A required text parameter.
-    pub fn required(&self, name: &str) -> &str {
+    pub fn required_text(&self, name: &str) -> &str {
         self.text(name).expect("invariant: required parameters are there after the check")
     }
 

@@ -1,20 +1,20 @@
 //! Commands of every daemon on its admin socket and for `tell`.
 
-use super::{Exception, Line};
-use crate::support::Support::{Advisory, Partial};
+use super::{CommandRow, SupportException};
+use crate::support_level::SupportLevel::{Advisory, Partial};
 
 /// Commands that are not fully supported.
-pub(super) const SUPPORT: &[Exception] = &[
+pub(super) const SUPPORT_EXCEPTIONS: &[SupportException] = &[
     ("git_version", Partial("there is no commit: the answer is no_version")),
     ("log flush", Advisory("lines are written as they are logged; there is nothing to flush")),
 ];
 
 /// The map authority's own commands that are not fully supported.
-pub(super) const MON_SUPPORT: &[Exception] =
+pub(super) const MON_SUPPORT_EXCEPTIONS: &[SupportException] =
     &[("quorum_status", Partial("there is one map authority: the quorum is always that one"))];
 
 #[rustfmt::skip]
-pub(super) const LINES: &[Line] = &[
+pub(super) const COMMANDS: &[CommandRow] = &[
     ("get_command_descriptions", "list available commands", "daemon", "r"),
     ("help", "list available commands", "daemon", "r"),
     ("version", "get ceph version", "daemon", "r"),
@@ -37,7 +37,7 @@ pub(super) const LINES: &[Line] = &[
 
 /// The map authority's own commands.
 #[rustfmt::skip]
-pub(super) const MON_LINES: &[Line] = &[
+pub(super) const MON_COMMANDS: &[CommandRow] = &[
     ("mon_status", "report status of monitors", "mon", "r"),
     ("quorum_status", "report status of monitor quorum", "mon", "r"),
     ("sessions", "list existing sessions", "mon", "r"),

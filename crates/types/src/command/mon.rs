@@ -1,7 +1,7 @@
 //! The map authority's commands.
 
-use super::{Exception, Line};
-use crate::support::Support::Partial;
+use super::{CommandRow, SupportException};
+use crate::support_level::SupportLevel::Partial;
 
 const NEWEST_EPOCH: &str = "only the newest epoch is kept; others answer ENOENT";
 const ONE_MON: &str = "there is one map authority: the quorum is always that one";
@@ -10,7 +10,7 @@ const NO_MANAGER: &str =
 
 /// Commands that are not fully supported.
 #[rustfmt::skip]
-pub(super) const SUPPORT: &[Exception] = &[
+pub(super) const SUPPORT_EXCEPTIONS: &[SupportException] = &[
     ("mon stat", Partial(ONE_MON)),
     ("quorum_status", Partial(ONE_MON)),
     ("time-sync-status", Partial("there is one map authority: there is no clock to compare with")),
@@ -44,7 +44,7 @@ pub(super) const SUPPORT: &[Exception] = &[
 ];
 
 #[rustfmt::skip]
-pub(super) const LINES: &[Line] = &[
+pub(super) const COMMANDS: &[CommandRow] = &[
     ("get_command_descriptions", "list available commands", "mon", "r"),
     ("status", "show cluster status", "mon", "r"),
     ("health [detail=choice(detail)]", "show cluster health", "mon", "r"),

@@ -1,10 +1,10 @@
 //! An OSD's commands, in addition to those of every daemon.
 
-use super::{Exception, Line};
-use crate::support::Support::Partial;
+use super::{CommandRow, SupportException};
+use crate::support_level::SupportLevel::Partial;
 
 /// Commands that are not fully supported.
-pub(super) const SUPPORT: &[Exception] = &[
+pub(super) const SUPPORT_EXCEPTIONS: &[SupportException] = &[
     ("query", Partial("the fields of Nacre's replication, not those of Ceph's peering")),
     ("pg", Partial("the fields of Nacre's replication, not those of Ceph's peering")),
     (
@@ -16,7 +16,7 @@ pub(super) const SUPPORT: &[Exception] = &[
 ];
 
 #[rustfmt::skip]
-pub(super) const LINES: &[Line] = &[
+pub(super) const COMMANDS: &[CommandRow] = &[
     ("status", "high-level status of OSD", "osd", "r"),
     ("query [pgid=pgid]", "show details of a specific pg", "osd", "r"),
     ("pg pgid=pgid cmd=choice(query)", "show details of a specific pg", "osd", "r"),

@@ -1,7 +1,7 @@
 //! Commands of Ceph's monitor and manager that the map authority refuses by name, with the reasons.
 
 use super::mon_commands;
-use crate::support::Support;
+use crate::support_level::SupportLevel;
 use std::sync::LazyLock;
 
 /// Prefixes of all commands of Ceph 16.2, from its monitor and manager.
@@ -97,12 +97,12 @@ fn reason(prefix: &str) -> &'static str {
 }
 
 /// Returns every command of Ceph's monitor and manager, then those that only Nacre has, with their support.
-pub fn ceph_mon_commands() -> &'static [(&'static str, Support)] {
-    static ALL: LazyLock<Vec<(&'static str, Support)>> = LazyLock::new(|| {
+pub fn mon_command_support() -> &'static [(&'static str, SupportLevel)] {
+    static ALL: LazyLock<Vec<(&'static str, SupportLevel)>> = LazyLock::new(|| {
         let names: Vec<&str> = CEPH.lines().filter(|line| !line.starts_with('#')).collect();
         let support = |name: &'static str| match mon_commands().find(name) {
             Some(signature) => signature.support,
-            None => Support::Refused(reason(name)),
+            None => SupportLevel::Refused(reason(name)),
         };
         let mut all: Vec<_> = names.iter().map(|name| (*name, support(name))).collect();
         let own = mon_commands().signatures().iter().filter(|s| !names.contains(&s.prefix.as_str()));
@@ -114,7 +114,7 @@ pub fn ceph_mon_commands() -> &'static [(&'static str, Support)] {
 
 /// Returns the refused command with this prefix, and the reason.
 pub(super) fn find(prefix: &str) -> Option<(&'static str, &'static str)> {
-    let found = ceph_mon_commands().iter().find(|(name, support)| *name == prefix && support.is_refused());
+    let found = mon_command_support().iter().find(|(name, support)| *name == prefix && support.is_refused());
     found.map(|(name, support)| (*name, support.note()))
 }
 

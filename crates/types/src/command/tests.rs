@@ -76,16 +76,18 @@ fn errors_name_the_parameter() {
 #[test]
 fn json_is_checked_and_typed() {
     let table = mon_commands();
-    let call =
-        table.resolve(r#"{"prefix":"osd reweight","id":"osd.4","weight":"0.25","format":"json"}"#).unwrap();
+    let call = table
+        .parse_json(r#"{"prefix":"osd reweight","id":"osd.4","weight":"0.25","format":"json"}"#)
+        .unwrap();
     assert_eq!(
         (call.osd("id"), call.float("weight"), call.format()),
         (Some(OsdId(4)), Some(0.25), Some("json"))
     );
-    let call = table.resolve(r#"{"prefix":"osd out","ids":"3"}"#).unwrap();
+    let call = table.parse_json(r#"{"prefix":"osd out","ids":"3"}"#).unwrap();
     assert_eq!(call.texts("ids"), ["3"]);
-    let call =
-        table.resolve(r#"{"prefix":"osd pool rm","pool":"p","yes_i_really_really_mean_it":true}"#).unwrap();
+    let call = table
+        .parse_json(r#"{"prefix":"osd pool rm","pool":"p","yes_i_really_really_mean_it":true}"#)
+        .unwrap();
     assert!(call.flag("yes_i_really_really_mean_it") && call.text("pool2").is_none());
     for wrong in [
         r#"{"prefix":"osd pool rm"}"#,
@@ -95,7 +97,7 @@ fn json_is_checked_and_typed() {
         r#"{}"#,
         "[",
     ] {
-        assert!(table.resolve(wrong).is_err(), "{wrong}");
+        assert!(table.parse_json(wrong).is_err(), "{wrong}");
     }
 }
 
@@ -113,16 +115,16 @@ fn usage_is_printed_as_ceph_prints_it() {
 #[test]
 fn commands_of_ceph_are_carried_out_or_refused_by_name() {
     let table = mon_commands();
-    let error = table.resolve(r#"{"prefix":"osd pool mksnap","pool":"a"}"#).unwrap_err();
+    let error = table.parse_json(r#"{"prefix":"osd pool mksnap","pool":"a"}"#).unwrap_err();
     assert_eq!(error.errno(), Errno::EOPNOTSUPP);
     assert_eq!(error.to_string(), "command 'osd pool mksnap' is not supported: there are no snapshots");
     assert_eq!(error_of("osd pool mksnap p s"), error.to_string());
-    let error = table.resolve(r#"{"prefix":"nonesuch"}"#).unwrap_err();
+    let error = table.parse_json(r#"{"prefix":"nonesuch"}"#).unwrap_err();
     assert_eq!((error.errno(), error.to_string().as_str()), (Errno::EINVAL, "command not known"));
-    let error = osd_commands().resolve(r#"{"prefix":"nonesuch"}"#).unwrap_err();
+    let error = osd_commands().parse_json(r#"{"prefix":"nonesuch"}"#).unwrap_err();
     assert_eq!(error.to_string(), "unknown command prefix nonesuch");
 
-    let all = ceph_mon_commands();
+    let all = mon_command_support();
     let refused = all.iter().filter(|(_, support)| support.is_refused());
     assert!(refused.clone().count() > 300 && refused.clone().all(|(_, support)| !support.note().is_empty()));
     for signature in table.signatures() {

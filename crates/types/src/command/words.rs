@@ -80,7 +80,7 @@ impl Signature {
                 None => break,
                 Some(value) => {
                     // An optional parameter that the word does not match is omitted: the word may match the next one.
-                    if !param.required && param.kind.check(value).is_err() && !self.is_last(param) {
+                    if !param.required && param.kind.parse_value(value).is_err() && !self.is_last(param) {
                         continue;
                     }
                 }
@@ -118,8 +118,10 @@ impl Signature {
     }
 
     fn put(&self, fields: &mut Map<String, Value>, param: &Param, text: &str) -> Result<(), CommandError> {
-        let value =
-            param.kind.check(text).map_err(|detail| self.invalid(format!("{}: {detail}", param.name)))?;
+        let value = param
+            .kind
+            .parse_value(text)
+            .map_err(|detail| self.invalid(format!("{}: {detail}", param.name)))?;
         if param.repeats {
             let list = fields.entry(param.name).or_insert_with(|| Value::Array(Vec::new()));
             list.as_array_mut().expect("invariant: repeated parameters hold lists").push(value);

@@ -69,7 +69,7 @@ pub struct ListReply {
 
 /// Output of [`Op::ListDirty`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DirtyReply {
+pub struct ListDirtyReply {
     /// The objects, in order, and whether each is deleted.
     pub objects: Vec<(crate::object::ObjectId, bool)>,
     /// The position to continue at; `None` at the PG's end.
@@ -229,5 +229,5 @@ pub struct Pairs(pub Vec<(Bytes, Bytes)>);
 macro_rules! versioned {
     ($($type:ty),*) => { $(impl Versioned for $type { const NAME: &'static str = stringify!($type); })* };
 }
-versioned!(StatReply, OmapKeysReply, OmapValsReply, ListReply, DirtyReply, Pairs);
+versioned!(StatReply, OmapKeysReply, OmapValsReply, ListReply, ListDirtyReply, Pairs);
 versioned!(SparseReadReply, ExtentsReply, WatchersReply);

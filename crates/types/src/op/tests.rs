@@ -45,9 +45,12 @@ fn object_infos_of_earlier_versions_are_read() {
 #[test]
 fn cmpext_results_tell_the_first_difference() {
     for index in [0, 1, 4096, 100_000_000] {
-        assert_eq!(cmpext_index(cmpext_mismatch(index)), Some(index));
+        assert_eq!(cmpext_mismatch_index(cmpext_mismatch_result(index)), Some(index));
     }
-    assert_eq!((cmpext_mismatch(0), cmpext_index(-4094), cmpext_index(0)), (-4095, None, None));
+    assert_eq!(
+        (cmpext_mismatch_result(0), cmpext_mismatch_index(-4094), cmpext_mismatch_index(0)),
+        (-4095, None, None)
+    );
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl CacheMode {
     }
 
     /// Whether only the cache may have acknowledged writes: the modes in which objects become dirty.
-    pub fn keeps_writes(self) -> bool {
+    pub fn allows_dirty(self) -> bool {
         match self {
             CacheMode::Writeback | CacheMode::Readproxy | CacheMode::Readforward => true,
             CacheMode::None | CacheMode::Proxy | CacheMode::Readonly | CacheMode::Forward => false,
@@ -109,7 +109,7 @@ impl HitSetKind {
 /// - From `overlay_epoch` on, both pools refuse requests of older maps: no client uses an overlay that was removed, or bypasses
 ///   a new one.
 /// - A PG of the cache that reports with a map of `mode_epoch` or later uses `cache_mode`. In a mode that does not keep writes
-///   (see [`CacheMode::keeps_writes`]) it makes no clean object dirty. So a PG that has reported no dirty object will not have
+///   (see [`CacheMode::allows_dirty`]) it makes no clean object dirty. So a PG that has reported no dirty object will not have
 ///   any later, and the overlay may be removed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiering {
@@ -205,7 +205,7 @@ mod tail {
     /// [`super::Tiering::use_gmt_hitset`].
     pub(super) const USE_GMT_HITSET: u8 = 1 << 0;
     /// `overlay_epoch` and `mode_epoch` follow.
-    pub(super) const EPOCHS: u8 = 1 << 1;
+    pub(super) const HAS_EPOCHS: u8 = 1 << 1;
 }
 
 /// The last byte and the data after it.
@@ -219,7 +219,7 @@ impl Serialize for Tail {
         let byte = if self.use_gmt_hitset { tail::USE_GMT_HITSET } else { 0 };
         match self.epochs {
             None => byte.serialize(to),
-            Some(epochs) => (byte | tail::EPOCHS, epochs).serialize(to),
+            Some(epochs) => (byte | tail::HAS_EPOCHS, epochs).serialize(to),
         }
     }
 }
@@ -237,12 +237,12 @@ impl<'de> Deserialize<'de> for Tail {
             fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut fields: A) -> Result<Tail, A::Error> {
                 let cut_short = || A::Error::custom("cut short");
                 let byte: u8 = fields.next_element()?.ok_or_else(cut_short)?;
-                if byte & !(tail::USE_GMT_HITSET | tail::EPOCHS) != 0 {
+                if byte & !(tail::USE_GMT_HITSET | tail::HAS_EPOCHS) != 0 {
                     return Err(A::Error::custom(
                         "tier parameters of a newer release: upgrade before reading them",
                     ));
                 }
-                let epochs = match byte & tail::EPOCHS {
+                let epochs = match byte & tail::HAS_EPOCHS {
                     0 => None,
                     _ => Some(fields.next_element()?.ok_or_else(cut_short)?),
                 };

@@ -4,7 +4,7 @@ use super::{run, run_ok};
 use nacre_crush::{CrushMap, WEIGHT_ONE};
 use nacre_types::osdmap::{OsdInfo, OsdMap};
 use nacre_types::pool::Pool;
-use nacre_types::upmap::{Balance, ItemChanges};
+use nacre_types::upmap::{BalanceParams, ItemChanges};
 use nacre_types::{Epoch, OsdId, PgId, PoolId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ fn ours(osds: u32, pg_bits: u32, size: u32, crush: CrushMap) -> OsdMap {
     let mut map = OsdMap::new(uuid::Uuid::nil(), 0, crush);
     map.max_osd = osds;
     for osd in 0..osds {
-        map.osds.insert(OsdId(osd), OsdInfo { up: true, weight: WEIGHT_ONE, ..OsdInfo::absent() });
+        map.osds.insert(OsdId(osd), OsdInfo { up: true, weight: WEIGHT_ONE, ..OsdInfo::never_up() });
     }
     map.pools.insert(POOL, Arc::new(Pool::replicated("rbd", size, 1, 0, osds << pg_bits, Epoch(1))));
     map
@@ -132,8 +132,9 @@ fn the_balancer_finds_what_cephs_finds() {
         let pools = BTreeSet::new();
         // The second round starts with the result of the first one.
         for round in 0..2 {
-            let balance = Balance { max_deviation: deviation, max_changes: most, ..Balance::new(&pools) };
-            let found = beside.map.balance(balance);
+            let balance =
+                BalanceParams { max_deviation: deviation, max_changes: most, ..BalanceParams::new(&pools) };
+            let found = beside.map.calc_pg_upmaps(balance);
             assert_eq!(commands(&found.items), beside.theirs(&args), "{hosts} hosts,{steps} round {round}");
             assert!(round > 0 || found.changes > 0, "{hosts} hosts,{steps}");
             beside.apply(&found.items);
@@ -142,7 +143,7 @@ fn the_balancer_finds_what_cephs_finds() {
 
         // An OSD that goes out invalidates the entries that name it, and makes the others uneven.
         let out = beside.map.pg_upmap_items.values().next().unwrap()[0].1;
-        beside.map.osds.insert(out, OsdInfo { up: true, ..OsdInfo::absent() });
+        beside.map.osds.insert(out, OsdInfo { up: true, ..OsdInfo::never_up() });
         let out_word = out.0.to_string();
         let theirs = beside.theirs(&["--mark-out", &out_word, "--upmap-cleanup"]);
         let cleanup = beside.map.upmap_cleanup();
@@ -156,13 +157,17 @@ fn random_order_makes_the_balance_no_worse() {
     let beside = Beside::new(6, 5, 3, BY_HOST);
     let pools = BTreeSet::from([POOL]);
     let mut reverse = |pgs: &mut [PgId]| pgs.reverse();
-    let balance =
-        Balance { max_deviation: 1, max_changes: 1000, shuffle: Some(&mut reverse), ..Balance::new(&pools) };
-    let found = beside.map.balance(balance);
+    let balance = BalanceParams {
+        max_deviation: 1,
+        max_changes: 1000,
+        shuffle: Some(&mut reverse),
+        ..BalanceParams::new(&pools)
+    };
+    let found = beside.map.calc_pg_upmaps(balance);
     let mut after = beside;
     after.apply(&found.items);
-    let counts = after.map.pgs_by_osd(&pools);
-    let shares = after.map.crush.rule_weights(0);
+    let counts = after.map.pg_count_by_osd(&pools);
+    let shares = after.map.crush.rule_weight_shares(0);
     let total: usize = counts.values().sum();
     for (osd, pgs) in counts {
         let share = shares[&(osd.0 as i32)] * total as f32;

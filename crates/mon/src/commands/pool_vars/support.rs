@@ -1,14 +1,14 @@
 //! How far each pool variable of Ceph is supported.
 
 use super::{CRUSH_RULESET, EC_VARS, FLAGS, OPTIONS, PLAIN_VARS, TIER_VARS};
-use nacre_types::support::Support::{self, Advisory, Partial, Refused};
+use nacre_types::support_level::SupportLevel::{self, Advisory, Partial, Refused};
 
 const NO_SCRUB: &str = "there is no scrub; reads and recovery verify checksums";
 const NO_DEDUP: &str = "there is no deduplication";
 const NO_AUTOSCALER: &str = "a hint for the PG autoscaler, which Nacre does not have";
 
 /// Variables that are not fully supported, besides those of tiers and of erasure-coded pools.
-const EXCEPTIONS: &[(&str, Support)] = &[
+const EXCEPTIONS: &[(&str, SupportLevel)] = &[
     ("pg_num", Partial("set when the pool is created; PGs are not split or merged")),
     ("write_fadvise_dontneed", Advisory("a hint for caches")),
     ("noscrub", Advisory("there is no scrub to forbid")),
@@ -33,15 +33,18 @@ const EXCEPTIONS: &[(&str, Support)] = &[
 ];
 
 /// The support of the variable `name`.
-pub(super) fn of(name: &str) -> Support {
+pub(super) fn of(name: &str) -> SupportLevel {
     if EC_VARS.contains(&name) {
         return Refused("there are no erasure-coded pools (EINVAL, as on Ceph's replicated pools)");
     }
-    EXCEPTIONS.iter().find(|(variable, _)| *variable == name).map_or(Support::Full, |(_, support)| *support)
+    EXCEPTIONS
+        .iter()
+        .find(|(variable, _)| *variable == name)
+        .map_or(SupportLevel::Full, |(_, support)| *support)
 }
 
 /// All variables of `osd pool set`, with their support.
-pub fn variables() -> Vec<(&'static str, Support)> {
+pub fn variables() -> Vec<(&'static str, SupportLevel)> {
     let flags = FLAGS.iter().map(|(name, _)| *name);
     let options = OPTIONS.iter().map(|(name, _)| *name);
     let names = PLAIN_VARS.iter().copied().chain([CRUSH_RULESET]).chain(flags);

@@ -170,7 +170,7 @@ fn changes_of_one_epoch_do_not_count_earlier_reports() {
     for (tid, (prefix, mut args)) in requests.into_iter().enumerate() {
         args["prefix"] = prefix.into();
         let request = CommandRequest {
-            origin: Origin(9),
+            origin: ConnToken(9),
             entity: EntityName::client("admin"),
             peer: Ipv4Addr::LOCALHOST.into(),
             caps: desk.caps.clone(),

@@ -138,7 +138,7 @@ impl World {
             }
             Step::Commit => {
                 if let Some(number) = self.in_flight.take() {
-                    self.state.committed(number);
+                    self.state.on_committed(number);
                 }
             }
         }
@@ -156,7 +156,7 @@ impl World {
             in_sync: members.iter().map(|osd| member(*osd)).collect(),
         };
         let cas = PgCas { tid: 1, pg, proposer: member(by), expected, proposed };
-        self.state.handle(self.now, MapEvent::Cas { origin: Origin(0), osd: OsdId(by), cas });
+        self.state.handle(self.now, MapEvent::Cas { origin: ConnToken(0), osd: OsdId(by), cas });
     }
 }
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 const FORMAT: &str = "backup.format";
 const VERSION: &str = "1";
 /// Bytes of a block's entry.
-pub(super) const ENTRY: usize = 8;
+pub(super) const ENTRY_BYTES: usize = 8;
 /// Bytes read of a catalog at a time.
 const PAGE: u64 = 4 << 20;
 /// Segments read of a catalog at a time.
@@ -208,21 +208,25 @@ impl Catalog {
     }
 
     /// The interrupted stream, if there is one.
-    pub(super) fn open_segment(&self) -> Option<usize> {
+    pub(super) fn unfinished_segment(&self) -> Option<usize> {
         let last = self.segments.len().checked_sub(1)?;
         (!self.segments[last].complete).then_some(last)
     }
 
     /// The state in one word.
     pub(super) fn state(&self) -> &'static str {
-        if self.open_segment().is_some() || self.segments.is_empty() { "broken-off" } else { "complete" }
+        if self.unfinished_segment().is_some() || self.segments.is_empty() {
+            "broken-off"
+        } else {
+            "complete"
+        }
     }
 }
 
 fn decode(entries: &[u8]) -> Vec<Block> {
     let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("invariant: four bytes"));
     // A partial entry was never completed.
-    let entries = entries.chunks_exact(ENTRY);
+    let entries = entries.chunks_exact(ENTRY_BYTES);
     entries.map(|entry| Block { len: number(&entry[..4]), crc32c: number(&entry[4..]) }).collect()
 }
 
@@ -252,7 +256,7 @@ pub(super) fn append_segment(pool: &IoCtx, volume: &str, n: usize, segment: &Seg
 /// A write of the entries from block number `first` on, and of the finished segment if these are its last entries.
 pub(super) fn entries(first: u64, entries: Bytes, finished: Option<(usize, &Segment)>) -> Result<WriteOp> {
     let mut op = WriteOp::new();
-    op.assert_exists().write(first * ENTRY as u64, entries);
+    op.assert_exists().write(first * ENTRY_BYTES as u64, entries);
     if let Some((n, segment)) = finished {
         set_segment(&mut op, n, segment)?;
     }
@@ -284,7 +288,10 @@ mod tests {
             (catalog.segment_byte_range(0), catalog.segment_byte_range(1), catalog.segment_byte_range(2)),
             (0..15, 15..15, 15..25)
         );
-        assert_eq!((catalog.open_segment(), catalog.state(), catalog.bytes()), (Some(2), "broken-off", 25));
+        assert_eq!(
+            (catalog.unfinished_segment(), catalog.state(), catalog.bytes()),
+            (Some(2), "broken-off", 25)
+        );
         catalog.segments[2].first_block = 1;
         assert!(catalog.check().is_err());
         catalog.segments[2] = segment(2, 11, true);
@@ -334,7 +341,7 @@ mod tests {
             for n in 0..catalog.segments.len().min(16) {
                 assert!(catalog.segment_byte_range(n).end <= catalog.bytes());
             }
-            let _ = (catalog.state(), catalog.open_segment());
+            let _ = (catalog.state(), catalog.unfinished_segment());
             Some(written(&catalog))
         });
     }

@@ -50,7 +50,7 @@ fn chosen(catalog: &Catalog, args: &Args) -> Result<Range<usize>> {
         Some(n) if n < count => n..n + 1,
         Some(n) => bail!("{} has no segment {n}", args.volume),
     };
-    if catalog.open_segment().is_some_and(|open| segments.contains(&open)) {
+    if catalog.unfinished_segment().is_some_and(|open| segments.contains(&open)) {
         bail!("the stream to {} was interrupted: finish it with --resume", args.volume);
     }
     Ok(segments)

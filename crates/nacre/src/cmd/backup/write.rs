@@ -2,7 +2,7 @@
 
 use super::Transfer;
 use super::args::{Args, Command};
-use super::catalog::{self, Block, Catalog, ENTRY, Segment};
+use super::catalog::{self, Block, Catalog, ENTRY_BYTES, Segment};
 use crate::cmd::rados::transfer::{io_text, read_piece};
 use anyhow::{Context as _, Result, anyhow, bail};
 use bytes::{Bytes, BytesMut};
@@ -66,13 +66,13 @@ fn prepare(pool: &IoCtx, striper: &Striper, args: &Args) -> Result<(Catalog, usi
     let mut segment = Segment {
         first_block: 0,
         block_size: args.block_size,
-        created: crate::cmd::rados::print::time(crate::cmd::rados::print::now_ns()),
+        created: crate::cmd::rados::formatting::time(crate::cmd::rados::formatting::now_ns()),
         complete: false,
         bytes: 0,
         sha256: String::new(),
     };
     match (args.command, found) {
-        (Command::Create, Some(catalog)) if !args.force => match catalog.open_segment() {
+        (Command::Create, Some(catalog)) if !args.force => match catalog.unfinished_segment() {
             Some(0) if args.resume => Ok((catalog, 0)),
             Some(0) => {
                 bail!("volume {volume} is broken off: continue it with --resume, or replace it with --force")
@@ -97,7 +97,7 @@ fn prepare(pool: &IoCtx, striper: &Striper, args: &Args) -> Result<(Catalog, usi
             Ok((Catalog { segments: vec![segment], blocks: Vec::new() }, 0))
         }
         (_, None) => bail!("there is no volume {volume} in pool {}", pool.pool_name()),
-        (_, Some(mut catalog)) => match catalog.open_segment() {
+        (_, Some(mut catalog)) => match catalog.unfinished_segment() {
             Some(n) if args.resume && n > 0 => Ok((catalog, n)),
             Some(0) => bail!("the first stream to {volume} was interrupted: finish it with create --resume"),
             Some(_) => bail!("a stream to {volume} was interrupted: continue it with --resume"),
@@ -194,10 +194,10 @@ impl Stream<'_> {
             })?;
             block.encode(&mut self.done);
         }
-        if self.done.len() >= BLOCKS_PER_ENTRY_WRITE * ENTRY {
+        if self.done.len() >= BLOCKS_PER_ENTRY_WRITE * ENTRY_BYTES {
             self.listed()?;
             let entries = self.done.split().freeze();
-            let count = (entries.len() / ENTRY) as u64;
+            let count = (entries.len() / ENTRY_BYTES) as u64;
             let op = catalog::entries(self.listed, entries, None)?;
             self.listing = Some(self.pool.operate(&catalog::object(self.volume), op));
             self.listed += count;

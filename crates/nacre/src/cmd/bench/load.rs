@@ -1,8 +1,8 @@
 //! The load: connections with one request in flight each, and the figures that they collect.
 
-use crate::cmd::s3_client::{Connection, MAX_KEPT_BODY, Payload, S3Endpoint, S3Request};
+use crate::cmd::latency::LatencyHistogram;
+use crate::cmd::s3_client::{Connection, MAX_PARSED_BODY, Payload, S3Endpoint, S3Request};
 use crate::cmd::steady::WarmUp;
-use crate::cmd::times::LatencyHistogram;
 use anyhow::{Context, Result, bail};
 use http::{Method, StatusCode};
 use rand::Rng;
@@ -156,13 +156,13 @@ impl S3BenchPlan {
     }
 
     /// Number of objects that an earlier run left: one more than the highest number that is listed.
-    pub(super) async fn count_objects(&self) -> Result<u64> {
+    pub(super) async fn next_object_number(&self) -> Result<u64> {
         let path = self.bucket_path();
         let mut connection = Connection::new(&self.target);
         let mut last = String::new();
         loop {
             let query = self.listing(&last);
-            let ask = S3Request { method: &Method::GET, path: &path, query: &query, keep: MAX_KEPT_BODY };
+            let ask = S3Request { method: &Method::GET, path: &path, query: &query, keep: MAX_PARSED_BODY };
             let page = connection.send(ask, &Payload::empty()).await?;
             if !page.status.is_success() {
                 bail!("can't list bucket {}: {}", self.bucket, page.failure());

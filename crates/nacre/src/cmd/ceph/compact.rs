@@ -1,6 +1,6 @@
 //! `osd compact`: compacts the databases of OSDs while they run, several at a time.
 
-use super::plan::Compact;
+use super::command_line::Compact;
 use super::{Failure, command_failed, every_osd, print, printed, session};
 use crate::cmd::output::Format;
 use crate::progress::{Progress, Unit};

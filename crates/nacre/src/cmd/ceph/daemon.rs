@@ -1,7 +1,7 @@
 //! `ceph daemon NAME|PATH COMMAND`: sends a command to a daemon of this machine through its admin socket.
 
 use super::{Failure, exit_code, print};
-use crate::cmd::ceph::plan::AdminSocketRef;
+use crate::cmd::ceph::command_line::AdminSocketRef;
 use nacre_common::config::{Config, Invocation};
 use nacre_runtime::admin::socket;
 use nacre_types::errno::Errno;

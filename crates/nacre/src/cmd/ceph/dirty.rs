@@ -1,6 +1,6 @@
 //! `tier dirty`: lists objects that the base pool may lack, from the names that a cache with `cache_dirty_log` records there.
 
-use super::{Failure, advise, command_failed, print, printed, session};
+use super::{Failure, cache_sizing, command_failed, print, printed, session};
 use crate::cmd::output::Format;
 use bytes::Bytes;
 use nacre_client::engine::ObjectRequest;
@@ -12,7 +12,7 @@ use nacre_types::ids::PgId;
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{OmapValsReply, Op, OsdOp, request_flag};
 use nacre_types::pool::flag;
-use nacre_types::tier::{dirty_log, dirty_object};
+use nacre_types::tier::{dirty_log_object, dirty_object};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -37,7 +37,7 @@ pub(super) fn run(invocation: &Invocation, pool: &str, format: Format) -> Result
 
 fn find(cluster: &Cluster, pool: &str) -> Result<Vec<(PgId, ObjectId)>, Failure> {
     let map = cluster.osdmap();
-    let (id, cache, base) = advise::cache_pool(map.as_deref(), pool)?;
+    let (id, cache, base) = cache_sizing::find_cache_pool(map.as_deref(), pool)?;
     if !cache.has_flag(flag::CACHE_DIRTY_LOG) {
         let text = format!("pool '{pool}' does not record dirty objects: cache_dirty_log is false");
         return Err(Failure::command(Errno::EINVAL, &text));
@@ -45,7 +45,7 @@ fn find(cluster: &Cluster, pool: &str) -> Result<Vec<(PgId, ObjectId)>, Failure>
     let mut found = Vec::new();
     for seed in 0..cache.pg_num {
         let pg = PgId::new(id, seed);
-        let objects = names(cluster, &dirty_log(base, pg)).map_err(|error| command_failed(&error))?;
+        let objects = names(cluster, &dirty_log_object(base, pg)).map_err(|error| command_failed(&error))?;
         found.extend(objects.into_iter().map(|object| (pg, object)));
     }
     Ok(found)

@@ -1,7 +1,7 @@
 //! The load: slots that each keep one operation in flight, and the figures that they collect.
 
 use super::{BackendError, BenchBackend};
-use crate::cmd::times::LatencyHistogram;
+use crate::cmd::latency::LatencyHistogram;
 use bytes::{Bytes, BytesMut};
 use nacre_types::errno::Errno;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -229,7 +229,7 @@ impl Load {
     }
 
     /// Ends the warm-up. Operations that finish from now on are measured, until `end`.
-    pub(super) fn measure(&self, end: Instant) {
+    pub(super) fn start_measuring(&self, end: Instant) {
         let mut figures = self.0.lock();
         figures.end = end;
         figures.warmed_up = figures.finished;

@@ -2,7 +2,7 @@
 
 use super::load::{BenchKind, BenchPlan, BenchResult, IntervalStats, RunningStats, Sample};
 use crate::cmd::output::Format;
-use crate::cmd::rados::{RadosFailure, out, print};
+use crate::cmd::rados::{RadosFailure, formatting, out};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl Report {
     }
 
     fn say(&self, line: &str) -> Result<(), RadosFailure> {
-        let time = if self.show_time { print::time(print::now_ns()) + " " } else { String::new() };
+        let time = if self.show_time { formatting::time(formatting::now_ns()) + " " } else { String::new() };
         out(format!("{time}{line}\n"))
     }
 
@@ -175,7 +175,7 @@ impl Report {
             for (at, (label, _, plain, _)) in lines.iter().enumerate() {
                 let line = format!("{:<width$} {plain}", format!("{label}:"), width = width - 1);
                 if at == 0 && self.show_time {
-                    let _ = write!(text, "{} ", print::time(print::now_ns()));
+                    let _ = write!(text, "{} ", formatting::time(formatting::now_ns()));
                 }
                 let _ = writeln!(text, "{line}");
             }
@@ -198,7 +198,7 @@ impl Report {
         iops: u64,
         cpu_us_per_op: f64,
     ) -> Vec<(&'static str, &'static str, String, String)> {
-        let float = |value: f64| (print::format_g(value), format!("{value:.6}"));
+        let float = |value: f64| (formatting::format_g(value), format!("{value:.6}"));
         let whole = |value: u64| (value.to_string(), value.to_string());
         let write = self.kind == BenchKind::Write;
         let least_iops = if self.iops.count > 0 { self.iops.min as u64 } else { iops };
@@ -248,11 +248,11 @@ impl Report {
     /// The end, with the number of removed objects and the time of the removal.
     pub(super) fn end(self, cleaned: Option<(u64, Duration)>) -> Result<(), RadosFailure> {
         if !self.is_plain() {
-            return out(print::json(&Value::Object(self.json), self.format) + "\n");
+            return out(formatting::json(&Value::Object(self.json), self.format) + "\n");
         }
         let Some((removed, took)) = cleaned else { return Ok(()) };
         self.say(&format!("Removed {removed} objects"))?;
-        let took = print::format_g(took.as_secs_f64());
+        let took = formatting::format_g(took.as_secs_f64());
         self.say(&format!("Clean up completed and total clean up time :{took}"))
     }
 }
@@ -261,7 +261,7 @@ const HEADING: &str = "  sec Cur ops   started  finished  avg MB/s  cur MB/s las
 
 fn columns(second: u64, sample: &Sample, average: f64, current: Option<f64>) -> String {
     let (current, last) = match current {
-        Some(current) => (print::format_g(current), print::format_g(sample.last_latency)),
+        Some(current) => (formatting::format_g(current), formatting::format_g(sample.last_latency)),
         None => ("0".to_owned(), "-".to_owned()),
     };
     format!(
@@ -269,15 +269,15 @@ fn columns(second: u64, sample: &Sample, average: f64, current: Option<f64>) -> 
         sample.in_flight,
         sample.started,
         sample.finished,
-        print::format_g(average),
-        print::format_g(sample.mean_latency)
+        formatting::format_g(average),
+        formatting::format_g(sample.mean_latency)
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cmd::times::LatencyHistogram;
+    use crate::cmd::latency::LatencyHistogram;
     use nacre_types::errno::Errno;
     use std::time::Instant;
 

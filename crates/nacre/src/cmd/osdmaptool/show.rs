@@ -6,7 +6,7 @@ use crate::cmd::formatter::{self, DumpFormat, ElementNames};
 use bytes::Bytes;
 use nacre_common::auth::Key;
 use nacre_mon::CommandRequest;
-use nacre_mon::logic::{Databases, MapEffect, MapEvent, MapState, Origin, Tuning};
+use nacre_mon::logic::{ConnToken, Databases, MapEffect, MapEvent, MapState, Tuning};
 use nacre_types::EntityName;
 use nacre_types::caps::mon::MonCaps;
 use nacre_types::msg::MonCommand;
@@ -154,7 +154,7 @@ fn command(map: &OsdMap, crush_version: u64, prefix: &str, format: &str) -> Resu
         words["detail"] = "detail".into();
     }
     let request = CommandRequest {
-        origin: Origin(0),
+        origin: ConnToken(0),
         entity: EntityName::client("admin"),
         peer: std::net::Ipv4Addr::LOCALHOST.into(),
         caps: Arc::new(MonCaps::all()),

@@ -4,7 +4,7 @@ use super::args::UpmapArgs;
 use super::{ExitError, ME, next_epoch};
 use crate::cmd::crushtool::tester::format_g;
 use nacre_types::osdmap::OsdMap;
-use nacre_types::upmap::{Balance, Cleanup, ItemChanges, Shuffle};
+use nacre_types::upmap::{BalanceParams, Cleanup, ItemChanges, Shuffle};
 use nacre_types::{OsdId, PgId, PoolId};
 use rand::seq::SliceRandom;
 use std::collections::BTreeSet;
@@ -96,7 +96,7 @@ fn balance(
             let one = BTreeSet::from([*pool]);
             let mut shuffle = |pgs: &mut [PgId]| pgs.shuffle(&mut random);
             let shuffle: Option<Shuffle<'_>> = if args.aggressive { Some(&mut shuffle) } else { None };
-            let found = map.balance(Balance {
+            let found = map.calc_pg_upmaps(BalanceParams {
                 max_deviation: args.deviation,
                 max_changes: args.max - done,
                 pools: &one,
@@ -125,7 +125,7 @@ fn balance(
         if done == 0 {
             writeln!(out, "Unable to find further optimization, or distribution is already perfect")?;
             if args.active {
-                for (osd, pgs) in map.pgs_by_osd(&limited) {
+                for (osd, pgs) in map.pg_count_by_osd(&limited) {
                     writeln!(out, "{osd} pgs {pgs}")?;
                 }
                 writeln!(out, "Total time elapsed {} secs, {rounds} rounds", seconds(start))?;

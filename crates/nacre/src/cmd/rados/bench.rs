@@ -3,8 +3,8 @@
 use super::args::Format;
 use super::{Context, RadosFailure, out, pools};
 use crate::cmd::obj_bencher::{
-    self, BackendCallback, BackendError, BenchBackend, BenchKind, BenchPlan, LAST_RUN, PREFIX, RunRecord,
-    Settings, bench_failed,
+    self, BackendCallback, BackendError, BenchBackend, BenchKind, BenchPlan, LAST_RUN_OBJECT, OBJECT_PREFIX,
+    RunRecord, Settings, bench_failed,
 };
 use crate::cmd::steady::SLICE_SECONDS;
 use bytes::Bytes;
@@ -149,15 +149,15 @@ pub(super) fn cleanup(context: &Context<'_>, _: &[&str]) -> Result<(), RadosFail
     let args = context.args;
     let pool = context.pool();
     let removed = match &args.prefix {
-        Some(prefix) if !prefix.starts_with(PREFIX) => {
-            eprintln!("Specified --prefix invalid, it must begin with \"{PREFIX}\"");
+        Some(prefix) if !prefix.starts_with(OBJECT_PREFIX) => {
+            eprintln!("Specified --prefix invalid, it must begin with \"{OBJECT_PREFIX}\"");
             return Err(bench_failed("cleanup", Errno::EINVAL));
         }
         Some(prefix) => {
             let namespace = pool.namespace().to_owned();
             let matches = |object: &nacre_types::ObjectId| {
                 object.namespace() == namespace
-                    && (object.name().starts_with(prefix.as_str()) || object.name() == LAST_RUN)
+                    && (object.name().starts_with(prefix.as_str()) || object.name() == LAST_RUN_OBJECT)
             };
             let removed = pools::remove_all(pool, matches);
             let removed = removed.map_err(|error| bench_failed("cleanup", error.errno()))?;

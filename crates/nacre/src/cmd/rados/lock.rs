@@ -1,6 +1,6 @@
 //! `rados lock`: advisory locks. Output is JSON, as in Ceph's program.
 
-use super::{Context, RadosFailure, out, print, reason};
+use super::{Context, RadosFailure, formatting, out, reason};
 use bytes::Bytes;
 use nacre_client::Error;
 use nacre_types::ceph::UTime;
@@ -26,7 +26,7 @@ fn failed(doing: &'static str) -> impl FnOnce(Error) -> RadosFailure {
 }
 
 fn show(context: &Context<'_>, value: &Value) -> Result<(), RadosFailure> {
-    out(print::json(value, context.args.format))
+    out(formatting::json(value, context.args.format))
 }
 
 fn list(context: &Context<'_>, object: &str) -> Result<(), RadosFailure> {
@@ -93,5 +93,5 @@ fn expiration(at: UTime) -> String {
     if at.seconds < TEN_YEARS_S {
         return format!("{}.{:06}", at.seconds, at.nanoseconds / 1000);
     }
-    print::time(at.as_ns())
+    formatting::time(at.as_ns())
 }

@@ -3,7 +3,7 @@
 pub(super) mod omap;
 
 use super::args::Format;
-use super::{Context, RadosFailure, failed, out, print};
+use super::{Context, RadosFailure, failed, formatting, out};
 use crate::progress::{Progress, Unit};
 use nacre_client::{ReadOp, Result, WriteOp, block_on};
 use nacre_types::errno::Errno;
@@ -28,24 +28,24 @@ pub(super) fn stat2(context: &Context<'_>, operands: &[&str]) -> Result<(), Rado
 fn print_stat(context: &Context<'_>, object: &str, resolution_ns: u64) -> Result<(), RadosFailure> {
     let name = context.name(object);
     let stat = context.pool().stat(object).wait().map_err(failed(format_args!(" error stat-ing {name}")))?;
-    out(shown_stat(context, object, stat.size, stat.mtime_ns / resolution_ns * resolution_ns))
+    out(format_stat(context, object, stat.size, stat.mtime_ns / resolution_ns * resolution_ns))
 }
 
 /// An object's size and time.
-pub(super) fn shown_stat(context: &Context<'_>, object: &str, size: u64, mtime_ns: u64) -> String {
-    let mtime = print::time(mtime_ns);
+pub(super) fn format_stat(context: &Context<'_>, object: &str, size: u64, mtime_ns: u64) -> String {
+    let mtime = formatting::time(mtime_ns);
     match context.args.format {
         Format::Plain => format!("{} mtime {mtime}, size {size}\n", context.name(object)),
         format => {
             let pool = context.pool().pool_name();
-            print::json(&json!({ "pool": pool, "name": object, "mtime": mtime, "size": size }), format)
+            formatting::json(&json!({ "pool": pool, "name": object, "mtime": mtime, "size": size }), format)
         }
     }
 }
 
 pub(super) fn touch(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let mtime_ns = match operands.get(1) {
-        None => print::now_ns(),
+        None => formatting::now_ns(),
         Some(seconds) => {
             let seconds: u64 = seconds
                 .parse()
@@ -65,13 +65,13 @@ fn write(context: &Context<'_>, object: &str, op: WriteOp, doing: String) -> Res
 }
 
 pub(super) fn truncate(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
-    let size = truncated_size(operands[1])?;
+    let size = parse_truncate_size(operands[1])?;
     let doing = format!("error truncating oid {} to {size}", operands[0]);
     context.pool().truncate(operands[0], size).wait().map_err(failed(doing))
 }
 
 /// The size for `truncate`.
-pub(super) fn truncated_size(text: &str) -> Result<u64, RadosFailure> {
+pub(super) fn parse_truncate_size(text: &str) -> Result<u64, RadosFailure> {
     match text.parse::<i64>() {
         Ok(size) if size < 0 => Err(RadosFailure::new("error, cannot truncate to negative value")),
         Ok(size) => Ok(size.unsigned_abs()),
@@ -189,7 +189,7 @@ async fn copy_object(
 pub(super) fn set_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let value = match operands.get(2) {
         Some(value) => value.as_bytes().to_vec(),
-        None => read_all(Path::new("-"))?,
+        None => read_input(Path::new("-"))?,
     };
     let doing = format!("error setting xattr {}/{}", context.name(operands[0]), operands[1]);
     context.pool().set_xattr(operands[0], operands[1], value).wait().map_err(failed(doing))
@@ -198,7 +198,7 @@ pub(super) fn set_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), 
 pub(super) fn get_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let doing = format!("error getting xattr {}/{}", context.name(operands[0]), operands[1]);
     let value = context.pool().get_xattr(operands[0], operands[1]).wait().map_err(failed(doing))?;
-    out(print::attribute(operands[1], &value, context.args.format))
+    out(formatting::attribute(operands[1], &value, context.args.format))
 }
 
 pub(super) fn rm_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
@@ -209,7 +209,7 @@ pub(super) fn rm_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), R
 pub(super) fn list_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let doing = format!("error getting xattr set {}", context.name(operands[0]));
     let attributes = context.pool().get_xattrs(operands[0]).wait().map_err(failed(doing))?;
-    out(print::names(attributes.keys().map(|name| &name[..]), context.args.format))
+    out(formatting::names(attributes.keys().map(|name| &name[..]), context.args.format))
 }
 
 pub(super) fn map_extents(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
@@ -219,7 +219,7 @@ pub(super) fn map_extents(context: &Context<'_>, operands: &[&str]) -> Result<()
         return extents.iter().try_for_each(|(offset, len)| out(format!("{offset:x}\t{len:x}\n")));
     }
     let entries = extents.iter().map(|(offset, len)| json!({ "offset": offset, "length": len }));
-    out(print::json(&entries.collect(), context.args.format))
+    out(formatting::json(&entries.collect(), context.args.format))
 }
 
 pub(super) fn set_alloc_hint(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
@@ -234,7 +234,7 @@ pub(super) fn set_alloc_hint(context: &Context<'_>, operands: &[&str]) -> Result
 }
 
 /// The contents of a file, or of standard input for `-`.
-pub(super) fn read_all(path: &Path) -> Result<Vec<u8>, RadosFailure> {
+pub(super) fn read_input(path: &Path) -> Result<Vec<u8>, RadosFailure> {
     let mut data = Vec::new();
     let result = match path.to_str() {
         Some("-") => std::io::stdin().lock().read_to_end(&mut data),

@@ -1,7 +1,7 @@
 //! Verbs on pools: their objects and usage.
 
 use super::args::Format;
-use super::{Context, RadosFailure, failed, out, print};
+use super::{Context, RadosFailure, failed, formatting, out};
 use crate::progress::{Progress, Unit};
 use nacre_client::{ClusterStats, IoCtx, ListRange, Lister, PoolStats, block_on};
 use nacre_types::ObjectId;
@@ -15,7 +15,7 @@ const REMOVALS: usize = 64;
 
 pub(super) fn list_pools(context: &Context<'_>, _: &[&str]) -> Result<(), RadosFailure> {
     let pools = block_on(context.cluster.pools()).map_err(failed("error listing pools"))?;
-    out(print::names(pools.iter().map(|(_, name)| name.as_bytes()), context.args.format))
+    out(formatting::names(pools.iter().map(|(_, name)| name.as_bytes()), context.args.format))
 }
 
 pub(super) fn list_objects(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
@@ -61,7 +61,7 @@ fn write_listing(
     if format == Format::Plain {
         return Ok(Ok(()));
     }
-    Ok(sink.write_all(print::json(&Value::Array(entries), format).as_bytes()))
+    Ok(sink.write_all(formatting::json(&Value::Array(entries), format).as_bytes()))
 }
 
 /// Namespace (if all are listed), name and locator (if there is one), separated by tabs.
@@ -102,7 +102,7 @@ pub(super) fn df(context: &Context<'_>, _: &[&str]) -> Result<(), RadosFailure> 
     pools.sort_by(|a, b| a.name.cmp(&b.name));
     match context.args.format {
         Format::Plain => out(df_table(&pools, &totals)),
-        format => out(print::json(&df_json(&pools, &totals), format)),
+        format => out(formatting::json(&df_json(&pools, &totals), format)),
     }
 }
 
@@ -127,7 +127,7 @@ fn df_table(pools: &[PoolStats], totals: &ClusterStats) -> String {
         .chain(pools.iter().map(|pool| {
             vec![
                 pool.name.clone(),
-                print::bytes(pool.used_bytes),
+                formatting::bytes(pool.used_bytes),
                 pool.objects.to_string(),
                 pool.clones.to_string(),
                 pool.copies.to_string(),
@@ -135,11 +135,11 @@ fn df_table(pools: &[PoolStats], totals: &ClusterStats) -> String {
                 pool.unfound.to_string(),
                 pool.degraded.to_string(),
                 pool.reads.to_string(),
-                print::bytes(pool.read_kib << 10),
+                formatting::bytes(pool.read_kib << 10),
                 pool.writes.to_string(),
-                print::bytes(pool.write_kib << 10),
-                print::bytes(pool.compressed_used_bytes),
-                print::bytes(pool.compressed_original_bytes),
+                formatting::bytes(pool.write_kib << 10),
+                formatting::bytes(pool.compressed_used_bytes),
+                formatting::bytes(pool.compressed_original_bytes),
             ]
         }))
         .collect();
@@ -154,9 +154,9 @@ fn df_table(pools: &[PoolStats], totals: &ClusterStats) -> String {
         text.push('\n');
     }
     text.push_str(&format!("\ntotal_objects    {}\n", totals.objects));
-    text.push_str(&format!("total_used       {}\n", print::bytes(totals.used_bytes)));
-    text.push_str(&format!("total_avail      {}\n", print::bytes(totals.available_bytes)));
-    text.push_str(&format!("total_space      {}\n", print::bytes(totals.total_bytes)));
+    text.push_str(&format!("total_used       {}\n", formatting::bytes(totals.used_bytes)));
+    text.push_str(&format!("total_avail      {}\n", formatting::bytes(totals.available_bytes)));
+    text.push_str(&format!("total_space      {}\n", formatting::bytes(totals.total_bytes)));
     text
 }
 
@@ -205,7 +205,7 @@ pub(super) fn purge(context: &Context<'_>, operands: &[&str]) -> Result<(), Rado
     let removed = remove_all(&pool, |_| true).map_err(failed(format_args!("error purging pool {name}")))?;
     match context.args.format {
         Format::Plain => out(format!("Removed {removed} objects\nsuccessfully purged pool {name}\n")),
-        format => out(print::json(&json!({ "pool": name, "removed": removed }), format)),
+        format => out(formatting::json(&json!({ "pool": name, "removed": removed }), format)),
     }
 }
 

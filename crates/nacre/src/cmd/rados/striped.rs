@@ -2,7 +2,7 @@
 
 use super::args::Format;
 use super::transfer::{io_text, read_piece, window};
-use super::{Command, Context, EXIT_INVALID, RadosFailure, failed, objects, out, print, reason};
+use super::{Command, Context, EXIT_INVALID, RadosFailure, failed, formatting, objects, out, reason};
 use crate::progress::{Progress, Unit};
 use nacre_client::{Layout, Pending, Striper, block_on};
 use nacre_types::errno::Errno;
@@ -82,7 +82,7 @@ fn list(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
         }
     }
     if context.args.format != Format::Plain {
-        let text = print::json(&Value::Array(entries), context.args.format);
+        let text = formatting::json(&Value::Array(entries), context.args.format);
         sink.write_all(text.as_bytes()).map_err(listing)?;
     }
     match sink.flush() {
@@ -203,11 +203,11 @@ fn stat(context: &Context<'_>, object: &str, resolution_ns: u64) -> Result<(), R
     let stat = striper(context)?.stat(object).wait();
     let stat = stat.map_err(failed(format_args!(" error stat-ing {name}")))?;
     let mtime_ns = stat.mtime_ns / resolution_ns * resolution_ns;
-    out(objects::shown_stat(context, object, stat.size, mtime_ns))
+    out(objects::format_stat(context, object, stat.size, mtime_ns))
 }
 
 fn truncate(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
-    let size = objects::truncated_size(operands[1])?;
+    let size = objects::parse_truncate_size(operands[1])?;
     let doing = format!("error truncating oid {} to {size}", operands[0]);
     striper(context)?.truncate(operands[0], size).wait().map_err(failed(doing))
 }
@@ -228,7 +228,7 @@ fn remove(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> 
 fn set_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let value = match operands.get(2) {
         Some(value) => value.as_bytes().to_vec(),
-        None => objects::read_all(Path::new("-"))?,
+        None => objects::read_input(Path::new("-"))?,
     };
     let doing = format!("error setting xattr {}/{}", context.name(operands[0]), operands[1]);
     striper(context)?.set_xattr(operands[0], operands[1], value).wait().map_err(failed(doing))
@@ -237,7 +237,7 @@ fn set_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailur
 fn get_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let doing = format!("error getting xattr {}/{}", context.name(operands[0]), operands[1]);
     let value = striper(context)?.get_xattr(operands[0], operands[1]).wait().map_err(failed(doing))?;
-    out(print::attribute(operands[1], &value, context.args.format))
+    out(formatting::attribute(operands[1], &value, context.args.format))
 }
 
 fn rm_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
@@ -248,5 +248,5 @@ fn rm_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure
 fn list_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosFailure> {
     let doing = format!("error getting xattr set {}", context.name(operands[0]));
     let attributes = striper(context)?.get_xattrs(operands[0]).wait().map_err(failed(doing))?;
-    out(print::names(attributes.keys().map(|name| &name[..]), context.args.format))
+    out(formatting::names(attributes.keys().map(|name| &name[..]), context.args.format))
 }

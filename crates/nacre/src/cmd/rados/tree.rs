@@ -6,7 +6,7 @@
 
 use super::args::Format;
 use super::transfer::{FetchError, fetch, io_text, read_piece, read_size_and_first_piece};
-use super::{Context, RadosFailure, failed, out, print, reason};
+use super::{Context, RadosFailure, failed, formatting, out, reason};
 use crate::progress::{Progress, Unit};
 use nacre_client::{Pending, block_on};
 use nacre_types::errno::Errno;
@@ -182,8 +182,8 @@ pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), RadosF
 /// The number of objects and bytes that were stored or fetched.
 fn moved(what: &str, objects: usize, bytes: u64, format: Format) -> String {
     match format {
-        Format::Plain => format!("{what} {objects} objects, {}\n", print::bytes(bytes)),
-        format => print::json(&json!({ "objects": objects, "bytes": bytes }), format),
+        Format::Plain => format!("{what} {objects} objects, {}\n", formatting::bytes(bytes)),
+        format => formatting::json(&json!({ "objects": objects, "bytes": bytes }), format),
     }
 }
 

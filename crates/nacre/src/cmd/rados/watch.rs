@@ -1,7 +1,7 @@
 //! `rados watch`, `notify` and `listwatchers`.
 
 use super::args::Format;
-use super::{Context, RadosFailure, failed, out, print};
+use super::{Context, RadosFailure, failed, formatting, out};
 use crate::cmd::hexdump::hexdump;
 use nacre_client::{Error, IoCtx, Notification, NotifyOutcome, WatchHandler};
 use nacre_types::ceph::Encoder;
@@ -35,7 +35,7 @@ fn listing(watchers: &[WatchInfo], format: Format) -> String {
     };
     match format {
         Format::Plain => watchers.iter().map(line).collect(),
-        format => print::json(&watchers.iter().map(entry).collect(), format),
+        format => formatting::json(&watchers.iter().map(entry).collect(), format),
     }
 }
 
@@ -64,7 +64,7 @@ impl WatchHandler for Printer {
             }
             // One line each, because the output has no end.
             _ => {
-                let (payload, length) = (print::text(&payload), payload.len());
+                let (payload, length) = (formatting::text(&payload), payload.len());
                 let shown = json!({
                     "cookie": cookie,
                     "notify_id": notify_id,
@@ -132,7 +132,7 @@ fn answers(reply: &NotifyReply, format: Format) -> String {
             json!({
                 "client": format!("client.{client}"),
                 "cookie": cookie,
-                "reply": print::text(answer),
+                "reply": formatting::text(answer),
                 "length": answer.len(),
             })
         });
@@ -143,7 +143,7 @@ fn answers(reply: &NotifyReply, format: Format) -> String {
             })
         });
         let shown = json!({ "acks": acks.collect::<Vec<_>>(), "timeouts": missed.collect::<Vec<_>>() });
-        return print::json(&shown, format);
+        return formatting::json(&shown, format);
     }
     let mut text = String::new();
     for (client, cookie, answer) in &reply.acks {

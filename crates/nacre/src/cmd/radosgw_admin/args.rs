@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Subject {
+pub(super) enum CommandGroup {
     /// Users.
     #[command(subcommand)]
     User(UserVerb),

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
-use nacre_rgw::{DeadLetterAction, DeadLetters, Gateway};
+use nacre_rgw::{DeadLetterAction, DeadLetterSelection, Gateway};
 use serde_json::{Value, json};
 
 /// Topics listed by default.
@@ -166,8 +166,8 @@ pub(super) async fn run(gateway: &Gateway, verb: TopicVerb) -> Result<Option<Val
 }
 
 async fn dispose(gateway: &Gateway, letters: &DeadLetterArgs, action: DeadLetterAction) -> Result<Value> {
-    let which = letters.number.map_or(DeadLetters::All, DeadLetters::One);
-    let count = gateway.topics.dispose_dead_letters(letters.which.name()?, which, action).await?;
+    let which = letters.number.map_or(DeadLetterSelection::All, DeadLetterSelection::One);
+    let count = gateway.topics.replay_or_purge_letters(letters.which.name()?, which, action).await?;
     let done = match action {
         DeadLetterAction::Replay => "replayed",
         DeadLetterAction::Purge => "purged",

@@ -66,11 +66,11 @@ pub(super) enum ZonegroupVerb {
     Get(ZonegroupArgs),
     /// Storage classes of the zonegroup.
     #[command(subcommand)]
-    Placement(GroupPlacementVerb),
+    Placement(ZonegroupPlacementVerb),
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum GroupPlacementVerb {
+pub(super) enum ZonegroupPlacementVerb {
     /// List the placement targets.
     #[command(visible_alias = "ls")]
     List(ZonegroupArgs),
@@ -82,15 +82,15 @@ pub(super) enum GroupPlacementVerb {
         target: PlacementTargetArgs,
     },
     /// Add a storage class.
-    Add(GroupPlacementArgs),
+    Add(ZonegroupPlacementArgs),
     /// Same as add.
-    Modify(GroupPlacementArgs),
+    Modify(ZonegroupPlacementArgs),
     /// Remove a storage class that has no pool in the zone.
-    Rm(GroupPlacementArgs),
+    Rm(ZonegroupPlacementArgs),
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct GroupPlacementArgs {
+pub(super) struct ZonegroupPlacementArgs {
     #[command(flatten)]
     group: ZonegroupArgs,
     #[command(flatten)]
@@ -163,23 +163,25 @@ pub(super) async fn carry_out(cluster: &Cluster, verb: ZoneVerb) -> Result<Optio
         }
         ZoneVerb::Placement(PlacementVerb::List(which)) => {
             which.check()?;
-            Zone::read(cluster).await?.describe_placement()
+            Zone::read(cluster).await?.describe_zone_placement()
         }
         ZoneVerb::Placement(PlacementVerb::Get { which, target }) => {
             which.check()?;
             target.check()?;
-            only_target(Zone::read(cluster).await?.describe_placement())
+            only_target(Zone::read(cluster).await?.describe_zone_placement())
         }
         ZoneVerb::Placement(PlacementVerb::Add(args) | PlacementVerb::Modify(args)) => {
             let PlacementArgs { which, target, storage_class, data_pool } = args;
             which.check()?;
             target.check()?;
-            Zone::set_class_pool(cluster, &storage_class, data_pool.as_deref()).await?.describe_placement()
+            Zone::set_class_pool(cluster, &storage_class, data_pool.as_deref())
+                .await?
+                .describe_zone_placement()
         }
         ZoneVerb::Placement(PlacementVerb::Rm { which, target, storage_class }) => {
             which.check()?;
             target.check()?;
-            Zone::remove_class_pool(cluster, &storage_class).await?.describe_placement()
+            Zone::remove_class_pool(cluster, &storage_class).await?.describe_zone_placement()
         }
     }))
 }
@@ -190,24 +192,26 @@ pub(super) async fn run_zonegroup(cluster: &Cluster, verb: ZonegroupVerb) -> Res
             group.check()?;
             Zone::read(cluster).await?.describe_zonegroup()
         }
-        ZonegroupVerb::Placement(GroupPlacementVerb::List(group)) => {
+        ZonegroupVerb::Placement(ZonegroupPlacementVerb::List(group)) => {
             group.check()?;
-            Zone::read(cluster).await?.describe_targets()
+            Zone::read(cluster).await?.describe_zonegroup_placement()
         }
-        ZonegroupVerb::Placement(GroupPlacementVerb::Get { group, target }) => {
+        ZonegroupVerb::Placement(ZonegroupPlacementVerb::Get { group, target }) => {
             group.check()?;
             target.check()?;
-            only_target(Zone::read(cluster).await?.describe_targets())
+            only_target(Zone::read(cluster).await?.describe_zonegroup_placement())
         }
-        ZonegroupVerb::Placement(GroupPlacementVerb::Add(args) | GroupPlacementVerb::Modify(args)) => {
+        ZonegroupVerb::Placement(
+            ZonegroupPlacementVerb::Add(args) | ZonegroupPlacementVerb::Modify(args),
+        ) => {
             args.group.check()?;
             args.target.check()?;
-            Zone::define_class(cluster, &args.storage_class).await?.describe_targets()
+            Zone::define_class(cluster, &args.storage_class).await?.describe_zonegroup_placement()
         }
-        ZonegroupVerb::Placement(GroupPlacementVerb::Rm(args)) => {
+        ZonegroupVerb::Placement(ZonegroupPlacementVerb::Rm(args)) => {
             args.group.check()?;
             args.target.check()?;
-            Zone::undefine_class(cluster, &args.storage_class).await?.describe_targets()
+            Zone::undefine_class(cluster, &args.storage_class).await?.describe_zonegroup_placement()
         }
     }))
 }

@@ -1,6 +1,6 @@
 //! The options of Ceph's `vstart.sh`, and how far each is supported.
 
-use nacre_types::support::Support;
+use nacre_types::support_level::SupportLevel;
 use std::fmt::Write;
 
 /// An option.
@@ -12,23 +12,23 @@ pub(super) struct Flag {
     /// Its effect, in lines.
     help: &'static str,
     /// Compared with Ceph.
-    pub(super) support: Support,
+    pub(super) support: SupportLevel,
 }
 
 const fn flag(names: &'static [&'static str], help: &'static str) -> Flag {
-    Flag { names, value: None, help, support: Support::Full }
+    Flag { names, value: None, help, support: SupportLevel::Full }
 }
 
 const fn valued(names: &'static [&'static str], value: &'static str, help: &'static str) -> Flag {
-    Flag { names, value: Some(value), help, support: Support::Full }
+    Flag { names, value: Some(value), help, support: SupportLevel::Full }
 }
 
 const fn advisory(names: &'static [&'static str], why: &'static str) -> Flag {
-    Flag { names, value: None, help: "", support: Support::Advisory(why) }
+    Flag { names, value: None, help: "", support: SupportLevel::Advisory(why) }
 }
 
 const fn refused(names: &'static [&'static str], why: &'static str) -> Flag {
-    Flag { names, value: None, help: "", support: Support::Refused(why) }
+    Flag { names, value: None, help: "", support: SupportLevel::Refused(why) }
 }
 
 const STORES: &str = "OSDs support only BlueStore, FileStore and MemStore";
@@ -114,7 +114,7 @@ MGR is ignored, because the map authority also acts as manager. CEPH_PORT is the
 pub(super) fn usage() -> String {
     const COLUMN: usize = 32;
     let mut out = HEAD.to_owned();
-    for flag in FLAGS.iter().filter(|flag| flag.support == Support::Full) {
+    for flag in FLAGS.iter().filter(|flag| flag.support == SupportLevel::Full) {
         let names = flag.names.join(", ");
         let left = format!("  {}", flag.value.map_or(names.clone(), |value| format!("{names} {value}")));
         let mut lines = flag.help.lines();
@@ -123,7 +123,7 @@ pub(super) fn usage() -> String {
     }
     out.push_str("\nAccepted without effect:\n\n");
     for flag in FLAGS {
-        if let Support::Advisory(why) = flag.support {
+        if let SupportLevel::Advisory(why) = flag.support {
             let _ = writeln!(out, "{:<COLUMN$}{why}", format!("  {}", flag.names.join(", ")));
         }
     }
@@ -131,6 +131,6 @@ pub(super) fn usage() -> String {
 }
 
 /// Each option by its last name, which is the long one.
-pub(super) fn rows() -> Vec<(&'static str, Support)> {
+pub(super) fn rows() -> Vec<(&'static str, SupportLevel)> {
     FLAGS.iter().filter_map(|flag| Some((*flag.names.last()?, flag.support))).collect()
 }

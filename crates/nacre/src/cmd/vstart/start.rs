@@ -1,7 +1,7 @@
 //! Starts the cluster for a call of `vstart.sh`, and creates the files that calls of Ceph's tools expect.
 
-use super::request::{DEFAULT_OSDS, Gateway, VstartArgs};
-use crate::layout::ClusterDir;
+use super::args::{DEFAULT_OSDS, GatewayArgs, VstartArgs};
+use crate::cluster_dir::ClusterDir;
 use anyhow::{Context, Result, bail, ensure};
 use nacre_common::auth::Keyring;
 use nacre_common::options::{self, OptionService};
@@ -139,11 +139,11 @@ fn set_with_monitors<'a>(program: &Path, conf: &Path, given: impl Iterator<Item 
 }
 
 /// The gateway's client. Ceph's script names it by its port.
-fn client_of(gateway: &Gateway) -> EntityName {
+fn client_of(gateway: &GatewayArgs) -> EntityName {
     EntityName::client(format!("rgw.{}", gateway.port))
 }
 
-fn frontends(gateway: &Gateway, request: &VstartArgs, folder: &Path) -> String {
+fn frontends(gateway: &GatewayArgs, request: &VstartArgs, folder: &Path) -> String {
     let addr = SocketAddr::new(request.ip, gateway.port);
     let words = gateway.words.as_str();
     // Endpoints from the caller replace the default ones.
@@ -160,7 +160,7 @@ fn frontends(gateway: &Gateway, request: &VstartArgs, folder: &Path) -> String {
     format!("{ours} {words}").trim_end().to_owned()
 }
 
-fn check_certificate(gateway: &Gateway, folder: &Path) -> Result<()> {
+fn check_certificate(gateway: &GatewayArgs, folder: &Path) -> Result<()> {
     ensure!(
         gateway.words.contains("ssl_certificate=") || folder.join(CERTIFICATE).exists(),
         "S3 by TLS needs {CERTIFICATE} in this folder: openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj \

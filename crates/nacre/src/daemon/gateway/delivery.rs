@@ -4,8 +4,8 @@ use nacre_client::Cluster;
 use nacre_common::config::Config;
 use nacre_common::options::Options;
 use nacre_notify::{Settings, TopicDefaults};
-use nacre_push::{EndpointPusher, Limits, Timeouts};
-use nacre_rgw::{Delivery, EndpointRules};
+use nacre_push::{ClientLimits, EndpointClients, Timeouts};
+use nacre_rgw::{DeliveryConfig, EndpointRules};
 use nacre_topics::endpoint::{CA_FOLDER_OPTION, CLEARTEXT_OPTION, LOCAL_OPTION};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +23,9 @@ const DEFAULTS: [&str; 5] = [
 ];
 
 /// The configuration for a gateway, which delivers.
-pub(crate) fn delivery(config: &Config, cluster: &Cluster) -> Delivery {
+pub(crate) fn delivery(config: &Config, cluster: &Cluster) -> DeliveryConfig {
     let rules = EndpointRules::new(cluster);
-    let pusher = Arc::new(EndpointPusher::new(rules.policy(), limits(&config.snapshot())));
+    let pusher = Arc::new(EndpointClients::new(rules.policy(), limits(&config.snapshot())));
     let clients = Arc::downgrade(&pusher);
     rules.on_change(move |policy| {
         if let Some(clients) = clients.upgrade() {
@@ -39,14 +39,14 @@ pub(crate) fn delivery(config: &Config, cluster: &Cluster) -> Delivery {
     config.observe(&DEFAULTS, move |options, _| {
         sender.send_replace(topic_defaults(options));
     });
-    Delivery { rules, pusher, settings: Settings { defaults, ..Settings::default() } }
+    DeliveryConfig { rules, pusher, settings: Settings { defaults, ..Settings::default() } }
 }
 
 /// The configuration for a command, which changes and shows queues, and leaves delivery and maintenance to gateways.
-pub(crate) fn passive_delivery(config: &Config, cluster: &Cluster) -> Delivery {
-    let Delivery { rules, pusher, settings } = delivery(config, cluster);
+pub(crate) fn passive_delivery(config: &Config, cluster: &Cluster) -> DeliveryConfig {
+    let DeliveryConfig { rules, pusher, settings } = delivery(config, cluster);
     let settings = Settings { active_shards: 0, watch: NEVER, scan: NEVER, sweep: NEVER, ..settings };
-    Delivery { rules, pusher, settings }
+    DeliveryConfig { rules, pusher, settings }
 }
 
 fn topic_defaults(options: &Options) -> TopicDefaults {
@@ -62,11 +62,11 @@ fn topic_defaults(options: &Options) -> TopicDefaults {
 }
 
 /// Limits for the clients of endpoints. The ranges of the options keep the numbers small.
-fn limits(options: &Options) -> Limits {
+fn limits(options: &Options) -> ClientLimits {
     let options = &options.rgw;
     let number = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-    let limits = Limits::default();
-    Limits {
+    let limits = ClientLimits::default();
+    ClientLimits {
         http: Timeouts {
             push: Duration::from_secs(options.rgw_http_notif_message_timeout),
             connect: Duration::from_secs(options.rgw_http_notif_connection_timeout),

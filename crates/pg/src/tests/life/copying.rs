@@ -12,7 +12,7 @@ use nacre_types::stats::pg_state;
 
 /// Whether object `a{n}` is sent to a member in pieces.
 fn is_copied(c: &Cluster, n: u32) -> bool {
-    c.hosts[&osd(0)].pg.is_being_copied(&c.clients.object(&format!("a{n}")))
+    c.hosts[&osd(0)].pg.is_pushed_in_pieces(&c.clients.object(&format!("a{n}")))
 }
 
 /// Creates a cluster that sends `count` of the objects `a0` to `a7` to osd.2 in pieces.

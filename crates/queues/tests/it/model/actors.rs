@@ -177,8 +177,8 @@ async fn forget_moved(gateway: &Gateway, moved: Vec<EnqueuedRecords>) -> Result<
 /// Removes outbox records that are in the queue.
 async fn forget_records(gateway: &Gateway, source: &SourceId, ids: Vec<EventId>) -> Result<(), Fail> {
     if *source == SourceId::replay(&topic()) {
-        let numbers: Vec<u64> = ids.iter().filter_map(dead_letters::number_of).collect();
-        return gateway.write(dead_letters::forget_replayed(&topic(), &numbers), None).await;
+        let numbers: Vec<u64> = ids.iter().filter_map(dead_letters::letter_number).collect();
+        return gateway.write(dead_letters::remove_replayed(&topic(), &numbers), None).await;
     }
     gateway.remove_outbox(source, ids).await;
     Ok(())
@@ -187,12 +187,12 @@ async fn forget_records(gateway: &Gateway, source: &SourceId, ids: Vec<EventId>)
 async fn drop_oldest(gateway: &Gateway, shard: &Shard, entries: u64, bytes: u64) -> Result<(), Fail> {
     let mut log = LogIndex::default();
     let manifests =
-        gateway.read(settle::read_kind(&shard.object, QueueRecordKind::Segment, Bytes::new(), 9)).await?;
+        gateway.read(settle::read_records(&shard.object, QueueRecordKind::Segment, Bytes::new(), 9)).await?;
     log.add_segments(shard, &manifests.page).expect("sound");
     let mut events = Vec::new();
-    if let Some((first, object)) = log.segment_at(shard, shard.head.value.cursor) {
+    if let Some((first, object)) = log.segment_from(shard, shard.head.value.cursor) {
         let reply = gateway.read(ObjectRead::data(&object)).await?;
-        events.extend(log.segment_events(shard, first, &reply.data).map_err(|_| Fail::Canceled)?.events);
+        events.extend(log.decode_segment(shard, first, &reply.data).map_err(|_| Fail::Canceled)?.events);
     } else {
         let reply = gateway.read(settle::read_batches(&shard.object, None, 9)).await?;
         let Ok(fresh) = Shard::from_reply(&shard.object, &[], &reply) else { return Err(Fail::Canceled) };
@@ -227,7 +227,7 @@ impl Owned {
 
 async fn deliver(gateway: &Gateway) -> Result<(), Fail> {
     let layout = gateway.topic().await;
-    let generations: Vec<Generation> = layout.delivered().collect();
+    let generations: Vec<Generation> = layout.deliverable().collect();
     if generations.is_empty() {
         return Ok(());
     }
@@ -297,19 +297,19 @@ async fn read_page(
     kind: QueueRecordKind,
     after: Bytes,
 ) -> Result<ObjectReply, Fail> {
-    let reply = gateway.read(settle::read_kind(&owned.shard.object, kind, after, 2)).await?;
-    if owned.shard.is_same_shard(&reply) { Ok(reply) } else { Err(Fail::Canceled) }
+    let reply = gateway.read(settle::read_records(&owned.shard.object, kind, after, 2)).await?;
+    if owned.shard.has_same_owner(&reply) { Ok(reply) } else { Err(Fail::Canceled) }
 }
 
 /// Loads what the window has room for: a segment or a page of batches.
 async fn load(gateway: &Gateway, owned: &mut Owned) -> Result<(), Fail> {
     let object = owned.shard.object.clone();
-    let Some((from, _)) = owned.window.next_load() else { return refresh(gateway, owned).await };
-    let loaded = if let Some((first, segment)) = owned.log.segment_at(&owned.shard, from) {
+    let Some((from, _)) = owned.window.load_range() else { return refresh(gateway, owned).await };
+    let loaded = if let Some((first, segment)) = owned.log.segment_from(&owned.shard, from) {
         let reply = gateway.read(ObjectRead::data(&segment)).await?;
-        owned.log.segment_events(&owned.shard, first, &reply.data).expect("sound")
+        owned.log.decode_segment(&owned.shard, first, &reply.data).expect("sound")
     } else {
-        let read = settle::read_batches(&object, owned.log.batches_before(from), 2);
+        let read = settle::read_batches(&object, owned.log.batch_cursor(from), 2);
         let reply = gateway.read(read).await?;
         let fresh = Shard::from_reply(&object, &[], &reply).map_err(|_| Fail::Absent)?;
         adopt(owned, fresh)?;
@@ -373,7 +373,7 @@ async fn older_shards(gateway: &Gateway, layout: &QueueLayout, generation: Gener
 
 async fn progress(gateway: &Gateway, generation: Generation, index: u32) -> DrainProgress {
     let Some(object) = locate(gateway, generation, index).await else { return DrainProgress::Drained };
-    let read = settle::read_kind(&object, QueueRecordKind::Parked, Bytes::new(), 100);
+    let read = settle::read_records(&object, QueueRecordKind::Parked, Bytes::new(), 100);
     let Ok(reply) = gateway.read(read).await else { return DrainProgress::Busy };
     match Shard::from_reply(&object, &[], &reply) {
         Ok(shard) if shard.id.value == generation.identity(&topic(), index) && !reply.more => {
@@ -448,7 +448,7 @@ async fn hand_over_letters(gateway: &Gateway, owned: &Owned) -> Result<(), Fail>
             panic!("it was read in order and has room")
         }
     };
-    let numbers: Vec<u64> = moved.ids.iter().filter_map(dead_letters::number_of).collect();
+    let numbers: Vec<u64> = moved.ids.iter().filter_map(dead_letters::letter_number).collect();
     if numbers.is_empty() {
         return Ok(());
     }
@@ -578,7 +578,7 @@ async fn close(gateway: &Gateway, object: &ObjectKey, place: (Generation, u32)) 
 }
 
 async fn copy(gateway: &Gateway, shard: &Shard) -> Result<(), Fail> {
-    let found = match gateway.read(ObjectRead::attributes(&reshard::copy_of(shard))).await {
+    let found = match gateway.read(ObjectRead::attributes(&reshard::copy_object(shard))).await {
         Err(Fail::Absent) => None,
         reply => Some(reply?),
     };
@@ -590,7 +590,7 @@ async fn copy(gateway: &Gateway, shard: &Shard) -> Result<(), Fail> {
     let mut after = Bytes::new();
     loop {
         let mut page = gateway.read(reshard::read_page(&shard.object, after, 2)).await?;
-        if !shard.is_same_shard(&page) {
+        if !shard.has_same_owner(&page) {
             return Err(Fail::Canceled);
         }
         let last = page.page.last().filter(|_| page.more).map(|(last, _)| last.clone());

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use nacre_queues::name::{self, QueueRecordKind};
 use nacre_queues::op::{ObjectKey, ObjectOp, ObjectRead, Step};
 use nacre_queues::record::{
-    self, Batch, COPY, CopyState, DeadLetter, Event, HEAD, ID, OWNER, Owner, Parked, QueueHead, Segment,
-    SegmentData, ShardIdentity, TAIL,
+    self, Batch, COPY, CopyState, DeadLetter, Event, HEAD, ID, OWNER, Owner, ParkedEvent, QueueHead,
+    SegmentData, SegmentManifest, ShardIdentity, TAIL,
 };
 use nacre_queues::shard::Shard;
 use nacre_types::encoding::Versioned;
@@ -207,7 +207,7 @@ fn audit(key: &ObjectKey, rados: &Rados) -> Result<(), String> {
             resident += batch.size_bytes();
             count(first, &batch);
         } else if let Some(first) = QueueRecordKind::Segment.sequence(name) {
-            let segment: Segment = decode(value);
+            let segment: SegmentManifest = decode(value);
             if segment.end <= shard.head.value.cursor {
                 continue;
             }
@@ -220,7 +220,7 @@ fn audit(key: &ObjectKey, rados: &Rados) -> Result<(), String> {
     }
     for (_, value) in object.omap.iter().filter(|(name, _)| QueueRecordKind::Parked.sequence(name).is_some())
     {
-        let parked: Parked = decode(value);
+        let parked: ParkedEvent = decode(value);
         entries += 1;
         bytes += parked.event.size_bytes();
     }

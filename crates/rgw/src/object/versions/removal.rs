@@ -11,7 +11,8 @@ use crate::gateway::{Gateway, spawn_boxed};
 use crate::index::{ListingEntry, Tails};
 use crate::notifications::{Cause, ChangeEvents};
 use crate::stored::versions::{
-    ATTEMPTS, NULL_VERSION, StoredVersion, check_id, data_key, decode_version, head_key, unless_changed, wait,
+    ATTEMPTS, NULL_VERSION, StoredVersion, check_id, data_key, decode_version, head_key, unless_changed,
+    wait_before_retry,
 };
 use crate::stored::{Head, HeadState, head_name};
 use nacre_client::ReadOp;
@@ -57,7 +58,7 @@ impl Gateway {
         // A separate task, which completes even if the client disconnects.
         let removal =
             spawn_boxed(async move { gateway.try_remove_version(&bucket, (&key, &id), events, &may).await });
-        removal.await.map_err(Error::task("the removal of a version"))?
+        removal.await.map_err(Error::task_failed("the removal of a version"))?
     }
 
     async fn try_remove_version(
@@ -76,7 +77,7 @@ impl Gateway {
                 VersionRemovalPlan::Changed if attempt == ATTEMPTS => {
                     return Err(Error::Contended(key.to_owned()));
                 }
-                VersionRemovalPlan::Changed => wait(attempt).await,
+                VersionRemovalPlan::Changed => wait_before_retry(attempt).await,
                 VersionRemovalPlan::Absent => return Ok(None),
                 VersionRemovalPlan::Version(removal) => break (state, removal),
             }
@@ -112,7 +113,7 @@ impl Gateway {
                     };
                     match self.plan_version_removal(name, id, &state, may).await? {
                         VersionRemovalPlan::Changed => {
-                            turn.retry().await?;
+                            turn.back_off().await?;
                             continue;
                         }
                         VersionRemovalPlan::Absent => return Ok(None),
@@ -124,7 +125,7 @@ impl Gateway {
             let subject = op.subject_of(&head, event_version_id(bucket, &head));
             op.set_replaced_tails(replaced).await?;
             op.set_event_subject(&subject).await?;
-            let base = state.base();
+            let base = state.assumed_head();
             let commit = match &listed {
                 Some(listed) => {
                     let new = ListingUpdate::Object(listed, None);

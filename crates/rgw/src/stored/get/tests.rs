@@ -1,7 +1,7 @@
 use super::*;
-use crate::classes::StorageClasses;
 use crate::connection::Connection;
 use crate::crypt::{SECRET_BYTES, SseKeySource};
+use crate::storage_classes::StorageClasses;
 use nacre_client::engine::{Engine, ListPage, ObjectRequest, OnReply};
 use nacre_client::{Cluster, OpReply, Pending};
 use nacre_types::op::{Op, OpResult};
@@ -174,12 +174,12 @@ fn a_second_read_asks_for_what_the_first_did_not_bring() {
     assert_eq!(encrypted(asked).longer_read(asked, asked), Some(asked + tag));
     // Damage: the size differs from that of the data, or is more than a head can hold.
     assert_eq!(inline(asked + 1).longer_read(100, asked), None);
-    assert_eq!(inline(u64::MAX).longer_read(asked, asked), Some(HEAD_BYTES));
-    assert_eq!(encrypted(u64::MAX).longer_read(HEAD_BYTES, HEAD_BYTES), None);
+    assert_eq!(inline(u64::MAX).longer_read(asked, asked), Some(MAX_HEAD_BYTES));
+    assert_eq!(encrypted(u64::MAX).longer_read(MAX_HEAD_BYTES, MAX_HEAD_BYTES), None);
     let tails = DataLocation::Tails(Tails { name: "t".into(), count: 3 });
     assert_eq!(Head { data: tails, ..inline(9 << 20) }.longer_read(0, asked), None);
     let parts = Head { data: DataLocation::Parts(9000), ..inline(9 << 30) };
-    assert_eq!(parts.longer_read(asked, asked), Some(MANIFEST_BYTES as u64));
+    assert_eq!(parts.longer_read(asked, asked), Some(MAX_MANIFEST_BYTES as u64));
     assert_eq!(parts.longer_read(asked - 1, asked), None);
 }
 

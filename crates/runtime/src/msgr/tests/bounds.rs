@@ -24,7 +24,7 @@ impl Dispatcher for Flood {
         }
     }
 
-    fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
+    fn on_reset(&self, _conn: &Conn, _reset: ResetReason) {}
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn a_connection_ends_with_its_ticket() {
     let conn = user.connect(target(addr, Policy::Lossy, ticket)).unwrap();
     conn.ready().await.unwrap();
     until("the end", || !client.resets.lock().is_empty() && !server.resets.lock().is_empty()).await;
-    assert!(matches!(&server.resets.lock()[0], Reset::Failed(Error::Expired(_))));
+    assert!(matches!(&server.resets.lock()[0], ResetReason::Failed(Error::Expired(_))));
     user.shutdown(Duration::ZERO).await;
     osd0.shutdown(Duration::ZERO).await;
 }

@@ -192,7 +192,7 @@ async fn a_restarted_server_resets_the_session_and_serves_a_new_one() {
     conn.send(&note(2, 10)).unwrap();
     let new = messenger(osd(0), &[], realm.verifier(), &second);
     new.bind(addr).unwrap();
-    until("the reset", || matches!(client.resets.lock()[..], [Reset::PeerRestarted])).await;
+    until("the reset", || matches!(client.resets.lock()[..], [ResetReason::PeerRestarted])).await;
     conn.send(&note(3, 10)).unwrap();
     until("the next message", || second.count() == 1).await;
     assert_eq!(second.notes.lock()[0].number, 3, "what was in flight at the reset is gone");
@@ -220,7 +220,7 @@ async fn a_restarted_client_supersedes_its_old_session() {
         }
     }
     until("the reset", || server.resets.lock().len() == 1).await;
-    assert!(matches!(server.resets.lock()[..], [Reset::PeerRestarted]));
+    assert!(matches!(server.resets.lock()[..], [ResetReason::PeerRestarted]));
     let accepted = server.accepted.lock().clone();
     assert!(accepted[0].is_over() && accepted[1].is_up());
     osd0.shutdown(Duration::ZERO).await;
@@ -240,7 +240,7 @@ async fn a_session_that_its_peer_gave_up_is_over_before_the_next_one_begins() {
         until("the message", || server.count() as u64 == run).await;
         // Its peer was notified of the end of the earlier ones.
         assert_eq!(server.resets.lock().len() as u64, run - 1);
-        assert!(server.resets.lock().iter().all(|reset| matches!(reset, Reset::PeerRestarted)));
+        assert!(server.resets.lock().iter().all(|reset| matches!(reset, ResetReason::PeerRestarted)));
         conn.abort();
     }
     process.shutdown(Duration::ZERO).await;
@@ -283,7 +283,7 @@ async fn a_session_whose_peer_stays_away_lapses() {
     conn.ready().await.unwrap();
     until("the session", || !server.accepted.lock().is_empty()).await;
     conn.abort();
-    until("the lapse", || matches!(server.resets.lock()[..], [Reset::Lapsed])).await;
+    until("the lapse", || matches!(server.resets.lock()[..], [ResetReason::Lapsed])).await;
     assert!(matches!(server.accepted.lock()[0].send(&note(1, 1)), Err(Error::Closed)));
     osd0.shutdown(Duration::ZERO).await;
 }
@@ -369,8 +369,8 @@ async fn a_stalled_connection_is_given_up_and_a_quiet_one_kept() {
     let conn = user.connect(target(proxied, Policy::Lossy, ticket)).unwrap();
     conn.ready().await.unwrap();
     until("the stall's end", || {
-        matches!(client.resets.lock()[..], [Reset::Failed(Error::TimedOut(_))])
-            && matches!(server.resets.lock()[..], [Reset::Failed(Error::TimedOut(_))])
+        matches!(client.resets.lock()[..], [ResetReason::Failed(Error::TimedOut(_))])
+            && matches!(server.resets.lock()[..], [ResetReason::Failed(Error::TimedOut(_))])
     })
     .await;
     assert!(quiet.is_up() && conn.is_over());

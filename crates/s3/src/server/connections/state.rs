@@ -174,7 +174,7 @@ impl Connection {
     }
 
     /// Returns whether the request is from a user whose signature is valid.
-    pub(super) fn is_known(&self) -> bool {
+    pub(super) fn is_authenticated(&self) -> bool {
         self.request.lock().as_ref().is_some_and(|info| info.is_authenticated())
     }
 
@@ -203,10 +203,10 @@ impl Connection {
 
     /// Returns how long the gateway waits for more of the body; zero once it has waited long enough.
     pub(in crate::server) fn body_time_left(&self) -> Duration {
-        self.idle.saturating_sub(self.body_debt())
+        self.idle.saturating_sub(self.body_stall_time())
     }
 
-    pub(super) fn body_debt(&self) -> Duration {
+    pub(super) fn body_stall_time(&self) -> Duration {
         self.body.owed(self.now())
     }
 
@@ -230,7 +230,7 @@ impl Connection {
         self.answer.progress(self.now(), bytes);
     }
 
-    pub(super) fn answer_debt(&self) -> Duration {
+    pub(super) fn answer_stall_time(&self) -> Duration {
         self.answer.owed(self.now())
     }
 

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use nacre_exec::CopiedObject;
 use nacre_types::op::{CopyGetReply, copy_from_flag, request_flag};
 use nacre_types::pool::{CacheMode, HitSetKind, flag};
-use nacre_types::tier::{dirty_log, dirty_object};
+use nacre_types::tier::{dirty_log_object, dirty_object};
 
 const BASE: PoolId = PoolId(2);
 
@@ -190,7 +190,7 @@ fn recorded(request: &OsdRequest) -> (Vec<String>, Vec<String>) {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(request.object, dirty_log(BASE, PG));
+    assert_eq!(request.object, dirty_log_object(BASE, PG));
     set.sort_unstable();
     (set, removed)
 }
@@ -306,7 +306,7 @@ fn a_flush_carries_no_more_writes_than_it_has_records_of() {
     let bench = Bench::cache(true, &[]);
     let (conn, heard) = connect_and_hear();
     let flush = bench.first_write(&conn);
-    let most = nacre_exec::MAX_COPIED_REQUESTS as u64;
+    let most = nacre_exec::MAX_COPIED_REQIDS as u64;
     for tid in 2..=2 + most {
         bench.arrive(bench.append(tid), &conn, None);
     }

@@ -3,9 +3,9 @@
 use super::super::Shard;
 use super::agent::{agent_options, hit_set_config};
 use nacre_common::options::{Options, PromoteAdmission};
-use nacre_tier::advise::AccessTrace;
-use nacre_tier::advise::simulation::{self, AdmissionKind, CachePolicy, HitRate};
-use nacre_tier::effort::CacheTargets;
+use nacre_tier::agent_policy::CacheTargets;
+use nacre_tier::cache_sizing::AccessTrace;
+use nacre_tier::cache_sizing::simulation::{self, AccessRate, AdmissionKind, CachePolicy};
 use nacre_tier::temperature::Grades;
 use nacre_types::ids::{PgId, PoolId};
 use nacre_types::pool::{CacheMode, Tiering};
@@ -100,7 +100,7 @@ fn admission_name(admission: AdmissionKind) -> &'static str {
     }
 }
 
-fn shown(hits: HitRate) -> Value {
+fn shown(hits: AccessRate) -> Value {
     json!({ "accesses_per_s": hits.accesses, "hits_per_s": hits.hits })
 }
 

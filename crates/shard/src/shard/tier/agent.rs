@@ -13,11 +13,11 @@ use nacre_common::options::{Options, PromoteAdmission};
 use nacre_exec::tier::TierChange;
 use nacre_exec::{self as exec, ObjectContext};
 use nacre_pg::Mutation;
-use nacre_tier::advise::{Access, AccessTrace, Sampler};
-use nacre_tier::effort::{
+use nacre_tier::agent_policy::{
     self, AgentMode, AgentOptions, BUSY_STEP_NS, CacheOsd, CacheSums, CacheTargets, EvictMode, FlushMode,
     HALFLIFE_ROUNDS, IDLE_STEP_NS, STEP_CHECKS, STEP_EVICTIONS,
 };
+use nacre_tier::cache_sizing::{Access, AccessTrace, Sampler};
 use nacre_tier::hit_set::history::{
     ARCHIVE_NAMESPACE, AccessRecord, HitSetArchive, HitSetConfig, HitSetHistory, HitSetIndex,
 };
@@ -29,7 +29,7 @@ use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, OsdId, PgId, PoolId};
 use nacre_types::object::ObjectId;
-use nacre_types::op::{DirtyReply, Op, OpResult, OsdOp, object_flag, user_attr};
+use nacre_types::op::{ListDirtyReply, Op, OpResult, OsdOp, object_flag, user_attr};
 use nacre_types::osdmap::{OsdMap, flag};
 use nacre_types::pool::Tiering;
 use std::collections::BTreeMap;
@@ -168,9 +168,9 @@ impl CacheState {
 
     /// Counts a write on an object. Returns `false` if the object must be flushed first: a flush carries the records of only a
     /// limited number of requests, and all others are lost with the cache's copies.
-    pub(super) fn count_unflushed(&mut self, object: &ObjectId, is_dirty: bool) -> bool {
+    pub(super) fn try_add_unflushed(&mut self, object: &ObjectId, is_dirty: bool) -> bool {
         match self.unflushed.get_mut(object) {
-            Some(writes) if is_dirty && *writes >= exec::MAX_COPIED_REQUESTS => return false,
+            Some(writes) if is_dirty && *writes >= exec::MAX_COPIED_REQIDS => return false,
             Some(writes) if is_dirty => *writes += 1,
             // Another primary executed writes on it, or it was dirty before.
             None if is_dirty => return false,
@@ -198,7 +198,7 @@ impl CacheState {
     /// Applies the OSD's options for admission and advice.
     fn configure(&mut self, options: &Options, capacity_objects: u64) {
         let samples = u32::try_from(options.osd.osd_tier_advise_objects).unwrap_or(u32::MAX);
-        if self.sampler.as_ref().map_or(0, |sampler| sampler.most_objects()) != samples {
+        if self.sampler.as_ref().map_or(0, |sampler| sampler.max_objects()) != samples {
             self.sampler = (samples > 0).then(|| Box::new(Sampler::new(samples)));
         }
         let is_filtered = options.osd.osd_tier_promote_admission == PromoteAdmission::Frequency;
@@ -237,14 +237,14 @@ impl CacheState {
     }
 
     /// Up to `max` dirty objects from `cursor` on, of one namespace or all.
-    pub(super) fn list_dirty(&self, cursor: &ObjectId, max: u64, namespace: Option<&str>) -> DirtyReply {
+    pub(super) fn list_dirty(&self, cursor: &ObjectId, max: u64, namespace: Option<&str>) -> ListDirtyReply {
         let max = usize::try_from(max.clamp(1, MAX_LISTED)).unwrap_or(usize::MAX);
         let is_wanted = |object: &ObjectId| namespace.is_none_or(|wanted| object.namespace() == wanted);
         let wanted = |(object, dirty): &(&ObjectId, &Dirty)| **dirty != Dirty::Obsolete && is_wanted(object);
         let mut found = self.dirty.range(cursor.clone()..).filter(wanted);
         let objects = found.by_ref().take(max);
         let objects = objects.map(|(object, dirty)| (object.clone(), *dirty == Dirty::Whiteout)).collect();
-        DirtyReply { objects, next: found.next().map(|(object, _)| object.clone()) }
+        ListDirtyReply { objects, next: found.next().map(|(object, _)| object.clone()) }
     }
 
     /// Whether the object is dirty, as far as the PG's objects have been counted.
@@ -312,7 +312,7 @@ impl Shard {
         let Some(tiering) = tiering.filter(|_| hosted.active) else {
             if known.is_some() {
                 self.release_room(slot);
-                self.drop_retries(slot);
+                self.drop_flush_retries(slot);
                 self.fail_dirty_log(slot);
             }
             if let Some(hosted) = self.slots[slot as usize].as_mut() {
@@ -430,7 +430,7 @@ impl Shard {
     }
 
     /// Records the start of a promotion. If there is no room for more, the agent runs soon.
-    pub(super) fn admitted(&mut self, slot: u32) {
+    pub(super) fn on_promotion_started(&mut self, slot: u32) {
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         if hosted.and_then(|hosted| hosted.cache.as_mut()).is_some_and(|cache| !cache.admitted()) {
             self.schedule_agent_by(slot, self.now_ns + BUSY_STEP_NS);
@@ -470,10 +470,10 @@ impl Shard {
     }
 
     /// Counts a write before its execution in a cache that writes through. Returns `false` if the object must be flushed first.
-    pub(super) fn count_unflushed(&mut self, slot: u32, object: &ObjectId, is_dirty: bool) -> bool {
+    pub(super) fn try_add_unflushed(&mut self, slot: u32, object: &ObjectId, is_dirty: bool) -> bool {
         let hosted = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
         let cache = hosted.and_then(|hosted| hosted.cache.as_mut());
-        cache.is_none_or(|cache| cache.count_unflushed(object, is_dirty))
+        cache.is_none_or(|cache| cache.try_add_unflushed(object, is_dirty))
     }
 
     /// Resets the count of an object that was found clean.
@@ -509,7 +509,7 @@ impl Shard {
             return None;
         }
         let (pg, sums) = (hosted.pg, hosted.sums.current());
-        let divisor = effort::pg_divisor(map.pools.get(&pg.pool)?.pg_num, pg.seed);
+        let divisor = agent_policy::pg_divisor(map.pools.get(&pg.pool)?.pg_num, pg.seed);
         let target = self.effective_target(map, pg, tiering, sums.bytes, divisor);
         let targets = CacheTargets::new(tiering, target, divisor);
         let sums =
@@ -517,12 +517,12 @@ impl Shard {
         let agent = agent_options(options);
         let cache = self.slots.get_mut(slot as usize)?.as_mut()?.cache.as_mut()?;
         // The frequency filter uses memory for existing objects, not for those that there is room for.
-        let capacity = effort::capacity_objects(&sums, &targets).min(2 * sums.objects + 1024);
+        let capacity = agent_policy::capacity_objects(&sums, &targets).min(2 * sums.objects + 1024);
         cache.configure(options, capacity);
         cache.targets = Some(targets);
-        cache.room = effort::room_objects(&sums, &targets, &agent);
-        cache.surplus = effort::surplus_objects(&sums, &targets, &agent);
-        cache.mode = effort::choose_agent_mode(&cache.mode, &sums, &targets, &agent, false);
+        cache.room = agent_policy::room_objects(&sums, &targets, &agent);
+        cache.surplus = agent_policy::surplus_objects(&sums, &targets, &agent);
+        cache.mode = agent_policy::choose_agent_mode(&cache.mode, &sums, &targets, &agent, false);
         cache.pg_bytes = targets.pg_bytes();
         Some(cache.mode)
     }
@@ -553,7 +553,7 @@ impl Shard {
             })
             .collect();
         let stored = pg_bytes.saturating_mul(u64::from(divisor));
-        effort::effective_target(tiering.target_max_bytes, stored, pool.pg_num, &osds, RESERVE_MICRO)
+        agent_policy::effective_target(tiering.target_max_bytes, stored, pool.pg_num, &osds, RESERVE_MICRO)
     }
 
     /// Drops copies from before the overlay was removed, including dirty ones.
@@ -570,7 +570,7 @@ impl Shard {
             }
             room -= 1;
             discarded = true;
-            self.discard(slot, object, context.info.version, overlay_epoch);
+            self.discard_stale_copy(slot, object, context.info.version, overlay_epoch);
         }
         let is_through = next.is_none();
         self.go_on_from(slot, next);
@@ -643,7 +643,7 @@ impl Shard {
             let candidate = self.candidate(&object, &context);
             if context.exists && !exec::tier::is_valid(&context, overlay_epoch) {
                 if !candidate.is_blocked {
-                    self.discard(slot, &object, context.info.version, overlay_epoch);
+                    self.discard_stale_copy(slot, &object, context.info.version, overlay_epoch);
                     flushed = true;
                 }
                 continue;
@@ -662,7 +662,7 @@ impl Shard {
             is_dirty: exec::tier::is_dirty(context),
             is_pinned: context.info.flags & object_flag::CACHE_PIN != 0,
             has_watchers: !context.info.watchers.is_empty(),
-            is_blocked: self.tiers.is_at_work(object) || self.tiers.flushes.contains_key(object),
+            is_blocked: self.tiers.has_active_work(object) || self.tiers.flushes.contains_key(object),
             is_internal: object.namespace() == ARCHIVE_NAMESPACE,
         }
     }
@@ -699,7 +699,7 @@ impl Shard {
             if evicted < room && (is_full || cache.histogram.is_cold(temperature, mode.evict_effort_micro)) {
                 evicted += 1;
                 if let Some(filter) = &mut cache.filter {
-                    filter.evicted(object);
+                    filter.record_eviction(object);
                 }
                 let version = context.info.version;
                 let change = TierChange::Evict { version, is_flushed: false, is_unused: false };
@@ -756,7 +756,7 @@ impl Shard {
         let hosted = self.slots.get(slot as usize).and_then(Option::as_ref);
         let is_used = self.tier_role(slot).is_some_and(|role| role.leaves_whiteouts());
         let known = match hosted {
-            Some(_) if !is_used => Some(DirtyReply { objects: Vec::new(), next: None }),
+            Some(_) if !is_used => Some(ListDirtyReply { objects: Vec::new(), next: None }),
             Some(hosted) if hosted.sums.is_complete() => {
                 hosted.cache.as_ref().map(|cache| cache.list_dirty(cursor, max, namespace))
             }

@@ -16,7 +16,7 @@ use nacre_types::ids::{Interval, PoolId};
 use nacre_types::msg::OsdReply;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{OmapValsReply, Op, OsdOp};
-use nacre_types::tier::{dirty_key, dirty_log, dirty_object};
+use nacre_types::tier::{dirty_key, dirty_log_object, dirty_object};
 use std::collections::BTreeSet;
 
 /// The most names that one request records, removes or reads.
@@ -171,7 +171,7 @@ impl Shard {
         let Some(pg) = self.slots.get(slot as usize).and_then(Option::as_ref).map(|hosted| hosted.pg) else {
             return;
         };
-        let Some(request) = self.request_to_other(slot, base, &dirty_log(base, pg), ops, None) else {
+        let Some(request) = self.request_to_other(slot, base, &dirty_log_object(base, pg), ops, None) else {
             // The map does not show this interval yet: waiting and new operations are sent back until it does.
             return self.fail_dirty_log(slot);
         };
@@ -179,7 +179,7 @@ impl Shard {
         if let Some(log) = self.log_of(slot) {
             log.is_asking = true;
         }
-        let ticket = self.tiers.ask(TierRequest::Log { slot, interval, what });
+        let ticket = self.tiers.add_request(TierRequest::Log { slot, interval, what });
         self.shared.world.request_other_pool(self.index, ticket, request);
     }
 
@@ -204,7 +204,7 @@ impl Shard {
                 log.to_check.extend(recorded.iter().cloned());
                 log.names.extend(recorded.iter().cloned());
                 for object in recorded {
-                    if self.tiers.is_logging(&object) {
+                    if self.tiers.waits_for_dirty_log(&object) {
                         self.release(&object, |_| {});
                     }
                 }
@@ -246,7 +246,7 @@ impl Shard {
         let mut failed = std::mem::take(&mut log.on_way);
         failed.extend(std::mem::take(&mut log.to_record));
         for object in failed {
-            if self.tiers.is_logging(&object) {
+            if self.tiers.waits_for_dirty_log(&object) {
                 self.send_waiting_back(&object);
             }
         }

@@ -43,11 +43,12 @@ impl Shard {
                 let version = context.info.version;
                 return self.withdraw(token, |shard, op| {
                     shard.tiers.evictions.insert(object.clone(), op);
-                    shard.discard(slot, &object, version, overlay_epoch);
+                    shard.discard_stale_copy(slot, &object, version, overlay_epoch);
                 });
             }
             Op::CacheEvict
-                if exec::tier::is_dirty(context) || !(is_unused || exec::tier::is_evictable(context)) =>
+                if exec::tier::is_dirty(context)
+                    || !(is_unused || exec::tier::is_unpinned_unwatched(context)) =>
             {
                 Errno::EBUSY.negated()
             }
@@ -134,7 +135,7 @@ impl Shard {
     }
 
     /// Sends back the operations that wait for flushes to be retried: the PG is no cache any more, or not active.
-    pub(super) fn drop_retries(&mut self, slot: u32) {
+    pub(super) fn drop_flush_retries(&mut self, slot: u32) {
         for object in self.tiers.flushes_to_retry(slot, u64::MAX) {
             self.end_flush(&object, Errno::ESTALE.negated());
         }
@@ -167,7 +168,8 @@ impl Shard {
             sender.user_version = user_version;
         }
         let (interval, epoch) = (asked.interval, asked.epoch);
-        let ticket = self.tiers.ask(TierRequest::Flush { slot, interval, object: object.clone(), epoch });
+        let ticket =
+            self.tiers.add_request(TierRequest::Flush { slot, interval, object: object.clone(), epoch });
         self.shared.world.request_other_pool(self.index, ticket, asked);
     }
 
@@ -241,7 +243,7 @@ impl Shard {
         }
         if let Some(context) = context
             && flush.restarts < MAX_RESTARTS
-            && flush.must_go_on()
+            && flush.needs_newer_flush()
         {
             flush.restarts += 1;
             return self.flush_again(slot, object, &context);
@@ -272,7 +274,7 @@ impl Shard {
         let mut going_on = VecDeque::new();
         for (mut op, _) in flush.waiting {
             if result != 0 && op.conn.is_none() {
-                self.retry_lapse(&op, true);
+                self.retry_watch_removal(&op, true);
             } else if result == DEPOSED.negated() {
                 // The base knows a newer map.
                 self.backoff_op(*op, self.epoch().next());
@@ -299,7 +301,13 @@ impl Shard {
     }
 
     /// Drops a copy that does not count.
-    pub(super) fn discard(&mut self, slot: u32, object: &ObjectId, version: Eversion, overlay_epoch: Epoch) {
+    pub(super) fn discard_stale_copy(
+        &mut self,
+        slot: u32,
+        object: &ObjectId,
+        version: Eversion,
+        overlay_epoch: Epoch,
+    ) {
         self.begin(slot, object, ObjectWork::Own, None);
         self.change_tier_object(
             slot,
@@ -309,7 +317,7 @@ impl Shard {
     }
 
     /// Handles the end of an eviction.
-    pub(super) fn evicted(&mut self, object: &ObjectId, result: i32) {
+    pub(super) fn on_evicted(&mut self, object: &ObjectId, result: i32) {
         if let Some(op) = self.tiers.evictions.remove(object) {
             self.tell(op.slot, op, OpOutcome { result, ..OpOutcome::default() });
         }

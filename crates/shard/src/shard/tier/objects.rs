@@ -146,7 +146,7 @@ impl InflightFlush {
     }
 
     /// Whether an operation waits that an earlier state in the base does not satisfy.
-    pub(super) fn must_go_on(&self) -> bool {
+    pub(super) fn needs_newer_flush(&self) -> bool {
         self.waiting.iter().any(|(op, insists)| *insists || op.tier.after_flush.is_some())
     }
 }
@@ -204,12 +204,12 @@ impl TierObjects {
     }
 
     /// Whether the object is busy with work other than waiting for the agent's room.
-    pub(super) fn is_at_work(&self, object: &ObjectId) -> bool {
+    pub(super) fn has_active_work(&self, object: &ObjectId) -> bool {
         self.busy.get(object).is_some_and(|busy| busy.work != ObjectWork::Room)
     }
 
     /// Whether operations on the object wait until the base has its name.
-    pub(super) fn is_logging(&self, object: &ObjectId) -> bool {
+    pub(super) fn waits_for_dirty_log(&self, object: &ObjectId) -> bool {
         self.busy.get(object).is_some_and(|busy| busy.work == ObjectWork::Log)
     }
 
@@ -317,7 +317,7 @@ impl TierObjects {
     }
 
     /// Records a request; its answer arrives with the returned ticket.
-    pub(super) fn ask(&mut self, ask: TierRequest) -> u64 {
+    pub(super) fn add_request(&mut self, ask: TierRequest) -> u64 {
         self.asked += usize::from(matches!(ask, TierRequest::Proxied { .. } | TierRequest::Query { .. }));
         self.last_ticket += 1;
         self.asks.insert(self.last_ticket, ask);

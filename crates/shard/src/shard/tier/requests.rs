@@ -34,7 +34,7 @@ impl Shard {
     }
 
     /// The PG's record of a client's request, for the other pool of its tier.
-    pub(super) fn query_request(&self, slot: u32, reqid: ReqId, attempt: u32) -> OpOutcome {
+    pub(super) fn lookup_request(&self, slot: u32, reqid: ReqId, attempt: u32) -> OpOutcome {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
             return OpOutcome { result: DEPOSED.negated(), ..OpOutcome::default() };
         };
@@ -62,7 +62,7 @@ impl Shard {
     ) -> Option<Box<OsdRequest>> {
         let sender = self.sender(slot, client)?;
         Some(Box::new(OsdRequest {
-            reqid: Self::INTERNAL,
+            reqid: Self::INTERNAL_REQID,
             oldest_tid: 0,
             attempt: 0,
             epoch: sender.epoch,
@@ -97,7 +97,7 @@ impl Shard {
             return op.map_or((), |op| self.backoff_op(*op, self.epoch()));
         };
         let epoch = request.epoch;
-        let ticket = self.tiers.ask(TierRequest::Promotion {
+        let ticket = self.tiers.add_request(TierRequest::Promotion {
             slot,
             object: object.clone(),
             interval: request.interval,
@@ -136,7 +136,7 @@ impl Shard {
             }
             Ok(copied) => match AdmittedCopy::new(Ok(copied), &self.shared.copies.bytes) {
                 Some(copy) => {
-                    self.shared.promotions.lock().copied(copy.bytes());
+                    self.shared.promotions.lock().charge_bytes(copy.payload_bytes());
                     self.change_tier_object(slot, &object, InternalChange::Promote { copy, epoch });
                 }
                 None => self.send_waiting_back(&object),
@@ -179,7 +179,7 @@ impl Shard {
         let interval = asked.interval;
         self.metrics.tier_proxied.inc();
         self.tiers.begin_proxy(object, slot, promotes_then);
-        let ticket = self.tiers.ask(TierRequest::Proxied { slot, interval, op });
+        let ticket = self.tiers.add_request(TierRequest::Proxied { slot, interval, op });
         self.shared.world.request_other_pool(self.index, ticket, asked);
     }
 
@@ -198,7 +198,7 @@ impl Shard {
         };
         let interval = asked.interval;
         self.begin(slot, &object, ObjectWork::Query, None);
-        let ticket = self.tiers.ask(TierRequest::Query { slot, interval, op });
+        let ticket = self.tiers.add_request(TierRequest::Query { slot, interval, op });
         self.shared.world.request_other_pool(self.index, ticket, asked);
     }
 
@@ -214,7 +214,7 @@ impl Shard {
         let object = op.request.object.clone();
         let asked = self.request_to_other(op.slot, role.other, &object, vec![OsdOp::from(query)], None);
         let Some(asked) = asked else { return self.backoff_op(*op, self.epoch()) };
-        let ticket = self.tiers.ask(TierRequest::Confirm { op, outcome });
+        let ticket = self.tiers.add_request(TierRequest::Confirm { op, outcome });
         self.shared.world.request_other_pool(self.index, ticket, asked);
     }
 
@@ -289,7 +289,7 @@ impl Shard {
                 waiting.push_front(op);
             }
             Ok(Some(RequestRecord::Executed(result))) => {
-                let outcome = OpOutcome::recorded(&op.request.reqid, &result);
+                let outcome = OpOutcome::decode_recorded(&op.request.reqid, &result);
                 self.tell(slot, op, outcome);
             }
             Ok(Some(RequestRecord::Forgotten)) => {

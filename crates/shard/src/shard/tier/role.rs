@@ -77,7 +77,7 @@ impl TierRole {
 }
 
 /// Whether the request needs the cache's own copy, because it concerns this OSD's connections or the cache itself.
-pub(super) fn needs_copy(request: &OsdRequest) -> bool {
+pub(super) fn needs_cached_copy(request: &OsdRequest) -> bool {
     request.ops.iter().any(|op| {
         matches!(
             op.op,
@@ -94,7 +94,7 @@ pub(super) fn needs_copy(request: &OsdRequest) -> bool {
 }
 
 /// Whether clean objects are not used in this mode, so that none becomes dirty.
-pub(super) fn passes(mode: CacheMode) -> bool {
+pub(super) fn bypasses_clean_copy(mode: CacheMode) -> bool {
     matches!(mode, CacheMode::Proxy | CacheMode::Forward | CacheMode::Readforward)
 }
 

@@ -4,7 +4,7 @@ use super::sleep::{Sleep, Timer};
 use super::{Event, Scheduler};
 use crate::random::{Random, Stream};
 use crate::schedule::{Clock, Nanos, SECOND};
-use nacre_task::{BoxedTask, Environment, Instant, Result};
+use nacre_task::{BoxedFuture, Environment, Instant, Result};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The wall clock at the start of a run: 1 January 2026.
@@ -67,7 +67,7 @@ impl Environment for ProcessEnvironment {
         UNIX_EPOCH + Duration::from_nanos(wall_ns(state.schedule.now()).saturating_add_signed(offset))
     }
 
-    fn sleep_until(&self, at: Instant) -> BoxedTask {
+    fn sleep_until(&self, at: Instant) -> BoxedFuture {
         let mut guard = self.scheduler.shared.state.lock();
         let state = &mut *guard;
         let now = state.schedule.now();
@@ -83,7 +83,7 @@ impl Environment for ProcessEnvironment {
         Box::pin(Sleep::new(self.scheduler.clone(), timer))
     }
 
-    fn spawn(&self, task: BoxedTask) {
+    fn spawn(&self, task: BoxedFuture) {
         self.scheduler.spawn(self.process, task);
     }
 

@@ -2,11 +2,11 @@
 
 use super::{InFlight, Inner, Observation, World};
 use crate::gateway::executor::ProcessId;
-use crate::interpreter::{self, Setting};
+use crate::interpreter::{self, ExecContext};
 use crate::schedule::{Nanos, SECOND};
 use nacre_engine::engine::{ObjectRequest, OnReply};
 use nacre_engine::{Error, OpReply, Result};
-use nacre_exec::{ExecResult, OpEffect};
+use nacre_exec::{ExecResult, WatchNotifyEffect};
 use nacre_types::errno::Errno;
 use nacre_types::msg::OsdRequest;
 use nacre_types::op::Op;
@@ -188,7 +188,7 @@ impl Inner {
             }
         }
         let ExecResult { result, ops, user_version, effects, .. } = executed;
-        let notifies = effects.iter().any(|effect| matches!(effect, OpEffect::Notify { .. }));
+        let notifies = effects.iter().any(|effect| matches!(effect, WatchNotifyEffect::Notify { .. }));
         for effect in effects {
             self.carry_out_effect(world, (sent.id, process, sent.back), (object, &watched), effect);
         }
@@ -262,7 +262,7 @@ fn execute(world: &World, pg: PgId, sent: &Sent, wall_ns: u64) -> Result<ExecRes
         tier: None,
     };
     nacre_exec::validate(&request, &world.limits)?;
-    let setting = Setting {
+    let setting = ExecContext {
         pool: &pool.settings,
         limits: &world.limits,
         full: false,

@@ -10,7 +10,7 @@ use crate::schedule::{MILLI, Nanos, SECOND};
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_engine::engine::ObjectRequest;
 use nacre_engine::{Error, Notification, OnDone, OpReply, Result, WatchHandler};
-use nacre_exec::OpEffect;
+use nacre_exec::WatchNotifyEffect;
 use nacre_types::errno::Errno;
 use nacre_types::object::SNAP_HEAD;
 use nacre_types::op::{NotifyReply, Op, OpResult, OsdOp, WatchInfo};
@@ -265,24 +265,24 @@ impl Inner {
         world: &mut World,
         (id, process, back): (RequestId, ProcessId, Option<Nanos>),
         (object, watched): (&ObjectId, &[WatchInfo]),
-        effect: OpEffect,
+        effect: WatchNotifyEffect,
     ) {
         let client = ClientId(id.session);
         match effect {
-            OpEffect::Connect { cookie, timeout_s } => {
+            WatchNotifyEffect::Connect { cookie, timeout_s } => {
                 self.connect_watch(object, (client, cookie), timeout_s, process);
             }
             // Keepalives are not sent individually.
-            OpEffect::Ping { .. } => {}
-            OpEffect::Disconnect { cookie } => self.give_up(world, object, (client, cookie)),
-            OpEffect::DisconnectAll => {
+            WatchNotifyEffect::Ping { .. } => {}
+            WatchNotifyEffect::Disconnect { cookie } => self.give_up(world, object, (client, cookie)),
+            WatchNotifyEffect::DisconnectAll => {
                 for info in watched {
                     let watch = (info.client, info.cookie);
                     self.give_up(world, object, watch);
                     self.tell_lost(world, watch);
                 }
             }
-            OpEffect::Notify { timeout_s, payload } => {
+            WatchNotifyEffect::Notify { timeout_s, payload } => {
                 let waiting = watched.iter().map(|info| (info.client, info.cookie)).collect();
                 let number = world.next_notify;
                 world.next_notify += 1;
@@ -300,13 +300,13 @@ impl Inner {
                 if nobody {
                     return self.finish_notify(world, number);
                 }
-                self.tell(world, number);
+                self.send_notifications(world, number);
                 let inner = self.clone();
                 self.scheduler.call_after(Nanos::from(timeout_s) * SECOND, move || {
                     inner.finish_notify(&mut inner.world.lock(), number);
                 });
             }
-            OpEffect::Ack { notify_id, cookie, payload } => {
+            WatchNotifyEffect::Ack { notify_id, cookie, payload } => {
                 let Some(notify) = world.notifies.get_mut(&notify_id) else { return };
                 let Some(at) = notify.waiting.iter().position(|waiting| *waiting == (client, cookie)) else {
                     return;
@@ -336,7 +336,7 @@ impl Inner {
     }
 
     /// Notifies the watchers that have not answered.
-    pub(super) fn tell(self: &Arc<Self>, world: &mut World, id: u64) {
+    pub(super) fn send_notifications(self: &Arc<Self>, world: &mut World, id: u64) {
         let now = self.scheduler.now();
         let Some(notify) = world.notifies.get(&id) else { return };
         let (waiting, payload) = (notify.waiting.clone(), notify.payload.clone());

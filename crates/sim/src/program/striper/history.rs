@@ -10,7 +10,7 @@
 //! - An append has one position, and no other append overlaps it unless something was cut off.
 //! - Operations of a process that died are not visible after the answer to a removal that was started after its death.
 
-use crate::history::BrokenPromise;
+use crate::history::GuaranteeViolation;
 use crate::schedule::Nanos;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -164,13 +164,13 @@ pub(super) struct History {
     /// Tasks are to end.
     pub(super) finishing: bool,
     /// The first broken guarantee.
-    pub(super) broken: Option<BrokenPromise>,
+    pub(super) broken: Option<GuaranteeViolation>,
 }
 
 impl History {
     /// Reports a broken guarantee.
     pub(super) fn broken(&mut self, rule: &'static str, detail: String) {
-        self.broken.get_or_insert(BrokenPromise { rule, detail });
+        self.broken.get_or_insert(GuaranteeViolation { rule, detail });
     }
 
     /// The number of operations, as a text.
@@ -201,7 +201,7 @@ impl History {
     }
 
     /// The process at this place has died.
-    pub(super) fn ended(&mut self, place: usize) {
+    pub(super) fn process_died(&mut self, place: usize) {
         self.deaths += 1;
         let now = self.now;
         for entry in self.entries.iter_mut().filter(|entry| entry.place == place && entry.end.is_none()) {
@@ -227,7 +227,7 @@ impl History {
     }
 
     /// Checks the pieces that are left after all objects were removed.
-    pub(super) fn left(&mut self, pieces: &[String]) {
+    pub(super) fn check_leftover_pieces(&mut self, pieces: &[String]) {
         let failed = |entry: &Entry| entry.end.is_none_or(|(_, outcome)| outcome == Outcome::Unknown);
         // A client that died or gave up may leave a piece that is not found until it is written again.
         if !pieces.is_empty() && self.deaths == 0 && !self.entries.iter().any(failed) {

@@ -90,7 +90,7 @@ fn what_a_dead_process_wrote_ends_with_a_removal_only() {
         let mut scene = Scene::new();
         let write = scene.begin(Kind::Write(0, 1));
         scene.now += 10;
-        scene.history.ended(0);
+        scene.history.process_died(0);
         assert_eq!(scene.read(Some(&[write.cell(0)])), None);
         scene.done(cut);
         assert_eq!(scene.read(Some(&[write.cell(0)])), rule);
@@ -135,9 +135,9 @@ fn pieces_may_be_left_by_who_died_only() {
         scene.done(Kind::Write(0, 1));
         scene.done(Kind::Remove);
         if dies {
-            scene.history.ended(0);
+            scene.history.process_died(0);
         }
-        scene.history.left(&["striped0.0000000000000001".to_owned()]);
+        scene.history.check_leftover_pieces(&["striped0.0000000000000001".to_owned()]);
         assert_eq!(scene.history.broken.is_none(), dies);
     }
     assert_eq!(CELL, 8);

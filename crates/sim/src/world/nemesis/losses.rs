@@ -7,7 +7,7 @@ use crate::world::{World, WorldEvent};
 use bytes::Bytes;
 use nacre_common::auth::Key;
 use nacre_mon::CommandRequest;
-use nacre_mon::logic::{MapEvent, Origin};
+use nacre_mon::logic::{ConnToken, MapEvent};
 use nacre_pg::Mutation;
 use nacre_types::caps::mon::MonCaps;
 use nacre_types::ids::EntityName;
@@ -35,7 +35,7 @@ impl World {
         self.schedule.after(random.range(200 * MILLI, 4 * SECOND), WorldEvent::OsdStart(osd));
         if self.nemesis.settings.breaks(Mutation::ServeLost) {
             for pg in lost {
-                self.invariants.give_up(pg.pool);
+                self.invariants.ignore_pool(pg.pool);
                 self.later(SECOND, FaultEvent::MakeAgain(pg));
             }
         }
@@ -46,14 +46,14 @@ impl World {
     pub(super) fn accept_losses(&mut self) {
         for pg in self.lost_pgs() {
             let Some(base) = self.base_of(pg) else { continue };
-            self.history.give_up(base);
-            self.invariants.give_up(pg.pool);
+            self.history.ignore_pool(base);
+            self.invariants.ignore_pool(pg.pool);
             self.later(SECOND, FaultEvent::MakeAgain(pg));
         }
     }
 
     /// The operator creates a PG that lost all its copies again, and repeats that until it succeeds.
-    pub(super) fn make_again(&mut self, pg: PgId) {
+    pub(super) fn recreate_pg(&mut self, pg: PgId) {
         if !self.lost_pgs().contains(&pg) {
             return;
         }
@@ -64,7 +64,7 @@ impl World {
         });
         let request = CommandRequest {
             // No connection has this number: the answer is ignored.
-            origin: Origin(0),
+            origin: ConnToken(0),
             entity: EntityName::client("admin"),
             peer: Ipv4Addr::LOCALHOST.into(),
             caps: Arc::new(MonCaps::parse("allow *").expect("invariant: the capabilities are well-formed")),

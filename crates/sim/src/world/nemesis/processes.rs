@@ -34,7 +34,7 @@ pub(super) struct Stopped {
 
 impl World {
     /// Orders that the OSD's process is stopped after it has sent some more messages.
-    pub(super) fn order_stop(&mut self, osd: u32, random: &mut Random) {
+    pub(super) fn schedule_stop(&mut self, osd: u32, random: &mut Random) {
         let long = if random.chance(300) { 15 } else { 4 };
         let order = StopOrder { after: random.range(0, 8), lasts: random.range(50 * MILLI, long * SECOND) };
         let may = self.osds[osd as usize].is_running() && !self.nemesis.stopped_osds.contains_key(&osd);
@@ -68,7 +68,7 @@ impl World {
     }
 
     /// A stopped process continues.
-    pub(super) fn go_on(&mut self, osd: u32) {
+    pub(super) fn resume_osd(&mut self, osd: u32) {
         let Some(stopped) = self.nemesis.stopped_osds.remove(&osd) else { return };
         self.say(format_args!("osd.{osd} goes on"));
         for (to, packet) in stopped.unsent {
@@ -131,16 +131,16 @@ impl World {
     }
 
     /// An OSD that shuts down ends once the map shows it down.
-    pub(super) fn go_down(&mut self, osd: u32, life: u32, deadline: Nanos, wait: Nanos) {
+    pub(super) fn finish_shutdown(&mut self, osd: u32, life: u32, deadline: Nanos, wait: Nanos) {
         let now = self.schedule.now();
         let ending = &self.osds[osd as usize];
         if ending.life != life {
             return self.schedule.after(wait, WorldEvent::OsdStart(osd));
         }
-        let is_awaited = ending.is_shown_up() && now < deadline;
+        let is_awaited = ending.is_up_in_map() && now < deadline;
         // The store is flushed before the process ends.
         let waits = self.is_osd_stopped(osd) || self.is_stalled(osd);
-        if is_awaited || waits || self.nemesis.stuck_until(osd) > now {
+        if is_awaited || waits || self.nemesis.disk_hung_until(osd) > now {
             return self.later(STOP_LOOK, FaultEvent::Stop { osd, life, deadline, wait });
         }
         self.say(format_args!("osd.{osd} stops"));
@@ -178,7 +178,7 @@ impl World {
     }
 
     /// A wall clock jumps.
-    pub(super) fn jump(&mut self, random: &mut Random) {
+    pub(super) fn jump_wall_clock(&mut self, random: &mut Random) {
         let hour = 3_600 * SECOND;
         let ahead = random.range(0, 48 * hour) as i64 - 24 * hour as i64;
         let who = random.index(self.osds.len() + 1);
@@ -189,7 +189,7 @@ impl World {
     }
 
     /// Maps of some nodes are late or lost for a while.
-    pub(super) fn keep_maps_from(&mut self, random: &mut Random) {
+    pub(super) fn withhold_maps(&mut self, random: &mut Random) {
         let osds = (0..self.osds.len() as u32).map(Node::Osd);
         let nodes = osds.chain((0..self.clients.len() as u32).map(Node::Client));
         let hit: BTreeSet<Node> = nodes.filter(|_| random.chance(400)).collect();
@@ -204,10 +204,10 @@ impl World {
 
     /// Maps reach these nodes again; a connection that lost the last one breaks.
     pub(super) fn send_maps_again(&mut self, nodes: &BTreeSet<Node>) {
-        let missed = self.monitor.miss_maps(nodes);
+        let missed = self.monitor.take_missed_maps(nodes);
         *self.nemesis.struck.entry(Fault::MapGap).or_default() += missed;
         let mut broken = Vec::new();
-        self.with_monitor(|monitor, out| broken = monitor.reach_again(nodes, out));
+        self.with_monitor(|monitor, out| broken = monitor.resume_publishing(nodes, out));
         for node in broken {
             self.lose(node, Node::Mon);
         }

@@ -25,7 +25,7 @@ fn duration(random: &mut Random, long: u32) -> Nanos {
 
 impl World {
     /// Orders that an actor of the OSD stalls in one of its next turns.
-    pub(super) fn order_stall(&mut self, osd: u32, random: &mut Random) {
+    pub(super) fn schedule_stall(&mut self, osd: u32, random: &mut Random) {
         let actor = random.index(ACTORS);
         let call = *random.pick(Call::ALL).expect("invariant: the list is not empty");
         let skip = random.range(0, 3) as u32;
@@ -34,11 +34,11 @@ impl World {
         let jump = random.range(0, 2 * day) as i64 - day as i64;
         let jumps = random.chance(250) && self.scenario.faults.contains(&Fault::WallJump);
         let order = StallOrder { actor, call, skip, turns: TURNS, lasts, jump: jumps.then_some(jump) };
-        self.osds[osd as usize].order_stall(Some(order));
+        self.osds[osd as usize].schedule_stall(Some(order));
     }
 
     /// An actor stalls.
-    pub(crate) fn stalls(&mut self, osd: u32, order: StallOrder) {
+    pub(crate) fn begin_stall(&mut self, osd: u32, order: StallOrder) {
         let StallOrder { actor, call, lasts, .. } = order;
         let name = if actor == CONTROL { "control".to_owned() } else { format!("shard {actor}") };
         self.say(format_args!("osd.{osd}: {name} stalls at {call} for {:.6} s", lasts as f64 / 1e9));
@@ -77,14 +77,14 @@ impl World {
         if self.nemesis.stalled.remove(&(osd, actor)).is_some() {
             self.say(format_args!("osd.{osd}: actor {actor} goes on"));
             let now = self.schedule.now();
-            self.with_osd(osd, |osd, out| osd.go_on(now, actor, out));
+            self.with_osd(osd, |osd, out| osd.resume_actor(now, actor, out));
         }
     }
 
     /// All actors continue, and orders are removed.
     pub(super) fn end_stalls(&mut self) {
         for osd in &mut self.osds {
-            osd.order_stall(None);
+            osd.schedule_stall(None);
         }
         for (osd, actor) in self.nemesis.stalled.keys().copied().collect::<Vec<_>>() {
             self.resume_actor(osd, actor);
@@ -93,7 +93,7 @@ impl World {
 
     /// A process ends, so none of its actors stalls any more.
     pub(super) fn forget_stalls(&mut self, osd: u32) {
-        self.osds[osd as usize].order_stall(None);
+        self.osds[osd as usize].schedule_stall(None);
         self.nemesis.stalled.retain(|(of, _), _| *of != osd);
     }
 

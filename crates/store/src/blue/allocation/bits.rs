@@ -1,6 +1,6 @@
 //! The set of used blocks as a bitmap of 64-bit words, which is changed only as records state.
 
-use super::head::{PAGE_WORDS, page_count};
+use super::image_header::{PAGE_WORDS, page_count};
 use crate::blue::onode::Run;
 
 /// Number of words for `device_blocks` blocks, in whole pages.

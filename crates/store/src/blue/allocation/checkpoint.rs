@@ -7,7 +7,7 @@
 
 use super::bits;
 use super::delta::{AllocationChange, Delta, decode_key, key};
-use super::head::{ImageHeader, ImageKind, PAGE_BLOCKS, PAGE_BYTES, PAGE_WORDS, Page, page_count};
+use super::image_header::{ImageHeader, ImageKind, PAGE_BLOCKS, PAGE_BYTES, PAGE_WORDS, Page, page_count};
 use super::{HEAD_SLOTS, PAGES_FILE, SpaceAccounting};
 use crate::blue::aligned::AlignedBuffer;
 use crate::blue::db::{Db, Family};
@@ -170,7 +170,7 @@ impl Checkpoint {
 
     /// Reads the bitmap. The text describes what is damaged.
     pub(in crate::blue) fn load(&self, words: &mut [u64]) -> Result<std::result::Result<(), String>> {
-        let stored = stored_pages(&self.head, words);
+        let stored = fill_uniform_pages(&self.head, words);
         let read =
             |place: u32, buffer: &mut [u8]| self.pages.read(u64::from(place) * PAGE_BYTES as u64, buffer);
         load_pages(&stored, &self.head, words, read)
@@ -325,7 +325,7 @@ fn copy_words(bytes: &[u8], words: &mut [u64]) {
 }
 
 /// Fills in the pages that take no place. Returns (place, page) of the others, sorted by place.
-pub(super) fn stored_pages(head: &ImageHeader, words: &mut [u64]) -> Vec<(u32, u32)> {
+pub(super) fn fill_uniform_pages(head: &ImageHeader, words: &mut [u64]) -> Vec<(u32, u32)> {
     let mut stored = Vec::new();
     for ((at, page), words) in (0..).zip(&head.pages).zip(words.as_chunks_mut::<PAGE_WORDS>().0) {
         match page.index() {

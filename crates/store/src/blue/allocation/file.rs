@@ -5,8 +5,8 @@
 //! allocation. It is valid only if its position is that of the database's last delta and the store was closed cleanly, so a
 //! file that outlived its removal is never used.
 
-use super::checkpoint::{load_pages, stored_pages};
-use super::head::{ImageHeader, ImageKind, PAGE_BYTES, PAGE_WORDS, Page};
+use super::checkpoint::{fill_uniform_pages, load_pages};
+use super::image_header::{ImageHeader, ImageKind, PAGE_BYTES, PAGE_WORDS, Page};
 use super::{FILE, SpaceAccounting};
 use crate::blue::device::Device;
 use crate::error::{Result, StoreError};
@@ -104,7 +104,7 @@ pub(in crate::blue) fn read(
     }
     let (head, pages_at) = head;
     let mut accounting = SpaceAccounting::empty(head.device_blocks);
-    let stored = stored_pages(&head, &mut accounting.used);
+    let stored = fill_uniform_pages(&head, &mut accounting.used);
     let loaded = load_pages(&stored, &head, &mut accounting.used, |place, buffer| {
         file.read(pages_at + u64::from(place) * PAGE_BYTES as u64, buffer)
     })?;

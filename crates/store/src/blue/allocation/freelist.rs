@@ -75,7 +75,7 @@ pub(in crate::blue) fn rewrite(db: &Db, words: &[u64]) -> Result<()> {
         if words.iter().any(|word| *word != 0) {
             batch.put(ids, Family::FreeList, &group.to_be_bytes(), &encode(words));
         }
-        if batch.len() > BATCH_BYTES {
+        if batch.size_in_bytes() > BATCH_BYTES {
             batch.finish();
             db.write(&batch)?;
             batch.clear();

@@ -1,9 +1,9 @@
 //! The commit thread's part: adds the delta (or the allocation records) of each group commit to its batch, and requests
 //! checkpoints to limit the number of deltas.
 
+use super::checkpoint_worker::CheckpointWorker;
 use super::delta::{self, DeltaWriter};
 use super::freelist;
-use super::worker::CheckpointWorker;
 use crate::PoolUsage;
 use crate::blue::commit::QueuedTxn;
 use crate::blue::db::{Family, FamilyIds, RawBatch};
@@ -83,11 +83,11 @@ impl FreelistManager {
         if self.scheme == FreelistMode::Off {
             return;
         }
-        if worker.is_broken() {
+        if worker.is_inconsistent() {
             self.end(ids, batch);
             return;
         }
-        let done = worker.done();
+        let done = worker.checkpointed_position();
         if done > self.removed {
             batch.delete_range(ids, Family::AllocDelta, &delta::key(0), &delta::key(done));
             self.removed = done;

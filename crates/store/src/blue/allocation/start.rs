@@ -3,7 +3,7 @@
 use super::checkpoint::{BitmapPrefetch, Checkpoint, apply_totals, each_delta};
 use super::delta::{self, Delta, decode_key};
 use super::file::{self, Expected};
-use super::head::ImageKind;
+use super::image_header::ImageKind;
 use super::ledger::FreelistMode;
 use super::{DIRECTORY, FILE, SpaceAccounting, bits, freelist};
 use crate::AllocationSource;
@@ -67,7 +67,7 @@ pub(in crate::blue) fn allocation_directory(store: &Path) -> PathBuf {
 
 /// The last delta: its position, and its contents if it can be decoded.
 pub(in crate::blue) fn last_delta(db: &Db) -> Result<Option<(u64, Option<Delta>)>> {
-    db.last(Family::AllocDelta, |key, value| Some((decode_key(key)?, Delta::decode(value))))
+    db.find_last(Family::AllocDelta, |key, value| Some((decode_key(key)?, Delta::decode(value))))
 }
 
 /// Creates the first checkpoint of a store without objects. Adds its delta to the batch that creates the store.
@@ -341,7 +341,7 @@ pub(in crate::blue) fn start_recording(
     file::invalidate(&folder)?;
     batch.delete_range(ids, Family::AllocDelta, &delta::key(0), &delta::key(position));
     batch.put(ids, Family::AllocDelta, &delta::key(position), &delta::empty(scheme == FreelistMode::Off));
-    batch.put(ids, Family::Super, state::RECORDS, &[u8::from(scheme == FreelistMode::Records)]);
+    batch.put(ids, Family::Super, state::ALLOCATION_RECORDED, &[u8::from(scheme == FreelistMode::Records)]);
     Ok(FreelistState { scheme, position, delta_bytes: 0, checkpoint: made, limit_bytes })
 }
 

@@ -67,7 +67,7 @@ impl RecoveredAllocation {
         FreeSpace {
             capacity_bytes: (self.device_blocks - FIRST_DATA_BLOCK) * BLOCK_BYTES,
             unit_bytes: BLOCK_BYTES,
-            free_bytes: (allocator.free() + allocator.blocks_above_frontier()) * BLOCK_BYTES,
+            free_bytes: (allocator.free_blocks() + allocator.blocks_above_frontier()) * BLOCK_BYTES,
             extents: runs.iter().map(|run| (run.start * BLOCK_BYTES, run.blocks * BLOCK_BYTES)).collect(),
             more,
         }

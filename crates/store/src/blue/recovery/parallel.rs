@@ -4,7 +4,7 @@
 //! The scan of a large store is limited by marking: its blocks are spread over a bitmap that is larger than any cache. So runs
 //! are collected and their words are read first, with many cache misses at a time, before each run is marked.
 
-use super::record_decoder::{self, Blob};
+use super::record_decoder::{self, ScannedBlob};
 use super::{MaxInUse, Progress, ScanFindings, ScanStats, Traversal, bytes_of};
 use crate::PoolUsage;
 use crate::blue::allocation::SpaceAccounting;
@@ -161,10 +161,10 @@ fn split(db: &Db, threads: usize) -> Result<Vec<KeyRange>> {
     let mut borders = Vec::new();
     if threads > 1
         && let (Some(first), Some(mut last)) =
-            (db.first(Family::Onodes)?, db.last(Family::Onodes, |key, _| Some(key.to_vec()))?)
+            (db.first_key(Family::Onodes)?, db.find_last(Family::Onodes, |key, _| Some(key.to_vec()))?)
     {
         last.push(0);
-        let size = db.stored_bytes(Family::Onodes, &first, &last);
+        let size = db.estimated_sst_bytes(Family::Onodes, &first, &last);
         let wanted = (size / (threads as u64 * RANGES_PER_THREAD)).max(MIN_RANGE_BYTES);
         halve(db, &first, &last, size, wanted, &mut borders);
     }
@@ -176,7 +176,7 @@ fn split(db: &Db, threads: usize) -> Result<Vec<KeyRange>> {
 /// Adds borders between `first` and `end`, which contain `size` bytes, in order.
 fn halve(db: &Db, first: &[u8], end: &[u8], size: u64, wanted: u64, borders: &mut Vec<Vec<u8>>) {
     let Some(middle) = middle(first, end).filter(|_| size > wanted + wanted / 2) else { return };
-    let below = db.stored_bytes(Family::Onodes, first, &middle).min(size);
+    let below = db.estimated_sst_bytes(Family::Onodes, first, &middle).min(size);
     halve(db, first, &middle, below, wanted, borders);
     // A border is useless if one side is empty.
     if below > 0 && below < size {
@@ -304,7 +304,7 @@ struct Thread<'a> {
     usage: PoolUsage,
     holders: Vec<u8>,
     /// Blobs that are not shared and remain to be marked.
-    gathered: Vec<Blob>,
+    gathered: Vec<ScannedBlob>,
 }
 
 impl<'a> Thread<'a> {
@@ -344,8 +344,9 @@ impl<'a> Thread<'a> {
     fn record(&mut self, key: &[u8], value: &[u8]) {
         self.part.stats.onode_count += 1;
         let first = self.gathered.len();
-        let coll = record_decoder::collection(key);
-        let read = coll.and_then(|_| record_decoder::onode(value, &mut self.gathered, &mut self.holders));
+        let coll = record_decoder::decode_collection(key);
+        let read =
+            coll.and_then(|_| record_decoder::decode_onode(value, &mut self.gathered, &mut self.holders));
         let (Some(coll), Some(totals)) = (coll, read) else {
             tracing::error!(?key, "bluestore: an object's record can't be decoded");
             self.gathered.truncate(first);

@@ -11,7 +11,7 @@ const BLOCK: u64 = 4096;
 
 /// A blob in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Blob {
+pub(super) struct ScannedBlob {
     pub(super) id: u64,
     pub(super) run: Run,
     /// Bytes of data, and their compressed size, or 0 if they are not compressed.
@@ -170,7 +170,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Decodes a blob's kind: updates the blob, and returns the number of bytes of its checksums in the record.
-    fn kind(&mut self, blob: &mut Blob, totals: &mut OnodeTotals) -> Option<u64> {
+    fn kind(&mut self, blob: &mut ScannedBlob, totals: &mut OnodeTotals) -> Option<u64> {
         let kind = self.number()?;
         // Bytes per checksum, by number of the type.
         let width = *[4, 2, 1, 4, 8, 0].get((kind & 7) as usize)?;
@@ -213,7 +213,11 @@ impl<'a> Cursor<'a> {
 
 /// Decodes a record and adds its blobs to `blobs`. If it returns `None`, the added blobs are meaningless. `holders` is
 /// working memory.
-pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) -> Option<OnodeTotals> {
+pub(super) fn decode_onode(
+    value: &[u8],
+    blobs: &mut Vec<ScannedBlob>,
+    holders: &mut Vec<u8>,
+) -> Option<OnodeTotals> {
     let (body, crc) = value.split_last_chunk::<4>()?;
     if crc32c(body) != u32::from_le_bytes(*crc) {
         return None;
@@ -255,7 +259,7 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
         keyed_sums += 1 - inline;
         shared_blobs += kind & 1;
         own_blocks = own_blocks.wrapping_add(blocks & (kind & 1).wrapping_sub(1));
-        blobs.push(Blob {
+        blobs.push(ScannedBlob {
             id,
             run: Run { start, blocks },
             content: (blocks * BLOCK) as u32,
@@ -305,7 +309,7 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
 }
 
 /// The collection in an object's key, if the key is valid.
-pub(super) fn collection(key: &[u8]) -> Option<PgId> {
+pub(super) fn decode_collection(key: &[u8]) -> Option<PgId> {
     let (pool, rest) = key.split_first_chunk::<8>()?;
     let (seed, rest) = rest.split_first_chunk::<4>()?;
     let (&kind, rest) = rest.split_first()?;
@@ -428,10 +432,10 @@ mod tests {
     /// Checks that both decoders accept the same records and read the same values.
     fn agrees(value: &[u8]) -> Option<Vec<u8>> {
         let (mut blobs, mut holders) = (Vec::new(), Vec::new());
-        let seen = onode(value, &mut blobs, &mut holders);
+        let seen = decode_onode(value, &mut blobs, &mut holders);
         let own = Onode::decode(value);
         if let (Some(totals), Ok(own)) = (seen, &own) {
-            let runs = |blob: &crate::blue::onode::Blob| Blob {
+            let runs = |blob: &crate::blue::onode::Blob| ScannedBlob {
                 id: blob.id,
                 run: blob.run,
                 content: blob.content_bytes() as u32,
@@ -441,7 +445,7 @@ mod tests {
             };
             assert_eq!(blobs, own.blobs.iter().map(runs).collect::<Vec<_>>());
             let stored = (totals.stored_bytes, totals.packed_stored_bytes);
-            assert_eq!((totals.nid, totals.omap, stored), (own.nid, own.omap, own.stored_bytes()));
+            assert_eq!((totals.nid, totals.omap, stored), (own.nid, own.omap, own.stored_and_compressed()));
             assert_eq!(totals.extents, own.extents.len() as u64);
         }
         // Because of an attribute's name, the store may refuse a record that the scan accepts, but not vice versa.
@@ -461,11 +465,11 @@ mod tests {
             Target { repair: reseal, ..Target::new("onode", corpus, vec![sample(false), sample(true)]) };
         target.run(agrees);
         let (mut blobs, mut holders) = (Vec::new(), Vec::new());
-        let totals = onode(&sample(true), &mut blobs, &mut holders).unwrap();
+        let totals = decode_onode(&sample(true), &mut blobs, &mut holders).unwrap();
         assert_eq!((totals.packed_blobs, totals.packed_blocks, totals.packed_bytes), (1, 2, 8_000));
         assert_eq!(totals.packed_stored_bytes, 20_000);
         blobs.clear();
-        let totals = onode(&sample(false), &mut blobs, &mut holders).unwrap();
+        let totals = decode_onode(&sample(false), &mut blobs, &mut holders).unwrap();
         assert_eq!((totals.keyed_sums, totals.spanning, totals.extents), (1, 1, 3));
         assert_eq!((totals.blocks, totals.shared_blobs), (3, 1));
     }
@@ -479,7 +483,7 @@ mod tests {
             seeds.push(keys::onode(coll, &ObjectId::new(PoolId(pool), "ns", locator, name)));
         }
         Target::new("onode-key", corpus, seeds).run(|input| {
-            let (seen, own) = (collection(input), keys::split_onode(input));
+            let (seen, own) = (decode_collection(input), keys::split_onode(input));
             // The store's own decoder also refuses names of a length that no object has.
             assert!(seen == own.map(|(coll, _)| coll) || input.len() > usize::from(u16::MAX));
             seen.map(|_| input.to_vec())

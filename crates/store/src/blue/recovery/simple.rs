@@ -120,7 +120,7 @@ impl Simple {
             }
         }
         sum.objects = 1;
-        (sum.stored_bytes, sum.compressed_original_bytes) = onode.stored_bytes();
+        (sum.stored_bytes, sum.compressed_original_bytes) = onode.stored_and_compressed();
         self.accounting.usage.entry(pool).or_default().add(&sum);
     }
 

@@ -75,7 +75,7 @@ impl TxnPlanner<'_> {
         let mut copy = object.copy(number);
         let attrs = std::mem::take(&mut copy.attrs);
         let (has_omap, old_number) = (copy.has_omap, object.number);
-        let chunks = copy.chunks().collect();
+        let chunks = copy.checksum_chunks().collect();
         let target = self.draft(to)?;
         target.entry.object = Some(copy);
         target.entry.pending = pending;

@@ -165,7 +165,7 @@ fn what_a_lost_cache_had_is_told_until_the_operator_accepts_the_loss() {
     let (primary, next) = (now.primary, PgMembership { interval: now.interval.next(), ..now.clone() });
     let proposer = now.in_sync[0];
     let cas = PgCas { tid: 3, pg: first, proposer, expected: Some(now), proposed: next.clone() };
-    desk.state.handle(desk.now, MapEvent::Cas { origin: Origin(1), osd: primary, cas });
+    desk.state.handle(desk.now, MapEvent::Cas { origin: ConnToken(1), osd: primary, cas });
     commit(&mut desk.state, desk.now);
     assert_eq!(desk.state.map().membership(first), Some(&next));
     pgs[1..].iter().for_each(|pg| _ = desk.ok(FORCE_CREATE, accept(*pg)));
@@ -226,7 +226,7 @@ fn what_was_given_up_is_lost_and_too_few_osds_make_no_pg() {
     desk.state.handle(desk.now, MapEvent::Tick);
     let record = desk.state.keys[&crate::keys::tier_dirty(pg.pool)].clone().unwrap();
     desk.state.last_dirty = LastReportedDirty::default();
-    desk.state.last_dirty.add(&record).unwrap();
+    desk.state.last_dirty.load_record(&record).unwrap();
     let said = detail(&mut desk);
     assert!(said.contains("with 4 dirty objects (3.9 KiB) at their last reports\n"), "{said}");
     // A monitor without stored counts does not.

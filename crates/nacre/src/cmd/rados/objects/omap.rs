@@ -1,8 +1,8 @@
 //! Verbs on an object's omap.
 
 use super::super::args::Format;
-use super::super::{Context, RadosFailure, failed, out, print};
-use super::{PAGE, read_all};
+use super::super::{Context, RadosFailure, failed, formatting, out};
+use super::{PAGE, read_input};
 use crate::cmd::hexdump::hexdump;
 use bytes::Bytes;
 use nacre_client::block_on;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// The key from the operands or from `--omap-key-file`, and the operands after it.
 fn key<'a>(context: &Context<'_>, operands: &'a [&'a str]) -> Result<(Bytes, &'a [&'a str]), RadosFailure> {
     if let Some(path) = &context.args.omap_key_file {
-        return Ok((read_all(path)?.into(), &operands[1..]));
+        return Ok((read_input(path)?.into(), &operands[1..]));
     }
     match operands.get(1) {
         Some(key) => Ok((Bytes::copy_from_slice(key.as_bytes()), &operands[2..])),
@@ -28,8 +28,8 @@ pub(in super::super) fn set_value(context: &Context<'_>, operands: &[&str]) -> R
     let (key, rest) = key(context, operands)?;
     let value = match (rest.first(), &context.args.input_file) {
         (Some(value), None) => value.as_bytes().to_vec(),
-        (None, Some(path)) => read_all(path)?,
-        (None, None) => read_all("-".as_ref())?,
+        (None, Some(path)) => read_input(path)?,
+        (None, None) => read_input("-".as_ref())?,
         (Some(_), Some(_)) => return Err(RadosFailure::usage()),
     };
     let doing = format!("error setting omap value {}", name(context, operands[0], &key));
@@ -63,7 +63,7 @@ fn show(format: Format, what: &str, value: &[u8], file: Option<&&str>) -> Result
 fn shown(format: Format, what: &str, value: &[u8]) -> String {
     match format {
         Format::Plain => dump(what, value),
-        format => print::json(&json!({ what: print::text(value), "length": value.len() }), format),
+        format => formatting::json(&json!({ what: formatting::text(value), "length": value.len() }), format),
     }
 }
 
@@ -92,13 +92,13 @@ pub(in super::super) fn list_keys(context: &Context<'_>, operands: &[&str]) -> R
         let page = context.pool().omap_get_keys(operands[0], after, PAGE).wait();
         let page = page.map_err(failed(doing.as_str()))?;
         match format {
-            Format::Plain => out(print::names(page.keys.iter().map(|key| &key[..]), format))?,
+            Format::Plain => out(formatting::names(page.keys.iter().map(|key| &key[..]), format))?,
             _ => found.extend(page.keys.iter().cloned()),
         }
         match page.keys.last().filter(|_| page.more) {
             Some(last) => after = last.clone(),
             None if format == Format::Plain => return Ok(()),
-            None => return out(print::names(found.iter().map(|key| &key[..]), format)),
+            None => return out(formatting::names(found.iter().map(|key| &key[..]), format)),
         }
     }
 }
@@ -116,14 +116,14 @@ pub(in super::super) fn list_values(context: &Context<'_>, operands: &[&str]) ->
                 out(dump("value", value))?;
             } else {
                 found.push(
-                    json!({ "key": print::text(key), "value": print::text(value), "length": value.len() }),
+                    json!({ "key": formatting::text(key), "value": formatting::text(value), "length": value.len() }),
                 );
             }
         }
         match page.entries.last().filter(|_| page.more) {
             Some((last, _)) => after = last.clone(),
             None if format == Format::Plain => return Ok(()),
-            None => return out(print::json(&Value::Array(found), format)),
+            None => return out(formatting::json(&Value::Array(found), format)),
         }
     }
 }

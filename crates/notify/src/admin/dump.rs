@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 16;
 /// Up to `max` events of a topic's queue, oldest first in each shard.
 pub(crate) async fn dump(core: &Core, stored: &StoredTopic, max: usize) -> Result<Vec<QueuedEvent>> {
     let mut found = Vec::new();
-    for generation in stored.record.layout.delivered() {
+    for generation in stored.record.layout.deliverable() {
         for index in 0..generation.shards {
             if found.len() >= max {
                 break;
@@ -56,7 +56,7 @@ async fn dump_shard(
     let (generation, index) = (generation.number, shard.id.value.shard);
     let mut after = Bytes::new();
     while found.len() < max {
-        let page = settle::read_kind(&shard.object, QueueRecordKind::Parked, after, PAGE);
+        let page = settle::read_records(&shard.object, QueueRecordKind::Parked, after, PAGE);
         let Some(reply) = read(core, &shard, &page).await? else { return Ok(()) };
         for (sequence, parked) in shard::parse_parked(&shard.object, &reply.page)? {
             found.push(QueuedEvent {
@@ -119,7 +119,7 @@ async fn dump_shard(
 async fn add_segments(core: &Core, shard: &Shard, log: &mut LogIndex) -> Result<bool> {
     let mut after = Bytes::new();
     loop {
-        let page = settle::read_kind(&shard.object, QueueRecordKind::Segment, after, PAGE);
+        let page = settle::read_records(&shard.object, QueueRecordKind::Segment, after, PAGE);
         let Some(reply) = read(core, shard, &page).await? else { return Ok(false) };
         log.add_segments(shard, &reply.page)?;
         let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { return Ok(true) };
@@ -138,13 +138,13 @@ enum Part {
 
 /// Reads the part of a log that starts with the event `from`.
 async fn load(core: &Core, shard: &mut Shard, log: &mut LogIndex, from: u64) -> Result<Part> {
-    if let Some((first, segment)) = log.segment_at(shard, from) {
+    if let Some((first, segment)) = log.segment_from(shard, from) {
         return Ok(match core.rados.read(&ObjectRead::data(&segment)).await? {
-            Some(reply) => Part::Events(log.segment_events(shard, first, &reply.data)?),
+            Some(reply) => Part::Events(log.decode_segment(shard, first, &reply.data)?),
             None => Part::Moved,
         });
     }
-    let page = settle::read_batches(&shard.object, log.batches_before(from), PAGE);
+    let page = settle::read_batches(&shard.object, log.batch_cursor(from), PAGE);
     let Some(reply) = read(core, shard, &page).await? else { return Ok(Part::Gone) };
     *shard = Shard::from_reply(&shard.object, &[], &reply)?;
     let first = reply.page.first().and_then(|(key, _)| QueueRecordKind::Batch.sequence(key));

@@ -17,7 +17,7 @@ pub(super) fn run(invocation: &Invocation, pool: &str, format: Format) -> Result
     let cluster = session::connect(invocation)
         .map_err(|text| Failure::new(format!("Error connecting to the cluster: {text}"), 1))?;
     let map = cluster.osdmap();
-    let asked = cache_pool(map.as_deref(), pool).and_then(|_| {
+    let asked = find_cache_pool(map.as_deref(), pool).and_then(|_| {
         let command = json!({ "prefix": "dump_tier_advice", "pool": pool }).to_string();
         let ask =
             |target: CommandTarget| cluster.engine().command(target, command.clone(), Vec::new().into());
@@ -43,7 +43,7 @@ pub(super) fn run(invocation: &Invocation, pool: &str, format: Format) -> Result
 }
 
 /// A cache pool, by its name, and its base pool.
-pub(super) fn cache_pool<'a>(
+pub(super) fn find_cache_pool<'a>(
     map: Option<&'a OsdMap>,
     pool: &str,
 ) -> Result<(PoolId, &'a Pool, PoolId), Failure> {

@@ -49,11 +49,11 @@ impl CheckpointWorker {
         }
     }
 
-    pub(super) fn done(&self) -> u64 {
+    pub(super) fn checkpointed_position(&self) -> u64 {
         self.state.lock().done
     }
 
-    pub(super) fn is_broken(&self) -> bool {
+    pub(super) fn is_inconsistent(&self) -> bool {
         self.state.lock().broken
     }
 

@@ -29,7 +29,7 @@ impl DataPool {
 
     /// Whether it is the pool of these tails.
     pub(crate) fn has_tails(&self, run: &str) -> bool {
-        self.classes.contains(nacre_index::record::class_of(run))
+        self.classes.contains(nacre_index::record::storage_class_of(run))
     }
 }
 
@@ -73,7 +73,7 @@ impl StorageClasses {
     }
 
     /// Fails with [`Error::NoSuchStorageClass`] if the zone has no pool for a class.
-    pub async fn check(&self, class: &str) -> Result<()> {
+    pub async fn check_has_pool(&self, class: &str) -> Result<()> {
         if self.cached_pool(class).is_some() {
             return Ok(());
         }
@@ -143,15 +143,15 @@ mod tests {
             let classes = StorageClasses::new(&connection);
             assert!(matches!(classes.pool_for_write("COLD").await, Err(Error::NoSuchStorageClass(_))));
             Zone::define_class(&connection.cluster, "COLD").await.unwrap();
-            assert!(matches!(classes.check("COLD").await, Err(Error::NoSuchStorageClass(_))));
+            assert!(matches!(classes.check_has_pool("COLD").await, Err(Error::NoSuchStorageClass(_))));
             for pool in ["cold1", "cold2"] {
                 Zone::set_class_pool(&connection.cluster, "COLD", Some(pool)).await.unwrap();
             }
-            classes.check("COLD").await.unwrap();
+            classes.check_has_pool("COLD").await.unwrap();
             assert!(connection.cluster.open_pool("cold2").await.is_err(), "nothing was written yet");
             let cold = classes.pool_for_write("COLD").await.unwrap();
             assert_eq!(cold.pool_name(), "cold2");
-            let tail = format!("{}_0", Tails::name_in("bucket", "COLD", "tag"));
+            let tail = format!("{}_0", Tails::name_for("bucket", "COLD", "tag"));
             cold.write_full(&tail, "data").await.unwrap();
             let moved = Zone::set_class_pool(&connection.cluster, "COLD", Some("cold3")).await;
             assert!(matches!(moved, Err(Error::ClassInUse { .. })));

@@ -6,7 +6,7 @@
 
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::mover::PAGE;
+use crate::mover::MAX_PAGE_RECORDS;
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
 use nacre_index::key::IndexRecordKind;
@@ -45,7 +45,7 @@ async fn count_in(core: &Core, shard: String, topic: TopicId) -> Result<u64> {
         let mut fetches = Vec::new();
         for (kind, after) in &cursors {
             if let Some(after) = after.clone() {
-                fetches.push(Fetch::Page { prefix: kind.prefix(), after, max: PAGE });
+                fetches.push(Fetch::Page { prefix: kind.prefix(), after, max: MAX_PAGE_RECORDS });
             }
         }
         if fetches.is_empty() {

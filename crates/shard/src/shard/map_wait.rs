@@ -5,9 +5,9 @@
 //! these bounds are sent back.
 
 use super::Shard;
-use super::ops::send_back;
+use super::ops::backoff_in_order;
+use crate::host::Observation;
 use crate::session::{IncomingRequest, Session};
-use crate::world::Observation;
 use nacre_common::{conn::ConnRef, throttle::Permit};
 use nacre_types::ids::Epoch;
 use nacre_types::msg::MonSubscribe;
@@ -52,13 +52,13 @@ impl WaitingForMap {
     }
 
     /// When the oldest request is sent back.
-    pub(super) fn next_ns(&self) -> Option<u64> {
+    pub(super) fn next_expiry_ns(&self) -> Option<u64> {
         self.0.front().map(|held| held.until_ns)
     }
 
     /// Drops requests whose connections have ended: the clients resend over their next connection.
     fn drop_over(&mut self) {
-        self.0.retain(|held| !held.arrival.conn.is_over());
+        self.0.retain(|held| !held.arrival.conn.is_closed());
     }
 }
 
@@ -74,7 +74,7 @@ impl Shard {
         let Some(share) = share else {
             self.metrics.op_backoffs.inc();
             self.shared.world.observe(Observation::SentBack);
-            return send_back(&arrival.conn, &arrival.request, arrival.request.epoch);
+            return backoff_in_order(&arrival.conn, &arrival.request, arrival.request.epoch);
         };
         if self.early.0.is_empty() {
             // The shard's task must learn the new deadline.
@@ -125,9 +125,9 @@ impl Shard {
     /// Sends back the requests that have reached their time limit.
     pub(super) fn expire_waiting_for_map(&mut self) {
         while let Some(held) = self.early.0.pop_front_if(|held| held.until_ns <= self.now_ns) {
-            if !held.arrival.conn.is_over() {
+            if !held.arrival.conn.is_closed() {
                 self.metrics.op_backoffs.inc();
-                send_back(&held.arrival.conn, &held.arrival.request, held.arrival.request.epoch);
+                backoff_in_order(&held.arrival.conn, &held.arrival.request, held.arrival.request.epoch);
             }
         }
     }

@@ -15,7 +15,7 @@ const APART: u64 = 1_000_000;
 
 /// A mutation that was noticed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Noticed {
+pub struct Detection {
     /// The number of seeds that it took, at least 1.
     pub seeds: u64,
     /// The invariant, as [`crate::Failure::rule`] names it.
@@ -25,20 +25,20 @@ pub struct Noticed {
 }
 
 /// Breaks a rule in its scenarios of the seeds `first..first + most`; `None` if it is not noticed.
-pub fn notice(mutation: Mutation, first: u64, most: u64) -> Option<Noticed> {
+pub fn detect(mutation: Mutation, first: u64, most: u64) -> Option<Detection> {
     let mut breaches = 0;
     (first..first.saturating_add(most)).find_map(|seed| {
-        let scenario = mutation.shape(Scenario::of(seed));
+        let scenario = mutation.adjust_scenario(Scenario::of(seed));
         let report = run(&scenario, &Options { mutation: Some(mutation), ..Options::default() });
         breaches += report.breaches;
-        report.failure.map(|failure| Noticed { seeds: seed - first + 1, by: failure.rule, breaches })
+        report.failure.map(|failure| Detection { seeds: seed - first + 1, by: failure.rule, breaches })
     })
 }
 
 /// A Markdown table of all mutations that must be noticed: the invariants that noticed them, and within how many of at most
 /// `most` seeds, as the median of [`REPETITIONS`].
-pub fn table(most: u64, jobs: usize) -> String {
-    let mutations: Vec<Mutation> = Mutation::ALL.iter().copied().filter(|m| !m.is_made_good()).collect();
+pub fn report(most: u64, jobs: usize) -> String {
+    let mutations: Vec<Mutation> = Mutation::ALL.iter().copied().filter(|m| !m.is_compensated()).collect();
     let mut work: Vec<(Mutation, u64)> =
         mutations.iter().flat_map(|m| (0..REPETITIONS).map(|number| (*m, number))).collect();
     work.reverse();
@@ -48,7 +48,7 @@ pub fn table(most: u64, jobs: usize) -> String {
         for _ in 0..jobs.max(1) {
             scope.spawn(|| {
                 while let Some((mutation, number)) = next() {
-                    let noticed = notice(mutation, 1 + number * APART, most);
+                    let noticed = detect(mutation, 1 + number * APART, most);
                     if let Ok(mut found) = found.lock() {
                         found.push((mutation, noticed));
                     }

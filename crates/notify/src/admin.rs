@@ -11,7 +11,7 @@ use crate::owner::locate;
 use crate::topic_store::StoredTopic;
 use bytes::Bytes;
 use nacre_queues::dead_letters::{
-    self, DeadLetterCounters, DeadLetterQueue, LetterKind, MAX_LETTERS, NumberedLetter,
+    self, DeadLetterCounters, DeadLetterQueue, LetterKind, MAX_LETTERS_PER_OP, NumberedLetter,
 };
 use nacre_queues::name::QueueRecordKind;
 use nacre_queues::op::{ObjectKey, ObjectRead};
@@ -102,7 +102,7 @@ fn decode(object: &ObjectKey, payload: &[u8]) -> Result<Event> {
 pub(crate) async fn report(core: &Core, stored: &Arc<StoredTopic>) -> Result<TopicReport> {
     let layout = &stored.record.layout;
     let (mut shards, mut missing) = (Vec::new(), Vec::new());
-    for generation in layout.delivered() {
+    for generation in layout.deliverable() {
         for index in 0..generation.shards {
             match locate(core, stored, generation, index, ObjectRead::attributes).await? {
                 Some((shard, _)) => shards.push(figures(core, &shard).await?),
@@ -124,7 +124,7 @@ async fn figures(core: &Core, shard: &Shard) -> Result<ShardStats> {
     let mut oldest: Option<u64> = None;
     if !shard.is_empty() {
         for kind in [QueueRecordKind::Segment, QueueRecordKind::Batch, QueueRecordKind::Parked] {
-            let read = settle::read_kind(&shard.object, kind, Bytes::new(), 4);
+            let read = settle::read_records(&shard.object, kind, Bytes::new(), 4);
             if let Some(reply) = core.rados.read(&read).await? {
                 oldest = oldest.into_iter().chain(stats::oldest_ns(shard, &reply.page)?).min();
             }
@@ -166,7 +166,9 @@ pub(crate) async fn letters(
     after: Option<u64>,
     max: u64,
 ) -> Result<Vec<DeadLetterInfo>> {
-    let Some((queue, letters)) = read_letters(core, stored, after, max.min(MAX_LETTERS as u64)).await? else {
+    let Some((queue, letters)) =
+        read_letters(core, stored, after, max.min(MAX_LETTERS_PER_OP as u64)).await?
+    else {
         return Ok(Vec::new());
     };
     let shown = letters.into_iter().map(|(number, letter)| {
@@ -195,7 +197,7 @@ pub(crate) async fn apply_to_letters(
     loop {
         core.check_running()?;
         let (after, max) = match which {
-            LetterSelection::All => (None, MAX_LETTERS as u64),
+            LetterSelection::All => (None, MAX_LETTERS_PER_OP as u64),
             LetterSelection::One(number) => (number.checked_sub(1), 1),
         };
         let Some((queue, mut letters)) = read_letters(core, stored, after, max).await? else {

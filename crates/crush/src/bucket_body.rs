@@ -3,14 +3,14 @@
 use crate::model::{BucketAlg, BucketBody};
 
 /// The maximum number of items of a tree bucket: the number of nodes is one byte in the binary format.
-pub const MAX_TREE_ITEMS: usize = 64;
+pub const MAX_TREE_BUCKET_ITEMS: usize = 64;
 
 /// Why a bucket can't have these items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyError {
     /// The sum of weights does not fit 16.16.
     WeightOverflow,
-    /// More than [`MAX_TREE_ITEMS`] in a tree.
+    /// More than [`MAX_TREE_BUCKET_ITEMS`] in a tree.
     TreeTooBig,
     /// Different weights in a uniform bucket.
     NotUniform,
@@ -49,7 +49,7 @@ pub(crate) fn build_body(
 
 /// Returns the node weights of the implicit tree: leaf `i` is node `2 i + 1`, a parent is in the middle of its two children.
 fn tree_nodes(weights: &[u32]) -> Result<Vec<u32>, BodyError> {
-    if weights.len() > MAX_TREE_ITEMS {
+    if weights.len() > MAX_TREE_BUCKET_ITEMS {
         return Err(BodyError::TreeTooBig);
     }
     if weights.is_empty() {

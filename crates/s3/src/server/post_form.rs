@@ -63,7 +63,7 @@ const HEADERS: [&str; 25] = [
 const UNSUPPORTED: &str = "x-amz-object-lock-";
 
 /// Returns whether a request is a form.
-pub(super) fn is_form<B>(request: &Request<B>) -> bool {
+pub(super) fn is_post_form<B>(request: &Request<B>) -> bool {
     let kind = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let prefix = kind.trim_ascii_start().get(..MULTIPART.len());
     *request.method() == Method::POST
@@ -71,7 +71,7 @@ pub(super) fn is_form<B>(request: &Request<B>) -> bool {
 }
 
 /// Stores the object of a form; `in_host` is the bucket that the host names.
-pub(super) async fn post(handler: &Handler, in_host: &str, request: Request<Body>) -> Response<Body> {
+pub(super) async fn post_object(handler: &Handler, in_host: &str, request: Request<Body>) -> Response<Body> {
     let (head, body) = request.into_parts();
     let answered = store(handler, in_host, &head, body).await;
     answered.unwrap_or_else(|error| {
@@ -129,14 +129,14 @@ async fn store(
             if !signed.is_signed_with(secret.expose()) {
                 return Err(s3_error!(SignatureDoesNotMatch));
             }
-            signed.check(&fields, &bucket.name, SystemTime::now())?
+            signed.check_policy(&fields, &bucket.name, SystemTime::now())?
         }
     };
     let headers = headers(&fields)?;
     let access = AccessChecker(Arc::clone(&handler.gateway));
     let token = fields.get("x-amz-security-token").map(String::as_str);
     let signer = signed.as_ref().map(|signed| (signed.access_key, token));
-    let requester = access.check_form(signer, head, &headers, &bucket, &key).await?;
+    let requester = access.check_post_object(signer, head, &headers, &bucket, &key).await?;
     let verdict = Arc::new(OnceLock::new());
     let input = input(&bucket.name, &key, &fields, limited(form, file, lengths, Arc::clone(&verdict)))?;
     let mut extensions = head.extensions.clone();
@@ -153,7 +153,7 @@ async fn store(
         service: None,
         trailing_headers: None,
     };
-    let stored = S3Api { gateway: Arc::clone(&handler.gateway) }.post(request).await;
+    let stored = S3Api { gateway: Arc::clone(&handler.gateway) }.post_object(request).await;
     // An error of the file itself is more precise than the error of the write.
     let stored = stored.map_err(|error| match verdict.get() {
         Some((code, text)) => S3Error::with_message(S3ErrorCode::clone(code), *text),

@@ -1,6 +1,6 @@
 //! Which configurations apply to a change, by its type and its key.
 
-use super::{Configuration, KeyFilter, MAX_KEY_RULE_BYTES, NotificationConfig};
+use super::{KeyFilter, MAX_KEY_RULE_BYTES, NotificationConfig, TopicConfiguration};
 use crate::error::{Error, Result};
 use crate::event::EventType;
 use regex::bytes::{Regex, RegexBuilder};
@@ -13,7 +13,7 @@ const MAX_NESTING: u32 = 32;
 /// The configurations of a bucket with their regular expressions compiled. Immutable and cheap to share.
 #[derive(Debug)]
 pub struct Matcher {
-    configurations: Vec<(Configuration, Option<Regex>)>,
+    configurations: Vec<(TopicConfiguration, Option<Regex>)>,
 }
 
 /// Compares the configurations: they determine the regular expressions.
@@ -26,8 +26,8 @@ impl PartialEq for Matcher {
 /// A configuration that applies to a change according to type and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate<'a> {
-    /// The configuration. Its [`AttributeFilter`](super::AttributeFilter) is not yet evaluated.
-    pub configuration: &'a Configuration,
+    /// The configuration. Its [`MetadataTagFilter`](super::MetadataTagFilter) is not yet evaluated.
+    pub configuration: &'a TopicConfiguration,
     /// The event's type for this configuration.
     pub event: EventType,
 }
@@ -49,7 +49,7 @@ impl Matcher {
     }
 
     /// All configurations, in their order.
-    pub fn configurations(&self) -> impl Iterator<Item = &Configuration> {
+    pub fn configurations(&self) -> impl Iterator<Item = &TopicConfiguration> {
         self.configurations.iter().map(|(configuration, _)| configuration)
     }
 
@@ -60,7 +60,7 @@ impl Matcher {
         events: &'a [EventType],
         key: &'a str,
     ) -> impl Iterator<Item = Candidate<'a>> {
-        let applies = move |(configuration, regex): &&(Configuration, Option<Regex>)| {
+        let applies = move |(configuration, regex): &&(TopicConfiguration, Option<Regex>)| {
             let wants =
                 |event: &EventType| configuration.events.iter().any(|pattern| pattern.matches(*event));
             events.iter().any(wants) && key_matches(&configuration.key, regex.as_ref(), key)

@@ -1,8 +1,8 @@
 //! The XML document of notification configurations: S3's, with Ceph's filters.
 
 use super::{
-    AttributeFilter, Configuration, KeyFilter, MAX_ATTRIBUTE_RULE_BYTES, MAX_ATTRIBUTE_RULES,
-    MAX_CONFIGURATIONS, MAX_EVENTS, MAX_KEY_RULE_BYTES, METADATA_PREFIX, NotificationConfig, check_id,
+    KeyFilter, MAX_CONFIGURATIONS, MAX_EVENT_PATTERNS, MAX_FILTER_RULE_BYTES, MAX_FILTER_RULES,
+    MAX_KEY_RULE_BYTES, METADATA_PREFIX, MetadataTagFilter, NotificationConfig, TopicConfiguration, check_id,
     matching,
 };
 use crate::arn::TopicArn;
@@ -66,7 +66,7 @@ impl NotificationConfig {
     }
 }
 
-fn write(part: &mut Writer, configuration: &Configuration) {
+fn write(part: &mut Writer, configuration: &TopicConfiguration) {
     part.text("Id", &configuration.id).text("Topic", &configuration.topic.to_string());
     let (key, attributes) = (&configuration.key, &configuration.attributes);
     if *key != KeyFilter::default() || !attributes.is_empty() {
@@ -97,7 +97,7 @@ fn rules<'a>(filter: &mut Writer, name: &str, rules: impl Iterator<Item = (Strin
     });
 }
 
-fn configuration(element: &Element, earlier: &NotificationConfig) -> Result<Configuration> {
+fn configuration(element: &Element, earlier: &NotificationConfig) -> Result<TopicConfiguration> {
     let (mut id, mut topic, mut events, mut filter) = (None, None, Vec::new(), None);
     for child in &element.children {
         match child.name.as_str() {
@@ -109,8 +109,8 @@ fn configuration(element: &Element, earlier: &NotificationConfig) -> Result<Conf
                 if !events.contains(&event) {
                     events.push(event);
                 }
-                if events.len() > MAX_EVENTS {
-                    return Err(Error::TooLarge { what: "the number of Events", limit: MAX_EVENTS });
+                if events.len() > MAX_EVENT_PATTERNS {
+                    return Err(Error::TooLarge { what: "the number of Events", limit: MAX_EVENT_PATTERNS });
                 }
             }
             "Filter" => once(&mut filter, child, child)?,
@@ -122,7 +122,7 @@ fn configuration(element: &Element, earlier: &NotificationConfig) -> Result<Conf
         events = EventPattern::DEFAULT.to_vec();
     }
     let (key, attributes) = filter.map(filters).transpose()?.unwrap_or_default();
-    let mut made = Configuration { id: String::new(), topic, events, key, attributes };
+    let mut made = TopicConfiguration { id: String::new(), topic, events, key, attributes };
     made.id = match id.filter(|id| !id.is_empty()) {
         Some(id) => id.to_owned(),
         None => assigned_id(&made, earlier),
@@ -144,7 +144,7 @@ fn once<T>(slot: &mut Option<T>, child: &Element, value: T) -> Result<()> {
 
 /// The id of a configuration that has none in the request: a hash of its content, so that setting the same document again
 /// changes nothing. A number is appended if another configuration has that id.
-fn assigned_id(made: &Configuration, earlier: &NotificationConfig) -> String {
+fn assigned_id(made: &TopicConfiguration, earlier: &NotificationConfig) -> String {
     let mut text = Writer::new();
     write(&mut text, made);
     let base = format!("notif-{:08x}", ceph_str_hash_rjenkins(text.finish().as_bytes()));
@@ -157,8 +157,8 @@ fn assigned_id(made: &Configuration, earlier: &NotificationConfig) -> String {
     id
 }
 
-fn filters(element: &Element) -> Result<(KeyFilter, AttributeFilter)> {
-    let (mut key, mut attributes) = (None, AttributeFilter::default());
+fn filters(element: &Element) -> Result<(KeyFilter, MetadataTagFilter)> {
+    let (mut key, mut attributes) = (None, MetadataTagFilter::default());
     let (mut has_metadata, mut has_tags) = (None, None);
     for child in &element.children {
         match child.name.as_str() {
@@ -230,13 +230,13 @@ fn pairs(element: &Element, name_of: impl Fn(&str) -> Result<String>) -> Result<
     let mut pairs: Vec<(String, String)> = Vec::new();
     for child in &element.children {
         let (name, value) = rule(element, child)?;
-        if name.len().max(value.len()) > MAX_ATTRIBUTE_RULE_BYTES {
+        if name.len().max(value.len()) > MAX_FILTER_RULE_BYTES {
             let what = "a rule for metadata or tags in bytes";
-            return Err(Error::TooLarge { what, limit: MAX_ATTRIBUTE_RULE_BYTES });
+            return Err(Error::TooLarge { what, limit: MAX_FILTER_RULE_BYTES });
         }
-        if pairs.len() == MAX_ATTRIBUTE_RULES {
+        if pairs.len() == MAX_FILTER_RULES {
             let what = "the number of rules for metadata or tags";
-            return Err(Error::TooLarge { what, limit: MAX_ATTRIBUTE_RULES });
+            return Err(Error::TooLarge { what, limit: MAX_FILTER_RULES });
         }
         let name = name_of(name)?;
         if pairs.iter().any(|(earlier, _)| *earlier == name) {

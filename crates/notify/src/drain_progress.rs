@@ -27,7 +27,7 @@ const MAX_PARKED: u64 = 1024;
 const READS: usize = 16;
 
 #[derive(Default)]
-pub(crate) struct ProgressCache {
+pub(crate) struct DrainProgressCache {
     generations: Mutex<BTreeMap<(TopicId, u64), SharedKnown>>,
 }
 
@@ -40,7 +40,7 @@ struct Known {
     read_at_ns: Option<u64>,
 }
 
-impl ProgressCache {
+impl DrainProgressCache {
     fn of(&self, topic: TopicId, generation: u64) -> SharedKnown {
         Arc::clone(self.generations.lock().entry((topic, generation)).or_default())
     }
@@ -64,7 +64,7 @@ impl ProgressCache {
 }
 
 /// The progress of the generations before `generation`.
-pub(crate) async fn older_shards(
+pub(crate) async fn read_older_generations(
     core: &Core,
     stored: &StoredTopic,
     generation: Generation,
@@ -115,5 +115,5 @@ async fn read_one(
 }
 
 fn parked(object: &ObjectKey) -> ObjectRead {
-    settle::read_kind(object, QueueRecordKind::Parked, Default::default(), MAX_PARKED)
+    settle::read_records(object, QueueRecordKind::Parked, Default::default(), MAX_PARKED)
 }

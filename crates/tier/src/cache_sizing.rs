@@ -25,7 +25,7 @@
 mod sampler;
 pub mod simulation;
 
-pub use sampler::{Access, AccessTrace, BYTES_PER_OBJECT, Sampler};
+pub use sampler::{Access, AccessTrace, MEMORY_BYTES_PER_OBJECT, Sampler};
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 //!
 //! A bucket has up to [`MAX_CONFIGURATIONS`] configurations, each with an id, a topic, patterns of event types and a
 //! filter. They are evaluated in two steps. [`Matcher::candidates`] uses the type and the key, which are known before a
-//! change starts. [`AttributeFilter::matches`] uses metadata and tags, and is called after the change took effect, for the
+//! change starts. [`MetadataTagFilter::matches`] uses metadata and tags, and is called after the change took effect, for the
 //! version that it created or removed.
 
 mod document;
@@ -21,13 +21,13 @@ pub const MAX_CONFIGURATIONS: usize = 100;
 /// The longest id of a configuration, in bytes.
 pub const MAX_ID_BYTES: usize = 255;
 /// The most event patterns of a configuration.
-pub const MAX_EVENTS: usize = 64;
+pub const MAX_EVENT_PATTERNS: usize = 64;
 /// The longest prefix, suffix or regular expression, in bytes: the limit for keys.
 pub const MAX_KEY_RULE_BYTES: usize = 1024;
 /// The most metadata rules of a configuration, and the most tag rules.
-pub const MAX_ATTRIBUTE_RULES: usize = 20;
+pub const MAX_FILTER_RULES: usize = 20;
 /// The longest name or value of a metadata or tag rule, in bytes.
-pub const MAX_ATTRIBUTE_RULE_BYTES: usize = 1024;
+pub const MAX_FILTER_RULE_BYTES: usize = 1024;
 /// The prefix of metadata names in rules and event records.
 pub const METADATA_PREFIX: &str = "x-amz-meta-";
 
@@ -35,7 +35,7 @@ pub const METADATA_PREFIX: &str = "x-amz-meta-";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotificationConfig {
     /// The configurations. No two have the same id.
-    pub configurations: Vec<Configuration>,
+    pub configurations: Vec<TopicConfiguration>,
 }
 
 impl Versioned for NotificationConfig {
@@ -44,7 +44,7 @@ impl Versioned for NotificationConfig {
 
 /// One configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Configuration {
+pub struct TopicConfiguration {
     /// Its id, unique in the bucket.
     pub id: String,
     /// The topic that receives its events.
@@ -54,7 +54,7 @@ pub struct Configuration {
     /// Rules for keys, all of which must hold.
     pub key: KeyFilter,
     /// Rules for metadata and tags, all of which must hold.
-    pub attributes: AttributeFilter,
+    pub attributes: MetadataTagFilter,
 }
 
 /// Rules for keys. An empty rule holds for every key.
@@ -70,7 +70,7 @@ pub struct KeyFilter {
 
 /// Rules for metadata and tags: pairs that an object must have. It may have more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AttributeFilter {
+pub struct MetadataTagFilter {
     /// Names of metadata in lower case without `x-amz-meta-`, and values.
     pub metadata: Vec<(String, String)>,
     /// Keys of tags, and values.
@@ -79,7 +79,7 @@ pub struct AttributeFilter {
 
 impl NotificationConfig {
     /// The configuration with the id `id`.
-    pub fn get(&self, id: &str) -> Option<&Configuration> {
+    pub fn get(&self, id: &str) -> Option<&TopicConfiguration> {
         self.configurations.iter().find(|configuration| configuration.id == id)
     }
 
@@ -96,7 +96,7 @@ impl NotificationConfig {
     }
 }
 
-impl AttributeFilter {
+impl MetadataTagFilter {
     /// Whether there are no rules. If there are some, an event depends on the version that the change created or removed.
     pub fn is_empty(&self) -> bool {
         self.metadata.is_empty() && self.tags.is_empty()

@@ -100,5 +100,8 @@ fn traces_tell_what_was_recorded() {
     assert_eq!((traced.key, traced.at_ns, traced.request, traced.is_hit), (0x100, 5, request, false));
     assert!(trace.access(2).request.must_promote && trace.access(2).is_hit);
     assert_eq!(trace.sizes().get(&0x100), Some(&4000), "unknown sizes count with the average");
-    assert_eq!((trace.counted(0), trace.counted(1), trace.counted(3)), ((3, 2), (2, 2), (0, 0)));
+    assert_eq!(
+        (trace.access_and_hit_counts(0), trace.access_and_hit_counts(1), trace.access_and_hit_counts(3)),
+        ((3, 2), (2, 2), (0, 0))
+    );
 }

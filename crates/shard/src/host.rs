@@ -6,7 +6,7 @@ use nacre_common::error::Error;
 use nacre_objectstore::ObjectStore;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_types::ids::{Eversion, Interval, OsdId, PgId};
-use nacre_types::msg::{Encoded, OsdRequest};
+use nacre_types::msg::{EncodedMessage, OsdRequest};
 use nacre_types::object::ObjectId;
 use nacre_types::osdmap::OsdMap;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub trait ShardHost: Send + Sync {
     fn fresh_uuid(&self) -> Uuid;
 
     /// Sends to the map authority. Without a connection, nothing is sent, and the sender repeats its request.
-    fn send_to_mon(&self, message: Encoded);
+    fn send_to_mon(&self, message: EncodedMessage);
 
     /// The session with the process of `osd` that the map shows, for messages about PGs of the shard `shard`; created if there
     /// is none. `None` while the map shows no process.

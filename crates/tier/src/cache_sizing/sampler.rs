@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Number of accesses kept per object that may be sampled.
 const ACCESSES_PER_OBJECT: usize = 8;
 /// Approximate memory in bytes per object that may be sampled.
-pub const BYTES_PER_OBJECT: usize = 240;
+pub const MEMORY_BYTES_PER_OBJECT: usize = 240;
 /// Number of accesses after which the sampler checks whether it samples the right share.
 const REVIEW_ACCESSES: u32 = 1 << 16;
 /// Minimum number of expected accesses for such a check.
@@ -79,7 +79,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Creates a sampler of up to `most_objects`, at least 16. It takes at most [`BYTES_PER_OBJECT`] for each.
+    /// Creates a sampler of up to `most_objects`, at least 16. It takes at most [`MEMORY_BYTES_PER_OBJECT`] for each.
     pub fn new(most_objects: u32) -> Sampler {
         Sampler {
             most_objects: most_objects.max(16) as usize,
@@ -94,7 +94,7 @@ impl Sampler {
     }
 
     /// Maximum number of sampled objects.
-    pub fn most_objects(&self) -> u32 {
+    pub fn max_objects(&self) -> u32 {
         self.most_objects as u32
     }
 
@@ -243,7 +243,7 @@ impl AccessTrace {
     }
 
     /// Number of accesses and hits of all objects from the access `from` on.
-    pub(super) fn counted(&self, from: usize) -> (u32, u32) {
+    pub(super) fn access_and_hit_counts(&self, from: usize) -> (u32, u32) {
         let Some((first, last)) = self.kept.get(from).zip(self.kept.last()) else { return (0, 0) };
         let hits = last.hits.wrapping_sub(first.hits) + u32::from(first.is(HIT));
         (last.accesses.wrapping_sub(first.accesses) + 1, hits)

@@ -15,7 +15,7 @@
 //! and objects keep their last size.
 
 use super::sampler::{AccessTrace, TracedAccess};
-use crate::effort::{self, AgentMode, AgentOptions, CacheSums, CacheTargets, EvictMode, FlushMode};
+use crate::agent_policy::{self, AgentMode, AgentOptions, CacheSums, CacheTargets, EvictMode, FlushMode};
 use crate::hit_set::history::{AccessRecord, HitSetConfig, HitSetHistory, HitSetIndex};
 use crate::key::mix;
 use crate::promote::sketch::FrequencyFilter;
@@ -85,21 +85,21 @@ impl CachePolicy {
 
 /// Accesses per second, and the hits among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct HitRate {
+pub struct AccessRate {
     /// All accesses.
     pub accesses: f64,
     /// Hits. An estimate can be below 0 or above the number of accesses.
     pub hits: f64,
 }
 
-impl HitRate {
+impl AccessRate {
     /// The hit rate, 0 to 1; `None` without accesses.
     pub fn rate(&self) -> Option<f64> {
         (self.accesses > 0.0).then(|| (self.hits / self.accesses).clamp(0.0, 1.0))
     }
 
     /// Adds the hits of another PG or OSD.
-    pub fn add(&mut self, other: HitRate) {
+    pub fn add(&mut self, other: AccessRate) {
         self.accesses += other.accesses;
         self.hits += other.hits;
     }
@@ -116,25 +116,25 @@ struct MeasuredPart {
 impl MeasuredPart {
     fn of(trace: &AccessTrace) -> MeasuredPart {
         let from = trace.len() / 2;
-        let (accesses, hits) = trace.counted(from);
+        let (accesses, hits) = trace.access_and_hit_counts(from);
         let seconds = (trace.duration_ns(from) as f64 / 1e9).max(1e-3);
         MeasuredPart { from, accesses: accesses.into(), hits: hits.into(), seconds }
     }
 }
 
 /// Returns the measured hits of the PGs in the part of their traces that a simulation counts.
-pub fn measured<'a>(traces: impl IntoIterator<Item = &'a AccessTrace>) -> HitRate {
-    let mut sum = HitRate::default();
+pub fn measured<'a>(traces: impl IntoIterator<Item = &'a AccessTrace>) -> AccessRate {
+    let mut sum = AccessRate::default();
     for counted in traces.into_iter().map(MeasuredPart::of) {
         let MeasuredPart { accesses, hits, seconds, .. } = counted;
-        sum.add(HitRate { accesses: accesses / seconds, hits: hits / seconds });
+        sum.add(AccessRate { accesses: accesses / seconds, hits: hits / seconds });
     }
     sum
 }
 
 /// Returns the hits that the PGs would have had. All policies must be of one OSD: only their targets' divisors may differ.
-pub fn simulate(pgs: &[(PgId, &AccessTrace, CachePolicy)]) -> HitRate {
-    let Some((_, _, policy)) = pgs.first() else { return HitRate::default() };
+pub fn simulate(pgs: &[(PgId, &AccessTrace, CachePolicy)]) -> AccessRate {
+    let Some((_, _, policy)) = pgs.first() else { return AccessRate::default() };
     let mut caches: Vec<PgCache> =
         pgs.iter().map(|(pg, trace, policy)| PgCache::of_trace(*pg, trace, policy)).collect();
     let counted: Vec<MeasuredPart> = pgs.iter().map(|(_, trace, _)| MeasuredPart::of(trace)).collect();
@@ -160,14 +160,14 @@ pub fn simulate(pgs: &[(PgId, &AccessTrace, CachePolicy)]) -> HitRate {
         }
     }
     let (per_access, per_hit) = regression(of_objects.iter().flat_map(BTreeMap::values));
-    let mut sum = HitRate::default();
+    let mut sum = AccessRate::default();
     for (((_, trace, _), counted), of_objects) in pgs.iter().zip(counted).zip(of_objects) {
         let total =
             |part: fn(&ObjectCounts) -> f64| of_objects.values().map(part).sum::<f64>() / trace.rate();
         let hits = total(|object| object.simulated)
             + per_access * (counted.accesses - total(|object| object.accesses))
             + per_hit * (counted.hits - total(|object| object.measured));
-        sum.add(HitRate { accesses: counted.accesses / counted.seconds, hits: hits / counted.seconds });
+        sum.add(AccessRate { accesses: counted.accesses / counted.seconds, hits: hits / counted.seconds });
     }
     sum
 }
@@ -325,7 +325,7 @@ impl PgCache {
         hit_sets.max_size = ((f64::from(hit_sets.max_size) * rate) as u32).max(1);
         let filter = (policy.admission == AdmissionKind::Frequency).then(|| {
             let one = CacheSums { objects: 1, bytes: average_bytes, ..CacheSums::default() };
-            let capacity = effort::capacity_objects(&one, &policy.targets);
+            let capacity = agent_policy::capacity_objects(&one, &policy.targets);
             FrequencyFilter::new((capacity as f64 * rate) as u64)
         });
         PgCache {
@@ -402,7 +402,7 @@ impl PgCache {
             self.charge(throttle, asked, bytes);
             self.room -= 1.0;
             if self.room <= 0.0 {
-                self.next_step_ns = self.next_step_ns.min(now_ns + effort::BUSY_STEP_NS);
+                self.next_step_ns = self.next_step_ns.min(now_ns + agent_policy::BUSY_STEP_NS);
             }
             self.promotions.add(now_ns, 1.0 / self.rate);
             self.hold(access.key, CachedObject { changed_ns: now_ns, is_dirty: becomes_dirty });
@@ -430,8 +430,8 @@ impl PgCache {
         }
         self.uncharged_bytes += bytes as f64 / self.rate;
         let (objects, bytes) = (self.uncharged_objects as u64, self.uncharged_bytes as u64);
-        throttle.started(objects);
-        throttle.copied(bytes);
+        throttle.charge_objects(objects);
+        throttle.charge_bytes(bytes);
         self.uncharged_objects -= objects as f64;
         self.uncharged_bytes -= bytes as f64;
     }
@@ -459,7 +459,7 @@ impl PgCache {
                 // Until the next access only the hit sets and the ages change.
                 let period_ns = u64::from(self.policy.hit_sets.period_s) * NS_PER_S;
                 let until_ns = now_ns.saturating_sub(self.next_step_ns);
-                until_ns.min(period_ns).max(effort::IDLE_STEP_NS)
+                until_ns.min(period_ns).max(agent_policy::IDLE_STEP_NS)
             });
         }
     }
@@ -481,23 +481,23 @@ impl PgCache {
         }
         if evicted_before && self.mode.evict == EvictMode::Idle && self.is_refilled(now_ns) {
             self.mode.evict = EvictMode::Some;
-            return Some(effort::BUSY_STEP_NS);
+            return Some(agent_policy::BUSY_STEP_NS);
         }
         let is_busy = self.evict_some(now_ns);
-        is_busy.then_some(effort::BUSY_STEP_NS)
+        is_busy.then_some(agent_policy::BUSY_STEP_NS)
     }
 
     /// Whether the agent of a whole PG would find objects again that were promoted during its last step, and so continue. Among a few
     /// sampled objects there may be none.
     fn is_refilled(&self, now_ns: u64) -> bool {
-        let in_a_step = self.promotions.per_s(now_ns) * effort::BUSY_STEP_NS as f64 / NS_PER_S as f64;
+        let in_a_step = self.promotions.per_s(now_ns) * agent_policy::BUSY_STEP_NS as f64 / NS_PER_S as f64;
         self.rate < 1.0 && in_a_step >= std::f64::consts::LN_2
     }
 
     fn choose(&mut self) {
         let (sums, targets, agent) = (self.sums(), &self.policy.targets, &self.policy.agent);
-        self.mode = effort::choose_agent_mode(&self.mode, &sums, targets, agent, false);
-        self.room = effort::room_objects(&sums, targets, agent) as f64 * self.rate;
+        self.mode = agent_policy::choose_agent_mode(&self.mode, &sums, targets, agent, false);
+        self.room = agent_policy::room_objects(&sums, targets, agent) as f64 * self.rate;
     }
 
     fn evict_some(&mut self, now_ns: u64) -> bool {
@@ -515,9 +515,9 @@ impl PgCache {
         }
         // Fractions of objects accumulate over steps.
         let budget = |left: f64, whole: usize| left.min(1.0) + whole as f64 * self.rate;
-        self.checks = budget(self.checks, effort::STEP_CHECKS);
-        self.evictions = budget(self.evictions, effort::STEP_EVICTIONS);
-        let surplus = effort::surplus_objects(&self.sums(), &self.policy.targets, &self.policy.agent);
+        self.checks = budget(self.checks, agent_policy::STEP_CHECKS);
+        self.evictions = budget(self.evictions, agent_policy::STEP_EVICTIONS);
+        let surplus = agent_policy::surplus_objects(&self.sums(), &self.policy.targets, &self.policy.agent);
         let mut surplus = surplus as f64 * self.rate;
         let mut is_over = self.held.is_empty();
         while self.checks >= 1.0 && !is_over {
@@ -551,7 +551,7 @@ impl PgCache {
                 self.held.remove(&key);
                 self.held_bytes -= object.bytes;
                 if let Some(filter) = &mut self.filter {
-                    filter.evicted(&object.id);
+                    filter.record_eviction(&object.id);
                 }
             }
         }
@@ -561,7 +561,7 @@ impl PgCache {
             self.position = 0;
             self.evicted_in_round = false;
             self.rounds += 1;
-            if self.rounds.is_multiple_of(effort::HALFLIFE_ROUNDS) {
+            if self.rounds.is_multiple_of(agent_policy::HALFLIFE_ROUNDS) {
                 self.histogram.decay();
             }
         }

@@ -1,6 +1,6 @@
 //! Capabilities for services that do not exist in Nacre. They are only checked, so that Ceph's tools get Ceph's answers.
 
-use super::mon::{constraints, named, permissions, separator, spaces};
+use super::mon::{constraints, keyword_value, permissions, separator, spaces};
 use super::scan::Scan;
 use super::{CapsError, network, parse_grants};
 
@@ -29,7 +29,7 @@ fn mgr_grant(scan: &mut Scan<'_>) -> Option<Profile> {
     let _ = spaces(scan);
     let allowed = |then: fn(&mut Scan<'_>) -> Option<()>| {
         move |scan: &mut Scan<'_>| {
-            scan.word("allow")?;
+            scan.literal("allow")?;
             spaces(scan)?;
             then(scan)?;
             let _ = network(scan);
@@ -41,14 +41,14 @@ fn mgr_grant(scan: &mut Scan<'_>) -> Option<Profile> {
         .or_else(|| scan.attempt(mgr_profile))
         .or_else(|| {
             scan.attempt(allowed(|scan| {
-                named(scan, "service")?;
+                keyword_value(scan, "service")?;
                 spaces(scan)?;
                 permissions(scan).map(drop)
             }))
         })
         .or_else(|| {
             scan.attempt(allowed(|scan| {
-                named(scan, "module")?;
+                keyword_value(scan, "module")?;
                 let _ = scan.attempt(with);
                 spaces(scan)?;
                 permissions(scan).map(drop)
@@ -56,7 +56,7 @@ fn mgr_grant(scan: &mut Scan<'_>) -> Option<Profile> {
         })
         .or_else(|| {
             scan.attempt(allowed(|scan| {
-                named(scan, "command")?;
+                keyword_value(scan, "command")?;
                 let _ = scan.attempt(with);
                 Some(())
             }))
@@ -67,17 +67,17 @@ fn mgr_grant(scan: &mut Scan<'_>) -> Option<Profile> {
 
 fn with(scan: &mut Scan<'_>) -> Option<()> {
     spaces(scan)?;
-    scan.word("with")?;
+    scan.literal("with")?;
     spaces(scan)?;
     constraints(scan).map(drop)
 }
 
 fn mgr_profile(scan: &mut Scan<'_>) -> Option<Profile> {
     let _ = scan.attempt(|scan| {
-        scan.word("allow")?;
+        scan.literal("allow")?;
         spaces(scan)
     });
-    let name = named(scan, "profile")?;
+    let name = keyword_value(scan, "profile")?;
     let keys = scan.attempt(|scan| {
         spaces(scan)?;
         constraints(scan)
@@ -96,30 +96,31 @@ pub(super) fn check_mds(text: &str) -> Result<(), CapsError> {
 }
 
 fn mds_grant(scan: &mut Scan<'_>) -> Option<()> {
-    scan.word("allow")?;
+    scan.literal("allow")?;
     spaces(scan)?;
-    ["*", "all", "rwps", "rwp", "rws", "rw", "r"].into_iter().find(|word| scan.word(word).is_some())?;
+    ["*", "all", "rwps", "rwp", "rws", "rw", "r"].into_iter().find(|word| scan.literal(word).is_some())?;
     let value = |name: &'static str, value: fn(&mut Scan<'_>) -> Option<()>| {
         move |scan: &mut Scan<'_>| {
             spaces(scan)?;
-            scan.word(name)?;
-            scan.word("=")?;
+            scan.literal(name)?;
+            scan.literal("=")?;
             value(scan)
         }
     };
-    let number = |scan: &mut Scan<'_>| scan.run(|c| c.is_ascii_digit())?.parse::<u32>().ok().map(drop);
+    let number =
+        |scan: &mut Scan<'_>| scan.take_while1(|c| c.is_ascii_digit())?.parse::<u32>().ok().map(drop);
     let _ = scan.attempt(value("fsname", |scan| {
-        scan.run(|c| c.is_ascii_alphanumeric() || "_.-".contains(c)).map(drop)
+        scan.take_while1(|c| c.is_ascii_alphanumeric() || "_.-".contains(c)).map(drop)
     }));
     let _ = scan.attempt(value("path", |scan| scan.value_or_empty().map(drop)));
     if scan.attempt(value("uid", number)).is_some() {
         let _ = scan.attempt(value("gids", |scan| {
             let number =
-                |scan: &mut Scan<'_>| scan.run(|c| c.is_ascii_digit())?.parse::<u32>().ok().map(drop);
+                |scan: &mut Scan<'_>| scan.take_while1(|c| c.is_ascii_digit())?.parse::<u32>().ok().map(drop);
             number(scan)?;
             while scan
                 .attempt(|scan| {
-                    scan.word(",")?;
+                    scan.literal(",")?;
                     number(scan)
                 })
                 .is_some()
@@ -129,7 +130,7 @@ fn mds_grant(scan: &mut Scan<'_>) -> Option<()> {
     }
     let _ = scan.attempt(|scan| {
         spaces(scan)?;
-        scan.word("root_squash")
+        scan.literal("root_squash")
     });
     let _ = network(scan);
     Some(())

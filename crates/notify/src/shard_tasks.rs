@@ -80,7 +80,7 @@ impl Timers {
     }
 }
 
-pub(crate) struct Owners {
+pub(crate) struct ShardTasks {
     running: Mutex<BTreeMap<ShardKey, Arc<ShardWaker>>>,
     watched: Mutex<BTreeMap<ShardKey, WatchedShard>>,
     timers: Mutex<Timers>,
@@ -96,9 +96,9 @@ pub(crate) struct Owners {
     pub(crate) segments: Semaphore,
 }
 
-impl Owners {
-    pub(crate) fn new(slots: usize) -> Owners {
-        Owners {
+impl ShardTasks {
+    pub(crate) fn new(slots: usize) -> ShardTasks {
+        ShardTasks {
             running: Mutex::default(),
             watched: Mutex::default(),
             timers: Mutex::default(),
@@ -135,7 +135,7 @@ impl Owners {
     }
 
     /// Schedules an immediate check of shards by the timer task.
-    pub(crate) fn wake_later(&self, keys: BTreeSet<ShardKey>) {
+    pub(crate) fn schedule_checks(&self, keys: BTreeSet<ShardKey>) {
         let mut timers = self.timers.lock();
         keys.into_iter().for_each(|key| timers.set(Timed::Shard(key), 0));
         drop(timers);
@@ -167,7 +167,7 @@ impl Owners {
     }
 
     /// Watches a shard that has events and that another gateway delivers.
-    pub(crate) fn watch(&self, key: ShardKey) {
+    pub(crate) fn watch_remote_shard(&self, key: ShardKey) {
         let mut watched = self.watched.lock();
         if watched.len() < MAX_WATCHED {
             watched.entry(key).or_default();
@@ -271,10 +271,10 @@ async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<ShardWaker>) {
         drop(running);
         match next {
             NextCheck::Done => {}
-            NextCheck::Elsewhere => core.owners.watch(key),
+            NextCheck::Elsewhere => core.owners.watch_remote_shard(key),
             NextCheck::At(at_ns) => core.owners.wake_at(key, at_ns),
             NextCheck::Endpoint(endpoint) => match core.endpoints.peek(key.topic) {
-                Some(now) if Arc::ptr_eq(&now, &endpoint) => endpoint.wait(&core, key),
+                Some(now) if Arc::ptr_eq(&now, &endpoint) => endpoint.add_waiting(&core, key),
                 // The topic has another endpoint by now, which would not wake this shard.
                 Some(_) => core.owners.wake_at(key, core.mono_ns()),
                 None => {}

@@ -15,7 +15,7 @@ fn read(inner: &str) -> Result<NotificationConfig> {
 }
 
 /// A configuration with a topic and the elements in `inner`.
-fn one(inner: &str) -> Result<Configuration> {
+fn one(inner: &str) -> Result<TopicConfiguration> {
     let config = read(&format!(
         "<TopicConfiguration><Topic>arn:aws:sns:default::t</Topic>{inner}</TopicConfiguration>"
     ))?;
@@ -213,14 +213,14 @@ fn metadata_and_tags_must_have_all_pairs_and_may_have_others() {
         list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     };
     let filter =
-        AttributeFilter { metadata: pairs(&[("colour", "green")]), tags: pairs(&[("a", "1"), ("b", "2")]) };
+        MetadataTagFilter { metadata: pairs(&[("colour", "green")]), tags: pairs(&[("a", "1"), ("b", "2")]) };
     let (metadata, tags) =
         (pairs(&[("x", "y"), ("colour", "green")]), pairs(&[("b", "2"), ("c", "3"), ("a", "1")]));
     assert!(filter.matches(&metadata, &tags));
     assert!(!filter.matches(&[], &tags) && !filter.matches(&metadata, &[]));
     assert!(!filter.matches(&pairs(&[("colour", "Green")]), &tags));
     assert!(!filter.matches(&metadata, &tags[..2]));
-    assert!(AttributeFilter::default().matches(&[], &[]) && AttributeFilter::default().is_empty());
+    assert!(MetadataTagFilter::default().matches(&[], &[]) && MetadataTagFilter::default().is_empty());
     assert!(!filter.is_empty());
 }
 
@@ -286,18 +286,18 @@ fn numbers_of_configurations_rules_and_events_are_bounded() {
         let rules: String = (0..count).map(rule).collect();
         one(&format!("<Filter><S3Tags>{rules}</S3Tags></Filter>"))
     };
-    assert_eq!(rules(MAX_ATTRIBUTE_RULES).unwrap().attributes.tags.len(), MAX_ATTRIBUTE_RULES);
-    assert!(matches!(rules(MAX_ATTRIBUTE_RULES + 1), Err(Error::TooLarge { .. })));
+    assert_eq!(rules(MAX_FILTER_RULES).unwrap().attributes.tags.len(), MAX_FILTER_RULES);
+    assert!(matches!(rules(MAX_FILTER_RULES + 1), Err(Error::TooLarge { .. })));
     let long = |bytes: usize| {
         let value = "v".repeat(bytes);
         one(&format!(
             "<Filter><S3Tags><FilterRule><Name>k</Name><Value>{value}</Value></FilterRule></S3Tags></Filter>"
         ))
     };
-    assert!(long(MAX_ATTRIBUTE_RULE_BYTES).is_ok());
-    assert!(matches!(long(MAX_ATTRIBUTE_RULE_BYTES + 1), Err(Error::TooLarge { .. })));
+    assert!(long(MAX_FILTER_RULE_BYTES).is_ok());
+    assert!(matches!(long(MAX_FILTER_RULE_BYTES + 1), Err(Error::TooLarge { .. })));
     // Repeated patterns count once, so all of them fit.
     let events: String = EventPattern::all().map(|event| format!("<Event>{event}</Event>")).collect();
     assert_eq!(one(&events.repeat(3)).unwrap().events.len(), EventPattern::all().count());
-    assert!(EventPattern::all().count() <= MAX_EVENTS);
+    assert!(EventPattern::all().count() <= MAX_EVENT_PATTERNS);
 }

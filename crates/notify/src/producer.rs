@@ -39,7 +39,7 @@ pub(crate) struct EpochToken(u64);
 
 /// The reason why events were left in their outbox.
 #[derive(Clone, Debug)]
-pub(crate) enum LeftReason {
+pub(crate) enum NotMovedReason {
     /// The epoch of the ticket has ended: take a new ticket and read the outbox again.
     Stale,
     /// The generation is closed, or its object is gone: read the topic again.
@@ -58,7 +58,7 @@ pub(crate) struct EnqueueOutcome {
     /// Events that are now in the queue, or already were.
     pub(crate) moved: BTreeSet<EventId>,
     /// The reason why the others are not.
-    pub(crate) left: Option<LeftReason>,
+    pub(crate) left: Option<NotMovedReason>,
 }
 
 /// A lane into a shard of the current generation of a topic's queue.
@@ -160,7 +160,7 @@ impl ShardProducer {
         }
         let epoch = match old {
             Some(old) if old.shard.tail == fresh.tail => old.epoch,
-            _ => core.next_epoch(),
+            _ => core.next_producer_epoch(),
         };
         state.known = Some(Known { shard: fresh, epoch });
         Ok(true)
@@ -173,7 +173,7 @@ impl ShardProducer {
     }
 
     /// These records are gone from their outbox: the next operation removes their receipts.
-    pub(crate) async fn forget(&self, source: &SourceId, ids: impl IntoIterator<Item = EventId>) {
+    pub(crate) async fn drop_receipts(&self, source: &SourceId, ids: impl IntoIterator<Item = EventId>) {
         let mut state = self.state.lock().await;
         let State { known, gone, .. } = &mut *state;
         let had = known.as_ref().and_then(|known| known.shard.receipts.get(source));
@@ -205,7 +205,7 @@ impl ShardProducer {
         }
         answer.await.unwrap_or_else(|_| EnqueueOutcome {
             moved: BTreeSet::new(),
-            left: Some(LeftReason::Failed(Error::Stopped)),
+            left: Some(NotMovedReason::Failed(Error::Stopped)),
         })
     }
 
@@ -219,7 +219,7 @@ impl ShardProducer {
                 state.used(&one.source);
                 valid.push(one);
             } else {
-                answer(one.reply, BTreeSet::new(), Some(LeftReason::Stale));
+                answer(one.reply, BTreeSet::new(), Some(NotMovedReason::Stale));
             }
         }
         let mut by_source: BTreeMap<SourceId, Vec<OutboxEvent>> = BTreeMap::new();
@@ -228,7 +228,7 @@ impl ShardProducer {
         }
         let mut moved: BTreeMap<SourceId, BTreeSet<EventId>> = BTreeMap::new();
         let left = self.write(core, state, by_source, &mut moved).await;
-        if !matches!(left, None | Some(LeftReason::NotSpilled | LeftReason::TooManyReceipts)) {
+        if !matches!(left, None | Some(NotMovedReason::NotSpilled | NotMovedReason::TooManyReceipts)) {
             state.known = None;
         }
         for one in valid {
@@ -248,11 +248,11 @@ impl ShardProducer {
         state: &mut State,
         by_source: BTreeMap<SourceId, Vec<OutboxEvent>>,
         moved: &mut BTreeMap<SourceId, BTreeSet<EventId>>,
-    ) -> Option<LeftReason> {
+    ) -> Option<NotMovedReason> {
         let mut rest: BTreeMap<SourceId, Vec<OutboxEvent>> = by_source;
         let mut is_refreshed = false;
         for _ in 0..MAX_OPS {
-            let Some(known) = state.known.as_mut() else { return Some(LeftReason::Stale) };
+            let Some(known) = state.known.as_mut() else { return Some(NotMovedReason::Stale) };
             let page = |(source, events): (&SourceId, &Vec<OutboxEvent>)| OutboxPage {
                 source: source.clone(),
                 basis: known.shard.basis(),
@@ -263,7 +263,7 @@ impl ShardProducer {
             let pages: Vec<OutboxPage> = rest.iter().map(page).collect();
             let resident_bytes = core.settings.spill.resident_bytes;
             let refusal = match enqueue::plan(&known.shard, pages, self.limit, resident_bytes) {
-                Err(error) => return Some(LeftReason::Failed(error.into())),
+                Err(error) => return Some(NotMovedReason::Failed(error.into())),
                 Ok(EnqueueResult::Nothing(had)) => {
                     had.into_iter().for_each(|had| moved.entry(had.source).or_default().extend(had.ids));
                     return None;
@@ -286,48 +286,48 @@ impl ShardProducer {
                     }
                     Ok(_) => {
                         add(&core.metrics.enqueue_conflicts, 1);
-                        return Some(LeftReason::Stale);
+                        return Some(NotMovedReason::Stale);
                     }
-                    Err(error) => return Some(LeftReason::Failed(error)),
+                    Err(error) => return Some(NotMovedReason::Failed(error)),
                 },
                 Ok(EnqueueResult::Refused(refusal)) => refusal,
             };
             match refusal {
-                EnqueueRefusal::Closed => return Some(LeftReason::Closed),
+                EnqueueRefusal::Closed => return Some(NotMovedReason::Closed),
                 EnqueueRefusal::StalePages(_) | EnqueueRefusal::UnknownReceipts(_) => {
-                    return Some(LeftReason::Stale);
+                    return Some(NotMovedReason::Stale);
                 }
-                EnqueueRefusal::TooManyReceipts(_) => return Some(LeftReason::TooManyReceipts),
+                EnqueueRefusal::TooManyReceipts(_) => return Some(NotMovedReason::TooManyReceipts),
                 // The owner may have made room since the lane last read the shard.
                 EnqueueRefusal::NotSpilled | EnqueueRefusal::NoRoom { .. } if !is_refreshed => {
                     is_refreshed = true;
                     let epoch = known.epoch;
                     match self.refresh(core, state, None).await {
                         Ok(true) => {}
-                        Ok(false) => return Some(LeftReason::Closed),
-                        Err(error) => return Some(LeftReason::Failed(error)),
+                        Ok(false) => return Some(NotMovedReason::Closed),
+                        Err(error) => return Some(NotMovedReason::Failed(error)),
                     }
                     if state.known.as_ref().is_none_or(|known| known.epoch != epoch) {
-                        return Some(LeftReason::Stale);
+                        return Some(NotMovedReason::Stale);
                     }
                 }
-                EnqueueRefusal::NotSpilled => return Some(LeftReason::NotSpilled),
+                EnqueueRefusal::NotSpilled => return Some(NotMovedReason::NotSpilled),
                 EnqueueRefusal::NoRoom { entries, bytes } => {
                     is_refreshed = false;
                     match drop_oldest(core, &mut known.shard, &mut state.oldest, entries, bytes).await {
                         Ok(true) => {}
                         // Another gateway changed the head.
-                        Ok(false) => return Some(LeftReason::NotSpilled),
-                        Err(error) => return Some(LeftReason::Failed(error)),
+                        Ok(false) => return Some(NotMovedReason::NotSpilled),
+                        Err(error) => return Some(NotMovedReason::Failed(error)),
                     }
                 }
             }
         }
-        Some(LeftReason::NotSpilled)
+        Some(NotMovedReason::NotSpilled)
     }
 }
 
-fn answer(reply: oneshot::Sender<EnqueueOutcome>, moved: BTreeSet<EventId>, left: Option<LeftReason>) {
+fn answer(reply: oneshot::Sender<EnqueueOutcome>, moved: BTreeSet<EventId>, left: Option<NotMovedReason>) {
     // A mover that was dropped in the meantime reads its outbox again.
     let _ = reply.send(EnqueueOutcome { moved, left });
 }
@@ -368,14 +368,15 @@ async fn read_oldest(core: &Core, shard: &Shard) -> Result<Vec<DropCandidate>> {
     let mut log = LogIndex::default();
     let mut after = Bytes::new();
     loop {
-        let manifests = settle::read_kind(&shard.object, QueueRecordKind::Segment, after, DROP_PAGE_ENTRIES);
+        let manifests =
+            settle::read_records(&shard.object, QueueRecordKind::Segment, after, DROP_PAGE_ENTRIES);
         let Some(reply) = core.rados.read(&manifests).await? else { return Ok(Vec::new()) };
         log.add_segments(shard, &reply.page)?;
-        if let Some((first, object)) = log.segment_at(shard, cursor) {
+        if let Some((first, object)) = log.segment_from(shard, cursor) {
             let Some(reply) = core.rados.read(&ObjectRead::data(&object)).await? else {
                 return Ok(Vec::new());
             };
-            return Ok(of(log.segment_events(shard, first, &reply.data)?.events));
+            return Ok(of(log.decode_segment(shard, first, &reply.data)?.events));
         }
         let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { break };
         after = last.clone();

@@ -17,19 +17,19 @@ const RELEASES: [&str; 5] = ["luminous", "mimic", "nautilus", "octopus", "pacifi
 const REQUIRED: &str = "pacific";
 
 impl MapState {
-    pub(super) fn osd_more(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
+    pub(super) fn osd_misc_command(&mut self, call: &Call<'_>, ctx: &Context) -> CommandOutcome {
         match call.prefix() {
             "osd utilization" => self.osd_utilization(ctx),
             "osd blocked-by" => Ok(self.osd_blocked_by(ctx)),
             "osd info" => self.osd_info(call, ctx),
             "osd ls-tree" => {
-                self.check_epoch(call)?;
-                self.osd_ls_tree(call.required("name"), ctx)
+                self.require_current_epoch(call)?;
+                self.osd_ls_tree(call.required_text("name"), ctx)
             }
             "osd setmaxosd" => self.osd_setmaxosd(call),
             "osd require-osd-release" => require_osd_release(call),
             "osd destroy" => self.osd_destroy(call),
-            "osd reweightn" => self.osd_reweightn(call.required("weights"), ctx),
+            "osd reweightn" => self.osd_reweightn(call.required_text("weights"), ctx),
             _ => unhandled(call),
         }
     }
@@ -88,7 +88,7 @@ impl MapState {
     /// Members that are down and whose absence keeps PGs inactive.
     fn osd_blocked_by(&self, ctx: &Context) -> CommandAnswer {
         let mut counts: BTreeMap<OsdId, u64> = BTreeMap::new();
-        for view in self.pg_views().iter().filter(|v| !v.is(nacre_types::stats::pg_state::ACTIVE)) {
+        for view in self.pg_views().iter().filter(|v| !v.has_state(nacre_types::stats::pg_state::ACTIVE)) {
             let members = self.committed.membership(view.pg).map(|m| &m.in_sync[..]).unwrap_or_default();
             for member in members.iter().filter(|member| !self.committed.is_member_up(**member)) {
                 *counts.entry(member.osd).or_default() += 1;
@@ -213,7 +213,7 @@ impl MapState {
             wanted.push((osd, weight.min(WEIGHT_ONE)));
         }
         for (osd, weight) in wanted {
-            self.set_weight(ctx.now, osd, weight);
+            self.set_reweight(ctx.now, osd, weight);
         }
         Ok(CommandAnswer::default())
     }
@@ -221,7 +221,7 @@ impl MapState {
 
 fn require_osd_release(call: &Call<'_>) -> CommandOutcome {
     let rank = |name: &str| RELEASES.iter().position(|release| *release == name);
-    if rank(call.required("release")) < rank(REQUIRED) {
+    if rank(call.required_text("release")) < rank(REQUIRED) {
         return Err(CommandFailure::new(
             Errno::EPERM,
             "require_osd_release cannot be lowered once it has been set",

@@ -3,13 +3,13 @@
 use super::options::FLAGS;
 use anyhow::{Context, Result, bail, ensure};
 use nacre_common::options as cluster_options;
-use nacre_types::support::Support;
+use nacre_types::support_level::SupportLevel;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// The address and parameters of S3.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Gateway {
+pub(super) struct GatewayArgs {
     pub(super) port: u16,
     /// With TLS, using the certificate and key in `server.pem`.
     pub(super) tls: bool,
@@ -31,7 +31,7 @@ pub(super) struct VstartArgs {
     pub(super) ip: IpAddr,
     /// The map authority's address, if a port is given.
     pub(super) listen: Option<SocketAddr>,
-    pub(super) gateway: Option<Gateway>,
+    pub(super) gateway: Option<GatewayArgs>,
     pub(super) foreground: bool,
 }
 
@@ -77,7 +77,7 @@ impl VstartArgs {
             };
             let flag = FLAGS.iter().find(|flag| flag.names.contains(&name));
             let flag = flag.with_context(|| format!("unknown option {name}; --help lists them"))?;
-            if let Support::Refused(why) = flag.support {
+            if let SupportLevel::Refused(why) = flag.support {
                 bail!("{name} is refused: {why}");
             }
             let value = match flag.value {
@@ -121,7 +121,7 @@ impl VstartArgs {
                 text.strip_suffix('s').map_or((text.as_str(), false), |digits| (digits, true));
             let port = digits.parse().ok().filter(|port| *port > 0);
             let port = port.with_context(|| format!("the port of S3: '{text}' is not PORT or PORTs"))?;
-            request.gateway = Some(Gateway { port, tls, words });
+            request.gateway = Some(GatewayArgs { port, tls, words });
         }
         Ok(request)
     }
@@ -135,7 +135,7 @@ fn known_options(text: &str) -> Result<Vec<String>> {
         let (name, value) =
             line.split_once('=').with_context(|| format!("-o: '{line}' is not NAME=VALUE"))?;
         let (name, value) = (name.trim(), value.trim());
-        if cluster_options::find(name).is_some() || cluster_options::ceph_option(name).is_some() {
+        if cluster_options::find(name).is_some() || cluster_options::ceph_only_option(name).is_some() {
             known.push(format!("{name}={value}"));
         } else {
             eprintln!("vstart.sh: {name} is not an option of this release: it has no effect");
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(request.devices, [PathBuf::from("/dev/b"), PathBuf::from("/dev/a")]);
         let options = ["rgw_dynamic_resharding=false", "bluestore_block_size=1500000000000"];
         assert_eq!(request.options, options);
-        assert_eq!(request.gateway, Some(Gateway { port: 8000, tls: false, words: String::new() }));
+        assert_eq!(request.gateway, Some(GatewayArgs { port: 8000, tls: false, words: String::new() }));
         assert_eq!((request.ip, request.listen), (Ipv4Addr::LOCALHOST.into(), None));
     }
 
@@ -175,7 +175,7 @@ mod tests {
     fn the_environment_names_ports() {
         let environment = [("CEPH_NUM_RGW", "1"), ("CEPH_RGW_PORT", "8443s"), ("CEPH_PORT", "40000")];
         let request = parse(&environment, "--memstore").unwrap();
-        assert_eq!(request.gateway, Some(Gateway { port: 8443, tls: true, words: String::new() }));
+        assert_eq!(request.gateway, Some(GatewayArgs { port: 8443, tls: true, words: String::new() }));
         assert_eq!(request.listen, Some("127.0.0.1:40000".parse().unwrap()));
         let request = parse(&environment, "--rgw_port=81 -m 127.0.0.1:3300").unwrap();
         assert_eq!(request.gateway.unwrap().port, 81);

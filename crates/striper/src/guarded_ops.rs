@@ -1,7 +1,8 @@
 //! The guarded requests of the striper, and the meaning of their answers.
 
 use super::meta::{
-    AGE, BORN, BORN_INVERSE, CUT, EPOCH, LastTruncation, PIECES, PieceIdentity, SIZE, UNFINISHED,
+    EPOCH, EPOCH_INVERSE, INSTANCE, INSTANCE_INVERSE, LAST_TRUNCATION, LastTruncation, PIECE_BOUND,
+    PieceIdentity, SIZE, UNFINISHED,
 };
 use bytes::Bytes;
 use nacre_engine::{OpReply, ReadOp, Result, WriteOp};
@@ -47,7 +48,7 @@ pub(super) fn grow(op: &mut WriteOp, end: u64) {
 }
 
 /// Part 1: a guard that holds if the size is at least `end`.
-pub(super) fn reaches(op: &mut WriteOp, end: u64) {
+pub(super) fn guard_min_size(op: &mut WriteOp, end: u64) {
     op.cmp_xattr_u64(SIZE, CmpOp::Lte, end);
 }
 
@@ -59,7 +60,7 @@ pub(super) fn check(epoch: u64, end: u64) -> ReadOp {
 }
 
 /// The claim of an append: sets the size to `end`. Part 1 holds if the size is `from`.
-pub(super) fn claim(epoch: u64, from: u64, end: u64) -> WriteOp {
+pub(super) fn claim_append(epoch: u64, from: u64, end: u64) -> WriteOp {
     let mut op = in_epoch(epoch);
     op.cmp_xattr_u64(SIZE, CmpOp::Eq, from).set_xattr(SIZE, text(end));
     op
@@ -68,14 +69,14 @@ pub(super) fn claim(epoch: u64, from: u64, end: u64) -> WriteOp {
 /// Announces that pieces below `pieces` may exist. Part 1 holds if fewer were announced.
 pub(super) fn announce(epoch: u64, pieces: u64) -> WriteOp {
     let mut op = in_epoch(epoch);
-    op.cmp_xattr_u64(PIECES, CmpOp::Gt, pieces).set_xattr(PIECES, text(pieces));
+    op.cmp_xattr_u64(PIECE_BOUND, CmpOp::Gt, pieces).set_xattr(PIECE_BOUND, text(pieces));
     op
 }
 
 /// Writes data to a piece other than the first. If the piece is not known to carry the epoch (`marked`), the request also
 /// creates it and sets its epoch. It does not hold if a later epoch has marked the piece, or if the piece is a stray
 /// ([`is_stray`]).
-pub(super) fn piece(stamp: PieceIdentity, marked: bool, offset: u64, data: Bytes) -> WriteOp {
+pub(super) fn write_piece(stamp: PieceIdentity, marked: bool, offset: u64, data: Bytes) -> WriteOp {
     let mut op = WriteOp::new();
     if marked {
         op.cmp_xattr_u64(EPOCH, CmpOp::Eq, stamp.epoch);
@@ -90,42 +91,42 @@ pub(super) fn piece(stamp: PieceIdentity, marked: bool, offset: u64, data: Bytes
 fn take(op: &mut WriteOp, stamp: PieceIdentity) {
     op.create(false);
     of_object(op, stamp);
-    op.cmp_xattr_u64(AGE, CmpOp::Gte, u64::MAX - stamp.floor);
+    op.cmp_xattr_u64(EPOCH_INVERSE, CmpOp::Gte, u64::MAX - stamp.floor);
     let mut set = |name, inverse, number: u64| {
         if number > 0 {
             op.set_xattr(name, text(number)).set_xattr(inverse, text(u64::MAX - number));
         }
     };
-    set(BORN, BORN_INVERSE, stamp.born);
-    set(EPOCH, AGE, stamp.epoch);
+    set(INSTANCE, INSTANCE_INVERSE, stamp.born);
+    set(EPOCH, EPOCH_INVERSE, stamp.epoch);
 }
 
 /// Parts 1 to 3: the piece is of this object or names no object, and its epoch is not later.
 fn of_object(op: &mut WriteOp, stamp: PieceIdentity) {
-    op.cmp_xattr_u64(BORN, CmpOp::Gte, stamp.born);
-    op.cmp_xattr_u64(BORN_INVERSE, CmpOp::Gte, u64::MAX - stamp.born);
+    op.cmp_xattr_u64(INSTANCE, CmpOp::Gte, stamp.born);
+    op.cmp_xattr_u64(INSTANCE_INVERSE, CmpOp::Gte, u64::MAX - stamp.born);
     op.cmp_xattr_u64(EPOCH, CmpOp::Gte, stamp.epoch);
 }
 
 /// Whether the failed part, of a request to a piece that is not known to carry the epoch, shows that the piece is of another
 /// object of this name or of an epoch before `floor`.
-pub(super) fn is_stray(part: usize) -> bool {
+pub(super) fn is_stray_guard(part: usize) -> bool {
     matches!(part, 1 | 2 | 4)
 }
 
 /// Removes a piece of this object and epoch.
-pub(super) fn remove_of(born: u64, epoch: u64) -> WriteOp {
+pub(super) fn remove_piece_in_epoch(born: u64, epoch: u64) -> WriteOp {
     let mut op = WriteOp::new();
-    op.cmp_xattr_u64(EPOCH, CmpOp::Eq, epoch).cmp_xattr_u64(BORN, CmpOp::Eq, born);
+    op.cmp_xattr_u64(EPOCH, CmpOp::Eq, epoch).cmp_xattr_u64(INSTANCE, CmpOp::Eq, born);
     op.remove().full_force();
     op
 }
 
 /// Sets the age of a piece that was written by a release without ages.
-pub(super) fn renew_age(born: u64, epoch: u64) -> WriteOp {
+pub(super) fn set_epoch_inverse(born: u64, epoch: u64) -> WriteOp {
     let mut op = WriteOp::new();
-    op.cmp_xattr_u64(EPOCH, CmpOp::Eq, epoch).cmp_xattr_u64(BORN, CmpOp::Eq, born);
-    op.set_xattr(AGE, text(u64::MAX - epoch)).full_force();
+    op.cmp_xattr_u64(EPOCH, CmpOp::Eq, epoch).cmp_xattr_u64(INSTANCE, CmpOp::Eq, born);
+    op.set_xattr(EPOCH_INVERSE, text(u64::MAX - epoch)).full_force();
     op
 }
 
@@ -140,7 +141,7 @@ pub(super) fn remove_piece(stamp: PieceIdentity) -> WriteOp {
 
 /// Cuts a piece, unless a later epoch than the stamp's has marked it, and sets its epoch. Delayed writes of earlier epochs then
 /// can't write behind the cut. For this purpose an absent piece is created.
-pub(super) fn cut_piece(stamp: PieceIdentity, len: u64) -> WriteOp {
+pub(super) fn truncate_piece(stamp: PieceIdentity, len: u64) -> WriteOp {
     let mut op = WriteOp::new();
     take(&mut op, stamp);
     op.truncate(len).full_force();
@@ -148,7 +149,7 @@ pub(super) fn cut_piece(stamp: PieceIdentity, len: u64) -> WriteOp {
 }
 
 /// Begins a removal or truncation: ends the epoch `from` and records the operation.
-pub(super) fn begin(from: u64, unfinished: &str) -> WriteOp {
+pub(super) fn record_unfinished(from: u64, unfinished: &str) -> WriteOp {
     let mut op = in_epoch(from);
     op.set_xattr(EPOCH, text(from + 1)).set_xattr(UNFINISHED, unfinished.to_owned()).full_force();
     op
@@ -167,7 +168,7 @@ pub(super) fn end_truncation(epoch: u64, size: u64, pieces: u64) -> WriteOp {
     let mut op = in_epoch(epoch);
     op.cmp_xattr(UNFINISHED, CmpOp::Eq, text(size));
     let cut = LastTruncation { pieces, epoch: epoch + 1 };
-    op.rm_xattr(UNFINISHED).set_xattr(EPOCH, text(epoch + 1)).set_xattr(CUT, cut.text());
-    op.set_xattr(PIECES, text(pieces)).full_force();
+    op.rm_xattr(UNFINISHED).set_xattr(EPOCH, text(epoch + 1)).set_xattr(LAST_TRUNCATION, cut.text());
+    op.set_xattr(PIECE_BOUND, text(pieces)).full_force();
     op
 }
