@@ -5,7 +5,7 @@
 //!
 //! - a *key*: the entity's name is sent in clear, and the secret comes from its keyring entry. Used towards the monitors, which
 //!   look the key up ([`KeyServer`]).
-//! - a *ticket*: a blob that a monitor sealed with a service key that all daemons of a kind have ([`RotatingKeyring`](ticket::RotatingKeyring)). It contains
+//! - a *ticket*: a blob that a monitor sealed with a service key that all daemons of a kind have ([`RotatingKeyring`]). It contains
 //!   the entity, its caps, an expiry and the session key that is the secret. Used towards OSDs.
 //!
 //! Secrets are wiped from memory when dropped, and print as `Key(…)`. The crate implements no cryptography itself: `snow` for

@@ -182,12 +182,12 @@ impl PerfCounters {
         }))
     }
 
-    /// Adds a part's values.
+    /// Adds a source: a part of the daemon that returns its values.
     pub fn add_source(&self, source: impl Fn(&mut Vec<Metric>) + Send + Sync + 'static) {
         self.0.sources.lock().push(Box::new(source));
     }
 
-    /// Removes all parts, which may have references to the owner of this.
+    /// Removes all sources, which may have references to the owner of this.
     pub fn remove_sources(&self) {
         self.0.sources.lock().clear();
     }

@@ -2,7 +2,7 @@
 //!
 //! Each row is written once, in one file per service group, and generates everything else: the typed field that code reads,
 //! parsing, the checks of `config set`, `config help` in Ceph's JSON and text, and the reference page. Names, types and
-//! defaults are Ceph's if Ceph has the option; rows that only Nacre has are marked `nacre()`.
+//! defaults are Ceph's if Ceph has the option; rows that only Nacre has are marked `nacre_only()`.
 //!
 //! This module is independent of files, sections and the sources of values; these are in [`crate::config`].
 

@@ -80,7 +80,7 @@ pub enum BucketBody {
     Straw {
         /// Weight of each item.
         item_weights: Vec<u32>,
-        /// Scaled straw lengths, see [`crate::straw`].
+        /// Scaled straw lengths, see [`crate::bucket_body`].
         straws: Vec<u32>,
     },
     /// Independent exponential draws: a weight change moves nothing between other items.

@@ -75,12 +75,12 @@ pub fn is_whiteout(context: &ObjectContext) -> bool {
     context.exists && context.info.flags & object_flag::WHITEOUT != 0
 }
 
-/// Whether the object may be evicted, apart from being dirty.
+/// Whether the object is neither pinned nor watched, so that it may be evicted unless it is dirty.
 pub fn is_unpinned_unwatched(context: &ObjectContext) -> bool {
     context.info.watchers.is_empty() && context.info.flags & object_flag::CACHE_PIN == 0
 }
 
-/// Whether a read returns information about absent objects too: a read from the tier's other pool.
+/// Whether it is a read from the tier's other pool, which returns information about absent objects too.
 pub(crate) fn is_tier_read(request: &OsdRequest) -> bool {
     let gets = |op: &Op| matches!(op, Op::CopyGet { .. } | Op::AssertVersion { .. });
     request.flags & request_flag::IGNORE_CACHE != 0 && request.ops.iter().all(|op| gets(&op.op))

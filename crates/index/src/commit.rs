@@ -77,7 +77,7 @@ pub enum RemovalStep {
 }
 
 impl Commit {
-    /// Returns the base on which the next commit of the key may be built without a read, if this commit succeeded with that
+    /// Returns the head on which the next commit of the key may be built without a read, if this commit succeeded with that
     /// RADOS version.
     pub fn resulting_head(self, version: u64) -> AssumedHead {
         match self.evidence.content {
@@ -202,7 +202,7 @@ pub(crate) fn removal_record(tag: &str, last: Seq) -> CommitRecord {
 
 /// Returns the evidence that a change took effect although an attempt to commit it was refused or not answered. An OSD may
 /// have executed the attempt and forgotten it before the attempt was resent. `head` was read after the attempt. `removal`
-/// is the evidence of the last attempt that removed the head ([`Content::Removed`]), if there was one: the slot names the
+/// is the evidence of the last attempt that removed the head ([`ChangeEffect::Removed`]), if there was one: the slot names the
 /// only change that can have removed the head.
 ///
 /// `None` if the head proves nothing. An attempt that was not answered may still take effect then.

@@ -1,7 +1,7 @@
 //! Finishing changes: the third step, one compare-and-swap of the shard for many changes, after the requests were answered.
 //!
-//! [`Finish`] holds changes of one shard whose outcome is known, and drives a loop: read the shard ([`Finish::read`]),
-//! decide ([`Finish::decide`]), and either read some heads and start over ([`FinishStep::ReadHeads`]) or execute a [`FinishPlan`]. A plan
+//! [`FinishBatch`] holds changes of one shard whose outcome is known, and drives a loop: read the shard ([`FinishBatch::read`]),
+//! decide ([`FinishBatch::decide`]), and either read some heads and start over ([`FinishStep::ReadHeads`]) or execute a [`FinishPlan`]. A plan
 //! replaces entries, corrects sums, turns pending changes that have an event into outbox records, and removes the pending
 //! records. It does this in one write that asserts every record that the plan depends on.
 //!
@@ -49,7 +49,7 @@ pub struct ResolvedChange {
 pub enum FinishStep {
     /// All changes are finished.
     Done,
-    /// The heads of these keys must be read and passed to [`Finish::add_head`]. Then the shard is read again.
+    /// The heads of these keys must be read and passed to [`FinishBatch::add_head`]. Then the shard is read again.
     ReadHeads(Vec<String>),
     /// This plan is to be executed. If the write fails with ECANCELED, another gateway changed the shard first, and it is
     /// read again.
@@ -126,7 +126,7 @@ impl FinishBatch {
         Read::of(vec![Fetch::Keys(keys)])
     }
 
-    /// Decides the next step from `reply` to [`Finish::read`].
+    /// Decides the next step from `reply` to [`FinishBatch::read`].
     pub fn decide(&mut self, reply: &ReadReply) -> Result<FinishStep> {
         let values = reply.pairs(0)?;
         let stats = values.get(key::STATS).cloned();
@@ -175,7 +175,7 @@ impl Work {
     fn tags(&self) -> BTreeSet<&str> {
         let mut tags: BTreeSet<&str> = self.own.keys().chain(&self.orphans).map(String::as_str).collect();
         if let Some(ReadHead { place, head }) = &self.looked {
-            let evidence = head.iter().flat_map(ObjectHead::evidence);
+            let evidence = head.iter().flat_map(ObjectHead::commit_records);
             tags.extend(evidence.map(|evidence| evidence.tag.as_str()));
             tags.extend(place.slot.as_deref().and_then(|slot| std::str::from_utf8(slot).ok()));
         }

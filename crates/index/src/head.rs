@@ -16,7 +16,7 @@ use bytes::Bytes;
 pub const CHANGE: &str = "rgw.change";
 /// The attribute that holds the sequence of the last change as text.
 pub const SEQ: &str = "rgw.seq";
-/// The most evidence of earlier changes in a head, and so the most unfinished changes of a key.
+/// The most commit records of earlier changes in a head, and so the most unfinished changes of a key.
 pub const MAX_EARLIER_COMMITS: usize = 512;
 
 /// A head that was read.
@@ -67,14 +67,14 @@ impl ObjectHead {
         self.last.as_ref().is_some_and(|last| last.content == ChangeEffect::Tombstone)
     }
 
-    /// All evidence, in the order of the changes.
-    pub fn evidence(&self) -> impl Iterator<Item = &CommitRecord> {
+    /// The records of the last changes, in the order of the changes.
+    pub fn commit_records(&self) -> impl Iterator<Item = &CommitRecord> {
         self.earlier.iter().chain(&self.last)
     }
 
     /// The evidence of a change.
     pub fn find(&self, tag: &str) -> Option<&CommitRecord> {
-        self.evidence().find(|evidence| evidence.tag == tag)
+        self.commit_records().find(|evidence| evidence.tag == tag)
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
     use crate::op::{Fetched, Page};
     use std::collections::BTreeMap;
 
-    fn commit_records(number: u64, content: ChangeEffect) -> CommitRecord {
+    fn commit_record(number: u64, content: ChangeEffect) -> CommitRecord {
         let incarnation = HeadIncarnation { generation: 0, version: 3 };
         let seq = Seq { incarnation, number };
         CommitRecord { seq, tag: format!("t{number}"), content, subject: None, tails: None, untidy: false }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_head_proves_its_last_change_and_those_before_it() {
         let (first, last) =
-            (commit_records(1, ChangeEffect::Unchanged), commit_records(2, ChangeEffect::Tombstone));
+            (commit_record(1, ChangeEffect::Unchanged), commit_record(2, ChangeEffect::Tombstone));
         let attrs = BTreeMap::from([(Bytes::from_static(CHANGE.as_bytes()), record::encode(&last))]);
         let entries = vec![(key::commit_record(first.seq), record::encode(&first))];
         let parts = vec![Fetched::Pairs(attrs), Fetched::Page(Page { entries, more: false })];
@@ -109,7 +109,10 @@ mod tests {
     fn heads_of_format_1_have_no_evidence() {
         let parts = vec![Fetched::Pairs(BTreeMap::new()), Fetched::Page(Page::default())];
         let head = parse("h", Some(&ReadReply { version: 9, parts })).unwrap().unwrap();
-        assert_eq!((head.last_seq(), head.is_tombstone(), head.evidence().count()), (Seq::LEGACY, false, 0));
+        assert_eq!(
+            (head.last_seq(), head.is_tombstone(), head.commit_records().count()),
+            (Seq::LEGACY, false, 0)
+        );
         assert_eq!(parse("h", None), Ok(None));
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 /// The key of a shard's sums.
 pub const STATS: &[u8] = b"S";
-/// The prefix of the keys of evidence in a head's omap.
+/// The prefix of the keys of commit records in a head's omap.
 pub const COMMIT_RECORD_PREFIX: &[u8] = b"e";
 /// Ends the escaped key of an object if a suffix follows.
 const SEPARATOR: u8 = 0x01;
@@ -167,14 +167,14 @@ pub fn outbox(key: &str, seq: Seq) -> Bytes {
     with_suffix(IndexRecordKind::Outbox, key, &seq.to_string())
 }
 
-/// The key of a change's evidence in the head's omap.
+/// The key of a change's commit record in the head's omap.
 pub fn commit_record(seq: Seq) -> Bytes {
     [COMMIT_RECORD_PREFIX, seq.to_string().as_bytes()].concat().into()
 }
 
-/// The first key after the evidence of all changes up to `up_to`.
+/// The first key after the commit records of all changes up to `up_to`.
 pub fn commit_record_end(up_to: Seq) -> Bytes {
-    // A longer key sorts after its prefix, and before the evidence of the next change.
+    // A longer key sorts after its prefix, and before the record of the next change.
     [COMMIT_RECORD_PREFIX, up_to.to_string().as_bytes(), b"0"].concat().into()
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A bucket is converted while its index is closed and no live gateway has a pending change. There are two phases, so that
 //! each shard is complete in the format that the bucket's record names. First, the records of format 2 are written in
-//! addition to the old ones ([`clear`], [`copy`]). Then the compare-and-swap of the bucket's record that ends the closing
+//! addition to the old ones ([`clear_converted`], [`convert_page`]). Then the compare-and-swap of the bucket's record that ends the closing
 //! sets format 2; older gateways can't read that record. From then on the old records are not used: the shard is opened
 //! ([`crate::reshard::open`]), and they are removed ([`drop_old`]). An attempt that dies before the record changes leaves a
 //! shard that is complete in format 1.
@@ -71,7 +71,7 @@ pub fn pending(shard: &str, name: &[u8], value: &[u8]) -> Result<Option<(String,
     Ok(Some((key, tag, record::decode(shard, value)?)))
 }
 
-/// Replaces what [`copy`] wrote for a key whose head was read because a change of it was pending: with `object` and its
+/// Replaces what [`convert_page`] wrote for a key whose head was read because a change of it was pending: with `object` and its
 /// tails, or with nothing.
 pub fn replace_converted(tag: &str, key: &str, object: Option<(ListingEntry, Vec<Tails>)>) -> Write {
     let mut steps = vec![Step::OmapRemove(vec![key::entry(key), key::tails(key)])];

@@ -98,7 +98,7 @@ impl Sessions {
         self.followers.remove(&id);
     }
 
-    /// Number of connections.
+    /// Number of subscribed connections.
     pub(super) fn subscriber_count(&self) -> usize {
         self.subscribers.len()
     }

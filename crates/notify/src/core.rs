@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// The most lanes that are kept. Beyond it, unused lanes are dropped.
+/// The most producers that are kept. Beyond it, unused ones are dropped.
 const MAX_LANES: usize = 16_384;
 
 /// A shard of a topic's queue.
@@ -128,7 +128,7 @@ impl Core {
         }
     }
 
-    /// A number that no lane has had as its epoch.
+    /// A number that no producer has had as its epoch.
     pub(crate) fn next_producer_epoch(&self) -> u64 {
         self.epochs.fetch_add(1, Ordering::Relaxed)
     }
@@ -198,7 +198,7 @@ impl Core {
         if self.is_stopped() { Err(Error::Stopped) } else { Ok(()) }
     }
 
-    /// The lane for a shard of the current generation of a topic.
+    /// The producer for a shard of the current generation of a topic.
     pub(crate) fn producer(&self, topic: &Topic, generation: Generation, shard: u32) -> Arc<ShardProducer> {
         let key = ShardKey { topic: topic.id, generation: generation.number, shard };
         let limit = self.shard_limit(topic, generation.shards);
@@ -218,7 +218,7 @@ impl Core {
         lane
     }
 
-    /// Removes a lane whose generation is closed.
+    /// Removes a producer whose generation is closed.
     pub(crate) fn remove_producer(&self, key: &ShardKey) {
         self.lanes.lock().remove(key);
     }

@@ -8,7 +8,7 @@
 //! A gateway has one [`Notifier`]. The path of an event through it:
 //!
 //! 1. A finish writes an outbox record and reports it ([`Notifier::outbox_written`]). The mover of the bucket reads the
-//!    record, creates its events, and passes them to the lanes of their queue shards. Each lane enqueues events of all
+//!    record, creates its events, and passes them to the producers of their queue shards. Each one enqueues events of all
 //!    buckets together.
 //! 2. The owner of the shard, this gateway or another one, loads the event, pushes it when its turn comes, and settles its
 //!    outcome.

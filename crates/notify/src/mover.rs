@@ -40,7 +40,7 @@ use tokio::sync::Semaphore;
 pub(crate) const MAX_PAGE_RECORDS: u64 = 512;
 /// The most shards of an index in one turn.
 const SHARDS_PER_TURN: usize = 64;
-/// The most readings in one turn: if a lane was unknown before a page was read, the page is read again.
+/// The most readings in one turn: if a producer was unknown before a page was read, the page is read again.
 const ATTEMPTS: usize = 4;
 /// The most object keys that are remembered for a shard. Beyond it, its whole outbox is read.
 const MAX_KEYS: usize = 256;
@@ -67,7 +67,7 @@ pub(crate) struct Mover {
     tickets: Mutex<BTreeMap<String, EpochTokens>>,
 }
 
-/// Tickets of the lanes for a bucket's events.
+/// Tickets of the producers for a bucket's events.
 type EpochTokens = BTreeMap<ShardKey, EpochToken>;
 
 #[derive(Default)]
@@ -343,7 +343,7 @@ struct Move<'a> {
     bucket: &'a str,
     source: SourceId,
     tickets: EpochTokens,
-    /// The lanes to which events were passed in this turn, and the events' ids.
+    /// The producers to which events were passed in this turn, and the events' ids.
     handed: Vec<(Arc<ShardProducer>, Vec<EventId>)>,
     /// The start of the next page of a shard, if the records before it can't be moved now.
     cursors: BTreeMap<String, Cursor>,
@@ -370,7 +370,7 @@ enum Route {
     NoQueue,
 }
 
-/// Events of pages for one lane.
+/// Events of pages for one producer.
 struct ForLane {
     lane: Arc<ShardProducer>,
     events: Vec<OutboxEvent>,
@@ -453,7 +453,7 @@ impl Move<'_> {
         Ok(pages)
     }
 
-    /// Assigns events to lanes.
+    /// Assigns events to producers.
     async fn sort(&self, pages: &[OutboxRecordPage]) -> Result<Sorted> {
         let mut sorted = Sorted::default();
         // A topic is looked up once, so that all events of a key have the same destination.
@@ -520,7 +520,7 @@ impl Move<'_> {
         Ok(Route::Blocked)
     }
 
-    /// Takes tickets of the lanes for which there is none. Returns `false` if there were any: then the pages must be read
+    /// Takes tickets of the producers for which there is none. Returns `false` if there were any: then the pages must be read
     /// again.
     async fn take_tickets(&mut self, sorted: &Sorted) -> Result<bool> {
         let mut are_good = true;
@@ -540,7 +540,7 @@ impl Move<'_> {
         Ok(are_good)
     }
 
-    /// Reads the topic again after a lane reported its generation as closed.
+    /// Reads the topic again after a producer reported its generation as closed.
     async fn closed(&mut self, lane: &Arc<ShardProducer>) -> Result<()> {
         self.tickets.remove(&lane.key);
         self.core.remove_producer(&lane.key);
@@ -554,7 +554,7 @@ impl Move<'_> {
         Ok(())
     }
 
-    /// Passes events to their lanes. Returns the ids of those that are in queues.
+    /// Passes events to their producers. Returns the ids of those that are in queues.
     async fn enqueue(&mut self, sorted: Sorted, turn: &mut Turn) -> Result<BTreeSet<EventId>> {
         add(&self.core.metrics.dropped_topic_gone, sorted.gone);
         add(&self.core.metrics.dropped_unqueueable, sorted.unqueueable);

@@ -1,11 +1,11 @@
-//! Lanes: the path of events into one shard of a queue.
+//! Producers: the path of events into one shard of a queue.
 //!
-//! A lane knows the shard's state after its own last operation, so a gateway that works alone reads nothing. Movers of many
-//! buckets pass events to the lane at the same time, and one operation enqueues all of them.
+//! A producer knows the shard's state after its own last operation, so a gateway that works alone reads nothing. Movers of many
+//! buckets pass events to the producer at the same time, and one operation enqueues all of them.
 //!
 //! Invariant (`nacre_queues::enqueue`): an event is enqueued based on a state of the shard only if it was seen in its
-//! outbox after that state was known. A *ticket* is a mover's proof of this. It names an epoch of the lane, during which no
-//! other gateway changed the tail. A mover takes a ticket before it reads the outbox; the lane refuses the ticket once the
+//! outbox after that state was known. A *ticket* is a mover's proof of this. It names an epoch of the producer, during which no
+//! other gateway changed the tail. A mover takes a ticket before it reads the outbox; the producer refuses the ticket once the
 //! epoch has ended.
 
 use crate::core::{Core, ShardKey};
@@ -24,16 +24,16 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-/// The most sources whose receipts a lane keeps in memory.
+/// The most sources whose receipts a producer keeps in memory.
 const MAX_SOURCES: usize = 64;
 /// The number of events of a full queue that are remembered as the next to be dropped, and the number of entries of a page
 /// with them.
 const MAX_DROP_CANDIDATES: usize = 512;
 const DROP_PAGE_ENTRIES: u64 = 64;
-/// The most operations in one turn of a lane.
+/// The most operations in one turn of a producer.
 const MAX_OPS: usize = 64;
 
-/// Proof that a mover knew the lane's epoch before it read an outbox.
+/// Proof that a mover knew the producer's epoch before it read an outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EpochToken(u64);
 
@@ -52,7 +52,7 @@ pub(crate) enum NotMovedReason {
     Failed(Error),
 }
 
-/// The result of passing events to a lane.
+/// The result of passing events to a producer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EnqueueOutcome {
     /// Events that are now in the queue, or already were.
@@ -61,7 +61,7 @@ pub(crate) struct EnqueueOutcome {
     pub(crate) left: Option<NotMovedReason>,
 }
 
-/// A lane into a shard of the current generation of a topic's queue.
+/// The producer for a shard of the current generation of a topic's queue.
 pub(crate) struct ShardProducer {
     pub(crate) key: ShardKey,
     object: ObjectKey,
@@ -115,7 +115,7 @@ impl ShardProducer {
         ShardProducer { key, object, identity, limit, state: Default::default(), waiting: Mutex::default() }
     }
 
-    /// The limit with which the lane was created.
+    /// The limit with which the producer was created.
     pub(crate) fn limit(&self) -> Option<ShardLimit> {
         self.limit
     }
@@ -298,7 +298,7 @@ impl ShardProducer {
                     return Some(NotMovedReason::Stale);
                 }
                 EnqueueRefusal::TooManyReceipts(_) => return Some(NotMovedReason::TooManyReceipts),
-                // The owner may have made room since the lane last read the shard.
+                // The owner may have made room since the producer last read the shard.
                 EnqueueRefusal::NotSpilled | EnqueueRefusal::NoRoom { .. } if !is_refreshed => {
                     is_refreshed = true;
                     let epoch = known.epoch;

@@ -5,7 +5,7 @@
 //! (`super_set`) are an exception: they are written to a file immediately, so that an OSD keeps its identity.
 //!
 //! # Invariants
-//! - `used` is the sum of the costs of all collections, counted in allocations (see [`cost`]). Writes that would exceed the
+//! - `used` is the sum of the memory of all collections, counted in allocations (see [`cost`]). Writes that would exceed the
 //!   limit are refused; transactions that write no data may exceed it by a small ballast.
 //! - Before the host or a control group runs out of memory ([`host`]), the store reports no available space and refuses
 //!   reservations. With even less memory it refuses transactions. The store never makes the host swap.

@@ -1,4 +1,4 @@
-//! //! The clocks that an OSD reads.
+//! The clocks that an OSD reads.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// One shard's dispatcher.
 pub(crate) struct ShardDispatcher {
     pub(crate) shared: Arc<Shared>,
-    /// All shards. This lane's shard is at `index`.
+    /// All shards. This dispatcher's shard is at `index`.
     pub(crate) cells: Arc<Vec<ShardCell>>,
     pub(crate) index: usize,
 }

@@ -13,7 +13,7 @@ pub(crate) struct RuntimeThread {
 }
 
 impl RuntimeThread {
-    /// Starts a thread, which ends when the worker is dropped.
+    /// Starts a thread, which ends when the returned value is dropped.
     pub(crate) fn start(name: String) -> Result<RuntimeThread, OsdError> {
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread()

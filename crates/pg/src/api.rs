@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// How often bounds of a [`crate::Pg`] were reached since it was created.
+/// How often limits of a [`crate::Pg`] were reached since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitHits {
     /// Client sessions that expired ([`crate::PgSettings::session_expiry_ns`]).

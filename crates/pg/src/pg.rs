@@ -595,7 +595,7 @@ impl Pg {
         }
     }
 
-    /// How often the bounds were reached.
+    /// How often limits were reached.
     pub fn limit_hits(&self) -> LimitHits {
         self.reached
     }

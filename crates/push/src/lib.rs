@@ -5,7 +5,7 @@
 //!
 //! Connections to the same endpoint share a client: one pool of HTTP connections for all shards of a topic, one producer
 //! for all topics of the same Kafka brokers with the same attributes, one AMQP connection for all topics of the same broker
-//! and user. A client ends with the last of its connections. [`Limits`] bounds its memory, however many events are pushed.
+//! and user. A client ends with the last of its connections. [`ClientLimits`] bounds its memory, however many events are pushed.
 //! This crate neither retries events nor manages queues.
 
 mod amqp;

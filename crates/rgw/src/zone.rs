@@ -3,7 +3,7 @@
 //! The choice is a record in `.rgw.root`, so that it is the same for every gateway and every command. The pool of STANDARD
 //! may be chosen until the first gateway starts and marks the record: from then on, objects may be in the pool, and the
 //! choice stays. The pool of another class may be chosen until the first gateway writes into the class and marks it
-//! ([`crate::classes`]), and again when no gateway runs and no data of the class is left.
+//! ([`crate::storage_classes`]), and again when no gateway runs and no data of the class is left.
 //!
 //! As in Ceph, a class is first defined in the zonegroup and then given a pool in the zone. The record contains both.
 

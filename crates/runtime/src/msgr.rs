@@ -76,7 +76,7 @@ pub trait Dispatcher: Send + Sync + 'static {
     /// An outgoing connection is up; called again each time a lossless one is re-established.
     fn on_connect(&self, _conn: &Conn) {}
 
-    /// A connection has ended, or a lossless session restarts (see [`Reset::PeerRestarted`]). Not called after [`Conn::close`]
+    /// A connection has ended, or a lossless session restarts (see [`ResetReason::PeerRestarted`]). Not called after [`Conn::close`]
     /// on this side.
     fn on_reset(&self, conn: &Conn, reset: ResetReason);
 
@@ -120,7 +120,7 @@ pub struct MessengerCounters {
     pub throttle_waits: AtomicU64,
 }
 
-pub(crate) struct Worker {
+pub(crate) struct Lane {
     pub(crate) handle: Handle,
     pub(crate) dispatcher: Arc<dyn Dispatcher>,
 }
@@ -145,7 +145,7 @@ pub(crate) struct MessengerLimits {
 pub(crate) struct MessengerInner {
     pub(crate) identity: ServerIdentity,
     pub(crate) config: Config,
-    pub(crate) lanes: Vec<Worker>,
+    pub(crate) lanes: Vec<Lane>,
     pub(crate) verifier: Verifier,
     pub(crate) limits: MessengerLimits,
     pub(crate) client_throttle: Throttle,
@@ -182,7 +182,7 @@ pub struct MessengerBuilder {
     config: Config,
     entity: EntityName,
     nonce: Option<u64>,
-    lanes: Vec<Worker>,
+    lanes: Vec<Lane>,
     verifier: Verifier,
     client_throttle: Option<Throttle>,
     cluster_throttle: Option<Throttle>,
@@ -191,7 +191,7 @@ pub struct MessengerBuilder {
 impl MessengerBuilder {
     /// Adds a lane. Connections are distributed over the lanes in turn, or placed by [`ConnectTarget::lane`].
     pub fn lane(mut self, handle: Handle, dispatcher: Arc<dyn Dispatcher>) -> Self {
-        self.lanes.push(Worker { handle, dispatcher });
+        self.lanes.push(Lane { handle, dispatcher });
         self
     }
 

@@ -18,7 +18,7 @@ use time::OffsetDateTime;
 /// The maximum length of a form.
 const MAX_BODY_BYTES: usize = nacre_topics::sns::MAX_FORM_BYTES;
 
-/// Why a form was refused: HTTP status, AWS's error code, and a message.
+/// Why a query request was refused: HTTP status, AWS's error code, and a message.
 #[derive(Debug)]
 pub(crate) struct QueryError {
     pub(crate) status: StatusCode,
@@ -94,7 +94,7 @@ impl From<SigV4Error> for QueryError {
     }
 }
 
-/// A form with a valid signature.
+/// A query request with a valid signature.
 pub(crate) struct SignedQuery {
     pub(crate) body: Bytes,
     pub(crate) caller: Caller,
@@ -128,7 +128,7 @@ impl Service {
     }
 }
 
-/// Whether a request is a form.
+/// Whether a request is a query request: a form posted to `/`.
 pub(crate) fn is_query_request(method: &Method, path: &str, headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     *method == Method::POST

@@ -58,7 +58,7 @@ pub struct ConnectReply {
     pub in_seq: u64,
 }
 
-/// See [`Ready`].
+/// See [`ConnectReply`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SessionOutcome {
     /// There was none, as the connecting side expected.

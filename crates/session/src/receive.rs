@@ -95,7 +95,7 @@ pub enum FrameAction {
     Duplicate,
 }
 
-/// The frames of one socket.
+/// Checks the frames of one socket.
 #[derive(Debug)]
 pub struct FrameValidator {
     lossless: bool,
@@ -107,7 +107,7 @@ pub struct FrameValidator {
 }
 
 impl FrameValidator {
-    /// Creates a reader for a new socket.
+    /// Creates a validator for a new socket.
     pub fn new(policy: Policy, limits: FrameLimits, rules: Rules) -> FrameValidator {
         let lossless = policy == Policy::Lossless;
         FrameValidator { lossless, limits, rules, seen_ack: 0, unacked_bytes: 0, heard: false }

@@ -1,4 +1,4 @@
-//! The interface between an OSD and its environment: clocks, sessions with peers and the map authority, heartbeats, the copier.
+//! The interface between an OSD and its environment: clocks, sessions with peers and the map authority, heartbeats, the internal client.
 
 use crate::session::IncomingRequest;
 use nacre_common::conn::ConnRef;

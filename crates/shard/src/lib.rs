@@ -2,7 +2,7 @@
 //! communication about maps, with peers and with the map authority.
 //!
 //! A [`shard::ShardCell`] is entered with a message, or with [`shard::ShardCell::turn`] when time has passed, and does all
-//! resulting work before it returns. It reads clocks and sends messages through a [`world::ShardHost`], and keeps its PGs in an
+//! resulting work before it returns. It reads clocks and sends messages through a [`host::ShardHost`], and keeps its PGs in an
 //! [`nacre_objectstore::ObjectStore`]. [`control::Control`] handles the messages of the map authority and has rounds of its
 //! own. Sockets, threads and timers belong to the driver: `nacre-osd` with a loop for each shard's thread, `nacre-sim` with a
 //! virtual clock.

@@ -4,7 +4,7 @@
 //! compare-and-swap and mirrored in an omap entry) and a *count* (an omap entry that an object class increments). So a write
 //! applied twice, out of order, or not at all is visible in the result of a read.
 //!
-//! Targets of copies are separate objects ([`is_copy`]): a copy has its source's version, so versions of a target may decrease.
+//! Targets of copies are separate objects ([`is_copy_target`]): a copy has its source's version, so versions of a target may decrease.
 //!
 //! There are two kinds of checks. At each reply ([`History::finish`]): versions never decrease, each belongs to one write and
 //! to one value, and a resend gets the same answer as the first attempt. After the run: the whole history of each object is

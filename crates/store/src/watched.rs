@@ -19,7 +19,7 @@ const IDLE_SAMPLES: u32 = 5;
 /// An open database and the thread that watches it.
 ///
 /// When a flush or compaction fails because the file system is full, RocksDB itself waits for free space and then retries.
-/// Meanwhile, writes that need the flush neither fail nor return. The watch ends this after a few seconds: it cancels the
+/// Meanwhile, writes that need the flush neither fail nor return. The watchdog ends this after a few seconds: it cancels the
 /// database's background work, after which all writes fail until the database is opened again. Reads still work.
 pub(crate) struct WatchdogDb {
     db: Arc<DB>,

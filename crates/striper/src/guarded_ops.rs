@@ -75,7 +75,7 @@ pub(super) fn announce(epoch: u64, pieces: u64) -> WriteOp {
 
 /// Writes data to a piece other than the first. If the piece is not known to carry the epoch (`marked`), the request also
 /// creates it and sets its epoch. It does not hold if a later epoch has marked the piece, or if the piece is a stray
-/// ([`is_stray`]).
+/// ([`is_stray_guard`]).
 pub(super) fn write_piece(stamp: PieceIdentity, marked: bool, offset: u64, data: Bytes) -> WriteOp {
     let mut op = WriteOp::new();
     if marked {
@@ -122,7 +122,7 @@ pub(super) fn remove_piece_in_epoch(born: u64, epoch: u64) -> WriteOp {
     op
 }
 
-/// Sets the age of a piece that was written by a release without ages.
+/// Sets [`EPOCH_INVERSE`] on a piece that was written by a release without it.
 pub(super) fn set_epoch_inverse(born: u64, epoch: u64) -> WriteOp {
     let mut op = WriteOp::new();
     op.cmp_xattr_u64(EPOCH, CmpOp::Eq, epoch).cmp_xattr_u64(INSTANCE, CmpOp::Eq, born);
@@ -130,7 +130,7 @@ pub(super) fn set_epoch_inverse(born: u64, epoch: u64) -> WriteOp {
     op
 }
 
-/// Removes a piece, unless a later epoch than the stamp's has marked it or it is of another object ([`is_stray`]).
+/// Removes a piece, unless a later epoch than the stamp's has marked it or it is of another object ([`is_stray_guard`]).
 pub(super) fn remove_piece(stamp: PieceIdentity) -> WriteOp {
     let mut op = WriteOp::new();
     op.assert_exists();
@@ -139,7 +139,7 @@ pub(super) fn remove_piece(stamp: PieceIdentity) -> WriteOp {
     op
 }
 
-/// Cuts a piece, unless a later epoch than the stamp's has marked it, and sets its epoch. Delayed writes of earlier epochs then
+/// Truncates a piece, unless a later epoch than the stamp's has marked it, and sets its epoch. Delayed writes of earlier epochs then
 /// can't write behind the cut. For this purpose an absent piece is created.
 pub(super) fn truncate_piece(stamp: PieceIdentity, len: u64) -> WriteOp {
     let mut op = WriteOp::new();

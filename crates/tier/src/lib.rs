@@ -9,10 +9,10 @@
 //! 1. [`hit_set`] records it in the PG's current hit set, and reports when that set must be sealed and archived.
 //! 2. If the object is absent from the cache, [`promote`] decides whether it is promoted or the request is proxied to the base pool. A
 //!    throttle bounds the rate of promotions; a frequency filter can replace recency.
-//! 3. [`effort`] derives the agent's modes from the PG's sums and the pool's targets, which it limits to what the OSDs can store.
+//! 3. [`agent_policy`] derives the agent's modes from the PG's sums and the pool's targets, which it limits to what the OSDs can store.
 //! 4. [`temperature`] classifies single objects for the agent: whether one may be flushed, and whether it is old and cold enough to be
 //!    evicted.
-//! 5. [`advise`] samples the same accesses and estimates the hit rate of other cache sizes.
+//! 5. [`cache_sizing`] samples the same accesses and estimates the hit rate of other cache sizes.
 //!
 //! Behaviour is that of Ceph's Reef release, except for the differences that a module lists.
 

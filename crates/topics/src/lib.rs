@@ -7,7 +7,7 @@
 //!
 //! - [`topic`]: the topic record and its [`attributes`].
 //! - [`endpoint`]: the destination of a topic's events, and which addresses and files it may name.
-//! - [`config`]: which changes of a bucket's objects have events for which topics.
+//! - [`notification_config`]: which changes of a bucket's objects have events for which topics.
 //! - [`event`]: the types of events.
 //! - [`pending`]: the possible events of a change in progress, and which of them it has when it is finished.
 //! - [`record`]: the event as consumers receive it.

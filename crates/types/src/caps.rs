@@ -1,7 +1,7 @@
 //! Capabilities: what an entity may do, in Ceph's grammar.
 //!
 //! An entity has one text per service. [`osd`] and [`mon`] parse theirs and make decisions with them. Texts for services that
-//! do not exist in Nacre (`mgr`, `mds`) are only checked ([`check`]), so that the texts of Ceph's tools are accepted or refused
+//! do not exist in Nacre (`mgr`, `mds`) are only checked ([`validate`]), so that the texts of Ceph's tools are accepted or refused
 //! as by Ceph. The reference is recordings of a real cluster's answers: `tests/recordings/caps-*.json`.
 //!
 //! The grammars are Ceph's. Alternatives are tried in Ceph's order, without backtracking over a longer match: an error reports

@@ -2,7 +2,7 @@
 //!
 //! There is one table per kind of daemon ([`mon_commands`], [`osd_commands`], [`mon_daemon_commands`]). The CLI uses it to
 //! convert words to JSON ([`Table::parse_words`]), a daemon uses it to convert JSON to a checked [`Call`] ([`Table::parse_json`]),
-//! and `get_command_descriptions` prints it. A command that a daemon does not implement has no line here: Ceph's commands that
+//! and `get_command_descriptions` prints it. A command that a daemon does not implement has no row here: Ceph's commands that
 //! the map authority refuses by name are in [`mon_command_support`]. Each signature states how far it is supported.
 
 mod call;
@@ -57,7 +57,7 @@ pub fn mon_daemon_commands() -> &'static Table {
     &TABLE
 }
 
-/// One line of a table: the signature in the notation below, its help, the module and the permission it needs.
+/// One row of a table: the signature in the notation below, its help, the module and the permission it needs.
 ///
 /// Notation: prefix words, then parameters `name=type`; `[name=type]` is optional, `name...=type` repeats. Types:
 /// `int(LO..HI)`, `float(LO..HI)` (bounds optional), `string`, `bool`, `choice(a|b)`, `words(a|b)`, `poolname`, `objectname`, `pgid`,

@@ -5,7 +5,6 @@
 //! these two functions such a field is encoded inline, so that the same types can be persisted.
 //!
 //! serde passes no context to field serializers, so a thread-local is used during each call.
-//! serde passes no context to field serializers, which explains the thread-local that lives for one call.
 
 use crate::crc32c::{self, BLOCK_BYTES};
 use crate::encoding::DecodeError;

@@ -16,7 +16,7 @@ pub fn dirty_log_object(base: PoolId, pg: PgId) -> ObjectId {
     ObjectId::new(base, INTERNAL_NAMESPACE, "", &format!("dirty.{pg}"))
 }
 
-/// Returns the key of a cache's object in its PG's [`dirty_log`].
+/// Returns the key of a cache's object in its PG's [`dirty_log_object`].
 pub fn dirty_key(object: &ObjectId) -> Bytes {
     postcard::to_allocvec(object).unwrap_or_default().into()
 }

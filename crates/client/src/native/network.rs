@@ -40,7 +40,7 @@ impl NetworkThread {
     }
 
     /// The calling thread, which must be inside a single-threaded Tokio runtime. Operations that it starts complete without a thread
-    /// switch. It becomes an engine thread ([`is_completion_thread`]), which never blocks on an operation. When the runtime is dropped, its
+    /// switch. It becomes a completion thread ([`is_completion_thread`]), which never blocks on an operation. When the runtime is dropped, its
     /// sessions end.
     pub fn of_this_thread() -> Arc<NetworkThread> {
         mark_completion_thread();

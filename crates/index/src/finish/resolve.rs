@@ -65,7 +65,7 @@ impl ReadHead {
     /// lost.
     fn fill(&self, resolved: &mut ResolvedKey, found: &KeyRecords) {
         let Some(last) = resolved.committed.keys().next_back().copied() else { return };
-        let proven = self.head.iter().flat_map(|head| head.evidence().cloned());
+        let proven = self.head.iter().flat_map(|head| head.commit_records().cloned());
         for evidence in proven.chain(self.removal(found)) {
             let is_open =
                 found.pending.contains_key(&evidence.tag) && !resolved.cancelled.contains(&evidence.tag);

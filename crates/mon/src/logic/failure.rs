@@ -118,7 +118,7 @@ impl MapState {
         }
         let text = format!("this monitor did not run for {} seconds", pause_ms / 1_000);
         self.log.append(now, "mon", LogLevel::Warn, text);
-        // What arrived after the pause is recent and stays unchanged.
+        // What arrived after the suspension is recent and stays unchanged.
         let later = |at: &mut u64| *at = at.saturating_add(pause_ms).min(now.mono_ms);
         self.last_beacon.values_mut().for_each(later);
         self.down_since.values_mut().for_each(later);

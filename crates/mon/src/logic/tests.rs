@@ -224,7 +224,7 @@ fn a_map_authority_that_was_suspended_blames_nobody_for_the_silence() {
     state.handle(at(awake), MapEvent::Tick);
     assert_eq!(state.working.osds.values().filter(|info| info.up).count(), 5);
     assert!(state.working.osds[&OsdId(4)].is_in());
-    // Time before the pause counts: 10 s of the grace time of 20 s, 19 s of the 600 s until it is marked out.
+    // Time before the suspension counts: 10 s of the grace time of 20 s, 19 s of the 600 s until it is marked out.
     pass(&mut state, awake, awake + 9_999);
     assert!(state.working.is_up(OsdId(5)));
     pass(&mut state, awake + 9_999, awake + 10_000);

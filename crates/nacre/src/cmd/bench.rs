@@ -192,7 +192,7 @@ async fn measure(args: &Args, plan: &Arc<S3BenchPlan>) -> Result<()> {
             let objects = match (mode, written) {
                 (Mode::Put, _) => 0,
                 (_, Some(written)) => written,
-                (_, None) => plan.next_object_number().await?,
+                (_, None) => plan.object_count().await?,
             };
             if *mode != Mode::Put && objects == 0 {
                 bail!(

@@ -208,7 +208,7 @@ fn advice_says_what_is_and_what_more_would_bring() {
     };
     set_target(TARGET);
     // Accesses are recorded from the agents' first pass on. The accuracy of the rates is tested with the policies alone
-    // (`nacre_tier::advise`): in a cluster the agent's speed has an effect, too.
+    // (`nacre_tier::cache_sizing`): in a cluster the agent's speed has an effect, too.
     cluster.wait_for("advice", |cluster| {
         run(0..1000);
         let advice = advice(cluster);

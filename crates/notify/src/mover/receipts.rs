@@ -54,7 +54,7 @@ impl Outbox {
     }
 }
 
-/// Determines which receipts of a source belong to records that are gone, and lets these lanes drop them.
+/// Determines which receipts of a source belong to records that are gone, and lets these producers drop them.
 pub(super) async fn clean(
     core: &Core,
     bucket: &str,

@@ -35,7 +35,7 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
             let event = OutboxEvent { id: dead_letter_id(number), event: letter.event };
             lanes.entry(generation.shard_of(event.event.key)).or_default().push(event);
         }
-        // As with outboxes, letters that were read before a lane's ticket was taken are not used.
+        // As with outboxes, letters that were read before a producer's ticket was taken are not used.
         let mut is_early = false;
         for shard in lanes.keys() {
             if !tickets.contains_key(shard) {

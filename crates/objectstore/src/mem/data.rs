@@ -1,6 +1,6 @@
 //! An object's data in memory, in chunks of known cost.
 //!
-//! A chunk is either *large* (a client's payload of at least [`LARGE_BYTES`], kept by reference as received) or a
+//! A chunk is either *large* (a client's payload of at least [`MIN_SHARED_PAYLOAD_BYTES`], kept by reference as received) or a
 //! *window*: an owned buffer inside one aligned window of [`WINDOW_BYTES`], with at most one chunk per window. A large chunk is
 //! copied into windows before a part of it is overwritten. A small remainder therefore never keeps a large buffer alive, and
 //! [`Data::memory_bytes`] matches what is allocated. Ranges that were never written take no memory and read as zeros.

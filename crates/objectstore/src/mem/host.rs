@@ -14,7 +14,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// Values of at least this many bytes mean no limit (version 1 writes a huge number).
 const NO_LIMIT: u64 = 1 << 60;
 
-/// A view of the host.
+/// A view of the host's memory.
 #[derive(Debug)]
 pub(super) struct HostMemory {
     root: PathBuf,

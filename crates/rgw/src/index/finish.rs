@@ -1,7 +1,7 @@
 //! Finishes changes after their requests were answered, up to 128 changes of a shard at a time (docs/format/index.md, step
 //! 3).
 //!
-//! The queue of a shard gathers changes for a short time. Then a task executes [`Finish`]: it reads the shard and, if
+//! The queue of a shard gathers changes for a short time. Then a task executes [`FinishBatch`]: it reads the shard and, if
 //! needed, heads; settles uploads; records garbage; writes the shard by compare-and-swap; and tidies. Changes of fenced
 //! gateways go through the same queue. If the records of the shard have moved, the changes follow them.
 

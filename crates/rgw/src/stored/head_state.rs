@@ -104,7 +104,7 @@ fn no_head(name: &str) -> Error {
 }
 
 impl HeadState {
-    /// The base of a commit on this head.
+    /// What a commit on this head may assume.
     pub(crate) fn assumed_head(&self) -> AssumedHead {
         AssumedHead::from_head(self.protocol.clone())
     }

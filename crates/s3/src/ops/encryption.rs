@@ -184,7 +184,7 @@ pub(super) async fn set_decryption_secret(
     Ok(())
 }
 
-/// As [`unlock`], with the headers for the source of a copy.
+/// As [`set_decryption_secret`], with the headers for the source of a copy.
 pub(super) async fn set_source_decryption_secret(
     gateway: &Gateway,
     headers: &HeaderMap,

@@ -62,7 +62,7 @@ const HEADERS: [&str; 25] = [
 /// The prefix of fields for object lock, which forms do not support.
 const UNSUPPORTED: &str = "x-amz-object-lock-";
 
-/// Returns whether a request is a form.
+/// Returns whether a request is the upload of a form.
 pub(super) fn is_post_form<B>(request: &Request<B>) -> bool {
     let kind = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let prefix = kind.trim_ascii_start().get(..MULTIPART.len());

@@ -50,7 +50,7 @@ impl ShardProbe {
         self.looks.iter_mut().for_each(|look| look.busy = false);
     }
 
-    /// Asks each shard that is not busy.
+    /// Visits each shard that is not busy.
     pub(super) fn visit_idle_shards(&mut self, mut f: impl FnMut(usize, &mut Shard)) {
         self.note(|at, shard, _| f(at, shard));
     }

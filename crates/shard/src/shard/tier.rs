@@ -216,7 +216,7 @@ impl Shard {
             }
             return CacheResult::Execute(context);
         }
-        // In a mode that passes, nothing may become dirty: operations that waited for a promotion for a watch are proxied.
+        // In a mode that bypasses clean copies, nothing may become dirty: operations that waited for a promotion for a watch are proxied.
         if let Some(version) = absent.filter(|_| needs_copy || !passes)
             && !context.exists
         {

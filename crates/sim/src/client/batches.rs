@@ -1,6 +1,6 @@
 //! An object with a very large omap, written in batches and listed in pages.
 //!
-//! Each batch has its own history, like an object ([`part`]) with one token: setting the batch writes it, removing the range
+//! Each batch has its own history, like an object ([`batch_object`]) with one token: setting the batch writes it, removing the range
 //! clears it, and each page of a listing is a read of every batch that it covers. A batch is set and removed as a whole, so a
 //! page shows either everything that it covers of a batch, with one token, or nothing.
 

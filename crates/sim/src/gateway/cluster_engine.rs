@@ -1,6 +1,6 @@
 //! The engine of processes that are clients of the simulated cluster.
 //!
-//! A [`Session`] records the requests of its process ([`Port`]). After each step of the executor, the world takes them and
+//! A [`Session`] records the requests of its process ([`RequestPort`]). After each step of the executor, the world takes them and
 //! passes them to the process's [`crate::client::Client`], which sends them by the objecter of production. Answers reach the
 //! process as deliveries of the executor: a paused process receives them late, a process that has ended never.
 //!

@@ -94,12 +94,12 @@ impl End {
         matches!(self.side, Side::Outgoing(_))
     }
 
-    /// The key of the messages that this side sends.
+    /// Identifies the stream of messages that this side sends.
     pub(super) fn outgoing_stream(&self) -> StreamId {
         (self.key.0, self.key.1, self.is_outgoing())
     }
 
-    /// The key of the messages that this side receives.
+    /// Identifies the stream of messages that this side receives.
     pub(super) fn incoming_stream(&self) -> StreamId {
         (self.key.0, self.key.1, !self.is_outgoing())
     }

@@ -24,7 +24,7 @@ const ACTIVE_WITHIN: Nanos = 30 * SECOND;
 /// How often the cluster is checked.
 const LOOK: Nanos = 500 * MILLI;
 
-/// The phase of the run's end.
+/// The phase of the run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RunPhase {
     /// Faults occur.

@@ -52,7 +52,7 @@ struct Waiting {
 enum Errand {
     /// A session is on the blocklist of the published map.
     Fence(u64, Completer<CommandReply>),
-    /// A client has a map with this stamp or a later one.
+    /// A client has a map of this version or a later one.
     NewestMap(u32, MapVersion, Completer<()>),
 }
 

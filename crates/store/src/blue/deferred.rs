@@ -324,7 +324,7 @@ mod tests {
         deferred.remove_flushed(ids, &mut batch);
         assert_eq!(deferred.on_batch_durable(run(5)), [run(2), run(3)].concat());
         assert!(deferred.is_pending() && deferred.has_unplaced());
-        // The transactions of the first epoch are settled, whatever followed.
+        // The transactions of the first epoch are cleaned up, whatever followed.
         assert_eq!((deferred.sealed_seq(), deferred.cleaned_up_seq()), (7, 7));
         let job = deferred.seal(9).unwrap();
         assert_eq!((deferred.sealed_seq(), deferred.cleaned_up_seq()), (9, 7));

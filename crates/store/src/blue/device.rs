@@ -78,7 +78,7 @@ impl Device {
         self.raw
     }
 
-    /// Free bytes of the file system that contains a plain file, as of at most [`FILE_SYSTEM_TTL`] ago.
+    /// Free bytes of the file system that contains a plain file, as of at most [`FREE_SPACE_TTL`] ago.
     pub(super) fn file_system_free(&self) -> Result<u64> {
         let mut measured = self.file_system.lock();
         if let Some((at, free)) = *measured

@@ -214,7 +214,7 @@ pub(super) fn load_collections(db: &Db) -> Result<BTreeMap<PgId, Collection>> {
     Ok(collections)
 }
 
-/// Raises the recorded limits of numbers and blocks to those that a start found in use. Adds the records to `batch`.
+/// Raises the recorded high-water marks of numbers and blocks to those that a start found in use. Adds the records to `batch`.
 pub(super) fn raise_high_water_marks(
     opened: &mut OpenedStore,
     known: &AllocationState,

@@ -2,7 +2,7 @@
 //!
 //! [`simulate`] replays the traces of the PGs of one OSD, which share its promotion throttle. A PG is a cache in which each sampled object
 //! stands for several: sums, targets, the agent's steps and the throttle are scaled by the sampled share. As in an OSD,
-//! [`promote::decide`](crate::promote::decide) makes the decisions, and the agent uses [`effort`](crate::effort) and
+//! [`promote::decide`](crate::promote::decide) makes the decisions, and the agent uses [`agent_policy`] and
 //! [`temperature`](crate::temperature).
 //!
 //! The first half of a trace warms the caches up; the second half counts. An object whose first access in the trace was a hit is in the

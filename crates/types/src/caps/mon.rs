@@ -91,7 +91,7 @@ pub struct MonAccess<'a> {
     pub service: &'a str,
     /// The command's prefix; empty for other accesses.
     pub command: &'a str,
-    /// The command's arguments as text ([`arguments`]).
+    /// The command's arguments as text ([`constraint_args`]).
     pub args: &'a BTreeMap<String, String>,
     /// The required permissions.
     pub perm: Perm,

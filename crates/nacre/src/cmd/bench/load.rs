@@ -156,7 +156,7 @@ impl S3BenchPlan {
     }
 
     /// Number of objects that an earlier run left: one more than the highest number that is listed.
-    pub(super) async fn next_object_number(&self) -> Result<u64> {
+    pub(super) async fn object_count(&self) -> Result<u64> {
         let path = self.bucket_path();
         let mut connection = Connection::new(&self.target);
         let mut last = String::new();
