@@ -57,7 +57,7 @@ impl ConnRef {
     }
 
     /// See [`Connection::is_over`].
-    pub fn is_closed(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.0.is_over()
     }
 

@@ -18,7 +18,7 @@ mod watches;
 
 use nacre_engine::Error;
 use nacre_types::errno::Errno;
-use nacre_types::msg::{OsdReply, OsdRequest, OsdStaleMap};
+use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::op::Op;
 use nacre_types::osdmap::{BLOCKLIST_RANGE_PREFIX, OsdMap};
 use nacre_types::tier::TierSender;
@@ -333,7 +333,7 @@ impl<T> Objecter<T> {
     }
 
     /// Handles a backoff: the OSD refuses a request until the client has a newer map. The whole PG waits and is resent in order.
-    pub fn on_backoff(&mut self, backoff: OsdStaleMap, now_ms: u64) {
+    pub fn on_backoff(&mut self, backoff: OsdBackoff, now_ms: u64) {
         let op = self.ops.get(&backoff.reqid.tid).filter(|_| backoff.reqid.client == self.client);
         let Some(op) = op.filter(|op| op.request.attempt == backoff.attempt && !op.waiting) else { return };
         let (Some(target), Some(map)) = (op.sent, self.map.as_ref()) else { return };

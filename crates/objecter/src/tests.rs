@@ -142,7 +142,7 @@ impl World {
 
     fn backoff(&mut self, tid: u64, attempt: u32, epoch: Epoch, now_ms: u64) {
         let reqid = ReqId { client: ClientId(7), tid };
-        self.objecter.on_backoff(OsdStaleMap { reqid, attempt, epoch }, now_ms);
+        self.objecter.on_backoff(OsdBackoff { reqid, attempt, epoch }, now_ms);
     }
 
     fn tick(&mut self, now_ms: u64) {

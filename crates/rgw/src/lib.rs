@@ -4,7 +4,7 @@
 //! would need. It uses only what any RADOS cluster offers: compound operations with guards, omap, watch and notify. Any
 //! number of gateways can serve one cluster.
 //!
-//! [`Gateway`] has the operations; [`bucket`], [`object`] and [`user`] the records that they store.
+//! [`Gateway`] has the operations and the parts that stand alone; [`bucket`], [`stored`] and [`user`] the records.
 
 /// Counts allocations for tests that decode damaged input.
 #[cfg(test)]

@@ -35,7 +35,7 @@ impl Peers {
         connect: impl FnOnce(PeerProcess) -> Result<ConnRef, Error>,
     ) -> Result<Option<ConnRef>, Error> {
         let Some(peer) = self.0.get_mut(&osd) else { return Ok(None) };
-        if let Some(conn) = peer.conn.as_ref().filter(|conn| !conn.is_closed()) {
+        if let Some(conn) = peer.conn.as_ref().filter(|conn| !conn.is_over()) {
             return Ok(Some(conn.clone()));
         }
         let conn = connect(peer.process)?;

@@ -34,7 +34,7 @@ use nacre_shard::copy::CopyReader;
 use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{
-    EncodedMessage, MapPublish, Message, MonSubscribe, OsdReply, OsdRequest, OsdStaleMap, WatchLost,
+    EncodedMessage, MapPublish, Message, MonSubscribe, OsdBackoff, OsdReply, OsdRequest, WatchLost,
     WatchNotify,
 };
 use nacre_types::object::SNAP_HEAD;
@@ -540,7 +540,7 @@ impl Client {
         };
         let conn = (OsdId(osd), delivery.id);
         match delivery.kind {
-            OsdStaleMap::KIND => {
+            OsdBackoff::KIND => {
                 out.push(ClientOutput::Reached(Bound::Backoff));
                 self.on_backoff(now, conn, delivery.decode()?);
             }
@@ -574,7 +574,7 @@ impl Client {
     }
 
     /// Handles a backoff: the client needs a newer map first.
-    fn on_backoff(&mut self, now: Nanos, (osd, conn): (OsdId, u64), backoff: OsdStaleMap) {
+    fn on_backoff(&mut self, now: Nanos, (osd, conn): (OsdId, u64), backoff: OsdBackoff) {
         if self.connection(osd) == Some(conn) {
             self.objecter.on_backoff(backoff, millis(now));
         }

@@ -7,8 +7,8 @@ use nacre_session::{ConnectReply, ConnectRequest};
 use nacre_types::crc32c::crc32c;
 use nacre_types::encoding;
 use nacre_types::msg::{
-    ConfigReport, EncodedMessage, LogAppend, MapPublish, Message, MonSubscribe, OsdBeacon, OsdBoot,
-    OsdFailure, OsdMarkMeDown, OsdReply, OsdRequest, OsdStaleMap, PgCas, PgCasReply, StatsReport, WatchLost,
+    ConfigReport, EncodedMessage, LogAppend, MapPublish, Message, MonSubscribe, OsdBackoff, OsdBeacon,
+    OsdBoot, OsdFailure, OsdMarkMeDown, OsdReply, OsdRequest, PgCas, PgCasReply, StatsReport, WatchLost,
     WatchNotify,
 };
 use nacre_types::osdmap::{Incremental, OsdMap};
@@ -127,7 +127,7 @@ pub fn describe(message: &EncodedMessage) -> String {
         HbEnvelope::KIND => show::<HbEnvelope>(message),
         OsdRequest::KIND => show::<OsdRequest>(message),
         OsdReply::KIND => show::<OsdReply>(message),
-        OsdStaleMap::KIND => show::<OsdStaleMap>(message),
+        OsdBackoff::KIND => show::<OsdBackoff>(message),
         WatchNotify::KIND => show::<WatchNotify>(message),
         WatchLost::KIND => show::<WatchLost>(message),
         MonSubscribe::KIND => show::<MonSubscribe>(message),

@@ -63,7 +63,7 @@ macro_rules! messages {
 }
 
 messages! {
-    OsdRequest = 1, OsdReply = 2, OsdStaleMap = 3, WatchNotify = 4, WatchLost = 5,
+    OsdRequest = 1, OsdReply = 2, OsdBackoff = 3, WatchNotify = 4, WatchLost = 5,
     MonCommand = 10, MonCommandReply = 11, MonSubscribe = 12, MapPublish = 13, ConfigPublish = 14, LogAppend = 15,
     LogSubscribe = 16, LogPublish = 17,
     OsdBoot = 20, OsdFailure = 21, OsdBeacon = 22, OsdMarkMeDown = 23, PgCas = 24, PgCasReply = 25, StatsReport = 26,
@@ -197,7 +197,7 @@ pub struct OsdReply {
 
 /// Tells a client that its map is too old or the request misdirected: it must fetch `epoch` or later and resend.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OsdStaleMap {
+pub struct OsdBackoff {
     /// The request.
     pub reqid: ReqId,
     /// The refused attempt.

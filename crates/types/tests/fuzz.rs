@@ -150,7 +150,7 @@ fn replies() {
         user_version: 8,
         ops: vec![OpResult::output(bytes("read")), OpResult { code: -5, output: Bytes::new() }],
     }]);
-    message(&[OsdStaleMap { reqid: reqid(), attempt: 2, epoch: Epoch(4) }]);
+    message(&[OsdBackoff { reqid: reqid(), attempt: 2, epoch: Epoch(4) }]);
     message(&[WatchNotify { cookie: 1, notify_id: 2, notifier: ClientId(3), payload: bytes("news") }]);
     message(&[WatchLost { cookie: 300 }]);
 }

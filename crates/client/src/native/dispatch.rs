@@ -10,8 +10,8 @@ use nacre_runtime::msgr::{Conn, Dispatcher, Frame, ResetReason};
 use nacre_types::Epoch;
 use nacre_types::encoding;
 use nacre_types::msg::{
-    ConfigPublish, DaemonCommandReply, LogPublish, MapPublish, Message, MonCommandReply, OsdReply,
-    OsdStaleMap, WatchLost, WatchNotify,
+    ConfigPublish, DaemonCommandReply, LogPublish, MapPublish, Message, MonCommandReply, OsdBackoff,
+    OsdReply, WatchLost, WatchNotify,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -33,7 +33,7 @@ impl Dispatcher for Dispatch {
         let Some(shared) = self.shared.upgrade() else { return };
         let handled = match frame.kind() {
             OsdReply::KIND => frame.decode().map(|reply| shared.on_reply(reply)),
-            OsdStaleMap::KIND => frame.decode().map(|backoff| shared.on_backoff(backoff)),
+            OsdBackoff::KIND => frame.decode().map(|backoff| shared.on_backoff(backoff)),
             WatchNotify::KIND => frame.decode().map(|message| shared.on_watch_notify(message)),
             WatchLost::KIND => frame.decode().map(|message| shared.on_watch_lost(conn, message)),
             MapPublish::KIND => frame.decode().map(|maps| shared.on_maps(conn, &maps)),
@@ -83,7 +83,7 @@ impl Shared {
         self.with_objecter(|objecter, sink| objecter.on_reply(reply, sink));
     }
 
-    fn on_backoff(&self, backoff: OsdStaleMap) {
+    fn on_backoff(&self, backoff: OsdBackoff) {
         let now_ms = self.now_ms();
         self.state.lock().objecter.on_backoff(backoff, now_ms);
         self.timer.notify_one();

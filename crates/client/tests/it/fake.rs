@@ -14,7 +14,7 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::{EntityKind, EntityName};
 use nacre_types::msg::{
     DaemonCommand, DaemonCommandReply, EncodedIncremental, MapPublish, Message, MonCommand, MonCommandReply,
-    MonSubscribe, OsdReply, OsdRequest, OsdStaleMap,
+    MonSubscribe, OsdBackoff, OsdReply, OsdRequest,
 };
 use nacre_types::op::{ListReply, Op, OpResult, StatReply};
 use nacre_types::osdmap::{Incremental, Member, OsdInfo, OsdMap, PgChange, PgMembership};
@@ -488,12 +488,12 @@ impl Dispatcher for FakeOsd {
         if let Mood::Backoff(epoch) = world.mood
             && request.epoch < epoch
         {
-            conn.send(&OsdStaleMap { reqid, attempt, epoch }).unwrap();
+            conn.send(&OsdBackoff { reqid, attempt, epoch }).unwrap();
             return;
         }
         let membership = world.map.membership(request.pg).unwrap();
         if (membership.interval, membership.primary) != (request.interval, self.osd) {
-            conn.send(&OsdStaleMap { reqid, attempt, epoch: world.map.epoch }).unwrap();
+            conn.send(&OsdBackoff { reqid, attempt, epoch: world.map.epoch }).unwrap();
             return;
         }
         let reply = world.execute(&request);

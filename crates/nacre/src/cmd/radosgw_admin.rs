@@ -51,8 +51,9 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
 
 fn exit_code(error: &anyhow::Error) -> u8 {
     let errno_of = |cause: &(dyn std::error::Error + 'static)| {
-        let of_gateway = cause.downcast_ref::<nacre_rgw::Error>().map(nacre_rgw::Error::errno);
-        of_gateway.or_else(|| cause.downcast_ref::<nacre_client::Error>().map(nacre_client::Error::errno))
+        let of_gateway = cause.downcast_ref().map(nacre_rgw::Error::errno);
+        let of_cluster = || cause.downcast_ref().map(nacre_client::Error::errno);
+        of_gateway.or_else(of_cluster).or_else(|| cause.downcast_ref().map(nacre_common::Error::errno))
     };
     let errno = error.chain().find_map(errno_of).unwrap_or(Errno::EINVAL);
     u8::try_from(errno.0).unwrap_or(1).max(1)
@@ -163,8 +164,7 @@ fn run(args: Vec<OsString>) -> Result<()> {
         watch: false,
         ..rgw_config(&config)?
     };
-    let cluster = session::connect(&invocation)
-        .map_err(|error| anyhow::anyhow!("couldn't connect to the cluster: {error}"))?;
+    let cluster = session::connect(&invocation).context("couldn't connect to the cluster")?;
     let rgw = nacre_rgw::Config { delivery: Some(passive_delivery(&config, &cluster)), ..rgw };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let progress = Progress::start("radosgw-admin", Unit::Time, None);
@@ -558,6 +558,7 @@ mod tests {
         assert_eq!(of_gateway(nacre_rgw::Error::BucketNotEmpty("full".into())), 39);
         assert_eq!(of_gateway(nacre_rgw::Error::Rados(Errno::EIO.into())), 5);
         assert_eq!(exit_code(&nacre_client::Error::TimedOut("the mon".into()).into()), 110);
+        assert_eq!(exit_code(&nacre_common::Error::TimedOut("the mon".into()).into()), 110);
         assert_eq!(exit_code(&anyhow::anyhow!("--uid or --access-key is required")), 22);
     }
 }

@@ -20,9 +20,9 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
 }
 
 /// Connects according to the command line and the configuration.
-pub(crate) fn connect(invocation: &Invocation) -> Result<Cluster, String> {
-    let config = Config::load(invocation).map_err(|e| e.to_string())?;
-    check_named(&config)?;
+pub(crate) fn connect(invocation: &Invocation) -> anyhow::Result<Cluster> {
+    let config = Config::load(invocation)?;
+    check_named(&config).map_err(anyhow::Error::msg)?;
     nacre_runtime::log::print_notices_to_stderr();
     let pending = native::connect(&config);
     let (done, waiting) = mpsc::channel::<()>();
@@ -36,11 +36,11 @@ pub(crate) fn connect(invocation: &Invocation) -> Result<Cluster, String> {
             );
         }
     });
-    let connected = pending.wait().map_err(|e| e.to_string());
+    let connected = pending.wait();
     drop(done);
     // The thread only prints, so a panic in it does not affect the command.
     let _ = hint.join();
-    connected
+    Ok(connected?)
 }
 
 /// Fails if no configuration names a cluster. Checked before errors about its keyring.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 impl Shard {
     pub(super) fn on_map(&mut self, map: Arc<OsdMap>, up: PgUpSets, unlisted: Arc<[OsdId]>) {
         self.metrics.map_message_epochs.inc();
-        self.links.retain(|_, conn| !conn.is_closed());
+        self.links.retain(|_, conn| !conn.is_over());
         self.space.retain(|osd| map.is_up(osd));
         (self.map, self.up, self.unlisted) = (Some(Arc::clone(&map)), Arc::clone(&up), unlisted);
         for slot in 0..self.slots.len() as u32 {

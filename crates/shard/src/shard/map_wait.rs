@@ -58,7 +58,7 @@ impl WaitingForMap {
 
     /// Drops requests whose connections have ended: the clients resend over their next connection.
     fn drop_over(&mut self) {
-        self.0.retain(|held| !held.arrival.conn.is_closed());
+        self.0.retain(|held| !held.arrival.conn.is_over());
     }
 }
 
@@ -125,7 +125,7 @@ impl Shard {
     /// Sends back the requests that have reached their time limit.
     pub(super) fn expire_waiting_for_map(&mut self) {
         while let Some(held) = self.early.0.pop_front_if(|held| held.until_ns <= self.now_ns) {
-            if !held.arrival.conn.is_closed() {
+            if !held.arrival.conn.is_over() {
                 self.metrics.op_backoffs.inc();
                 backoff_in_order(&held.arrival.conn, &held.arrival.request, held.arrival.request.epoch);
             }

@@ -17,7 +17,7 @@ use nacre_pg::log::MAX_DUP_RESULT_BYTES;
 use nacre_pg::{ClientOp, DropReason, ExecuteReply, Mutation, PgEvent};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, Eversion, Interval, OsdId, PgId, ReqId};
-use nacre_types::msg::{Message, OsdReply, OsdRequest, OsdStaleMap};
+use nacre_types::msg::{Message, OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::op::{Op, OpResult, OsdOp, request_flag};
 use nacre_types::osdmap::{OsdMap, flag};
 use nacre_types::tier::ProxiedClient;
@@ -808,7 +808,7 @@ pub(super) fn answer(conn: &ConnRef, request: &OsdRequest, epoch: Epoch, outcome
 }
 
 pub(super) fn backoff(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
-    let message = OsdStaleMap { reqid: request.reqid, attempt: request.attempt, epoch };
+    let message = OsdBackoff { reqid: request.reqid, attempt: request.attempt, epoch };
     tell(conn, &request.reqid, &message);
 }
 

@@ -25,7 +25,7 @@ use nacre_pg::lease::LeaseRequest;
 use nacre_pg::{ClientOp, MemberInfo};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, EntityName, Incarnation, PoolId, ReqId};
-use nacre_types::msg::{EncodedMessage, Message, OsdReply, OsdRequest, OsdStaleMap, WatchLost};
+use nacre_types::msg::{EncodedMessage, Message, OsdBackoff, OsdReply, OsdRequest, WatchLost};
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{Op, OsdOp};
 use nacre_types::osdmap::{Member, OsdInfo, PgMembership};
@@ -288,7 +288,7 @@ impl Heard {
                 let reply: OsdReply = message.decode().unwrap();
                 self.results.push((reply.reqid.tid, reply.result));
             }
-            OsdStaleMap::KIND => self.backoffs.push(message.decode::<OsdStaleMap>().unwrap().reqid.tid),
+            OsdBackoff::KIND => self.backoffs.push(message.decode::<OsdBackoff>().unwrap().reqid.tid),
             WatchLost::KIND => self.lost.push(message.decode::<WatchLost>().unwrap().cookie),
             _ => {}
         }
@@ -496,7 +496,7 @@ fn a_client_that_takes_no_backoffs_loses_its_connection() {
     let bench = Bench::new();
     let conn = connect();
     let request = bench.request(1, Op::Read { offset: 0, len: 0 });
-    let probe = OsdStaleMap { reqid: request.reqid, attempt: 0, epoch: Epoch(1) };
+    let probe = OsdBackoff { reqid: request.reqid, attempt: 0, epoch: Epoch(1) };
     let closed = (0..2000).any(|_| {
         backoff(&conn, &request, Epoch(1));
         matches!(conn.send(&probe), Err(Error::Closed))

@@ -101,7 +101,7 @@ impl Shard {
         let conn = op.conn.as_ref();
         // In this order: only watching connections report their end.
         conn.and_then(|conn| conn.context::<Session>()).into_iter().for_each(Session::set_watching);
-        match conn.filter(|conn| !conn.is_closed()) {
+        match conn.filter(|conn| !conn.is_over()) {
             Some(conn) => {
                 self.watches.connect((slot, object), watch, timeout_s, conn.clone(), self.now_ns, out);
             }

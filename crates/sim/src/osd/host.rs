@@ -137,7 +137,7 @@ impl Host {
         let conn = SessionConnection::of(&self.sessions, id, ADDR, Some(context));
         let mut conns = self.conns.lock();
         // Connections that shards have ended.
-        conns.retain(|_, conn| !conn.is_closed());
+        conns.retain(|_, conn| !conn.is_over());
         conns.insert(id, ConnRef::new(Arc::new(conn)));
     }
 
