@@ -412,8 +412,9 @@ fn each_lane_handles_its_connections_on_its_own_thread() {
             let conn = user.connect(target(addr, policy, ticket.clone())).unwrap();
             conn.ready().await.unwrap();
             conn.send(&note(1, 10)).unwrap();
-            // The second lossless session supersedes the first one, with what that has not received yet.
             until("the message", || handled() == before + 1).await;
+            // Two lossless sessions of one messenger would supersede one another, with their unread messages.
+            conn.close();
         }
         user.shutdown(Duration::from_secs(1)).await;
         osd0.shutdown(Duration::from_secs(1)).await;
