@@ -46,10 +46,10 @@ pub struct TopicReport {
 impl TopicReport {
     /// Sets the states of circuit breakers as reported by gateways, by session. A shard has the state that its owner
     /// reported. If the owner reported none, or if there is no owner yet, it has the worst state that a gateway reported.
-    pub fn set_breakers(&mut self, told: &BTreeMap<u64, BreakerState>) {
-        let worst = told.values().copied().max();
+    pub fn set_breakers(&mut self, reported: &BTreeMap<u64, BreakerState>) {
+        let worst = reported.values().copied().max();
         for shard in &mut self.shards {
-            shard.breaker = told.get(&shard.owner).copied().or(worst);
+            shard.breaker = reported.get(&shard.owner).copied().or(worst);
         }
     }
 }

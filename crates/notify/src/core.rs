@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// The most producers that are kept. Beyond it, unused ones are dropped.
-const MAX_LANES: usize = 16_384;
+const MAX_PRODUCERS: usize = 16_384;
 
 /// A shard of a topic's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,7 +63,7 @@ pub(crate) struct Core {
     pub(crate) endpoints: EndpointTable,
     pub(crate) progress: DrainProgressCache,
     pub(crate) admissions: TopicAdmissions,
-    lanes: Mutex<BTreeMap<ShardKey, Arc<ShardProducer>>>,
+    producers: Mutex<BTreeMap<ShardKey, Arc<ShardProducer>>>,
     epochs: AtomicU64,
     clock: Mutex<SteadyClock>,
     gateways: Mutex<Gateways>,
@@ -117,7 +117,7 @@ impl Core {
             settings,
             metrics: Metrics::default(),
             session,
-            lanes: Mutex::default(),
+            producers: Mutex::default(),
             epochs: AtomicU64::new(1),
             clock,
             gateways: Mutex::default(),
@@ -202,25 +202,25 @@ impl Core {
     pub(crate) fn producer(&self, topic: &Topic, generation: Generation, shard: u32) -> Arc<ShardProducer> {
         let key = ShardKey { topic: topic.id, generation: generation.number, shard };
         let limit = self.shard_limit(topic, generation.shards);
-        let mut lanes = self.lanes.lock();
-        if let Some(lane) = lanes.get(&key).filter(|lane| lane.limit() == limit) {
-            return Arc::clone(lane);
+        let mut producers = self.producers.lock();
+        if let Some(producer) = producers.get(&key).filter(|producer| producer.limit() == limit) {
+            return Arc::clone(producer);
         }
-        if lanes.len() >= MAX_LANES {
-            lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
+        if producers.len() >= MAX_PRODUCERS {
+            producers.retain(|_, producer| Arc::strong_count(producer) > 1);
         }
         let id = queue_id(topic.id);
         let (visible, hidden) =
             layout::candidate_objects(&topic.arn.tenant, &topic.arn.name, &id, generation, shard);
         let identity = generation.identity(&id, shard);
-        let lane = Arc::new(ShardProducer::new(key, visible.unwrap_or(hidden), identity, limit));
-        lanes.insert(key, Arc::clone(&lane));
-        lane
+        let producer = Arc::new(ShardProducer::new(key, visible.unwrap_or(hidden), identity, limit));
+        producers.insert(key, Arc::clone(&producer));
+        producer
     }
 
     /// Removes a producer whose generation is closed.
     pub(crate) fn remove_producer(&self, key: &ShardKey) {
-        self.lanes.lock().remove(key);
+        self.producers.lock().remove(key);
     }
 
     /// Removes the state of a topic that no longer exists.
@@ -228,7 +228,7 @@ impl Core {
         self.endpoints.forget(topic);
         self.admissions.forget(topic);
         self.progress.retain(topic, &[]);
-        self.lanes.lock().retain(|key, _| key.topic != topic);
+        self.producers.lock().retain(|key, _| key.topic != topic);
     }
 
     /// The limit for one shard of a topic that drops its oldest events.

@@ -51,8 +51,8 @@ const MIN_PAGE_RECORDS: u64 = 64;
 /// record has an event for each topic.
 const MAX_READ_BYTES: u64 = 16 << 20;
 const MIN_PAGE_BYTES: u64 = 16 << 10;
-/// The most tickets that are kept for buckets without a mover.
-const MAX_TICKETS: usize = 65_536;
+/// The most tokens that are kept for buckets without a mover.
+const MAX_TOKENS: usize = 65_536;
 /// The most checks of the outbox of a bucket that is to be emptied.
 const MAX_DRAIN_CHECKS: usize = 200;
 /// The shortest and the longest delay after a turn that moved nothing.
@@ -63,16 +63,16 @@ pub(crate) struct Mover {
     work: Mutex<Work>,
     active: Semaphore,
     most_active: usize,
-    /// The tickets of movers that ended, by bucket. They save the next mover of the bucket a second read of its pages.
-    tickets: Mutex<BTreeMap<String, EpochTokens>>,
+    /// The tokens of movers that ended, by bucket. They save the next mover of the bucket a second read of its pages.
+    tokens: Mutex<BTreeMap<String, EpochTokens>>,
 }
 
-/// Tickets of the producers for a bucket's events.
+/// Tokens of the producers for a bucket's events.
 type EpochTokens = BTreeMap<ShardKey, EpochToken>;
 
 #[derive(Default)]
 struct Work {
-    buckets: BTreeMap<String, Dirty>,
+    buckets: BTreeMap<String, DirtyShards>,
     /// Topics whose generations this gateway is changing.
     changes: BTreeSet<TopicArn>,
     /// Topics whose generations a task of this gateway will change.
@@ -106,7 +106,7 @@ impl OutboxPart {
 }
 
 #[derive(Default)]
-struct Dirty {
+struct DirtyShards {
     shards: BTreeMap<String, OutboxPart>,
     /// The last shard that was taken.
     last: String,
@@ -114,7 +114,7 @@ struct Dirty {
     has_news: bool,
 }
 
-impl Dirty {
+impl DirtyShards {
     fn after_last(&self) -> Option<String> {
         let mut behind = self.shards.range::<str, _>((Bound::Excluded(self.last.as_str()), Bound::Unbounded));
         behind.next().or_else(|| self.shards.first_key_value()).map(|(shard, _)| shard.clone())
@@ -128,7 +128,7 @@ impl Mover {
             work: Mutex::default(),
             active: Semaphore::new(most_active),
             most_active,
-            tickets: Mutex::default(),
+            tokens: Mutex::default(),
         }
     }
 
@@ -138,16 +138,16 @@ impl Mover {
         MAX_READ_BYTES / (active as u64).max(1)
     }
 
-    fn take_tickets(&self, bucket: &str) -> EpochTokens {
-        self.tickets.lock().remove(bucket).unwrap_or_default()
+    fn take_tokens(&self, bucket: &str) -> EpochTokens {
+        self.tokens.lock().remove(bucket).unwrap_or_default()
     }
 
-    fn keep_tickets(&self, bucket: &str, tickets: EpochTokens) {
-        let mut kept = self.tickets.lock();
-        if kept.values().map(BTreeMap::len).sum::<usize>() + tickets.len() > MAX_TICKETS {
+    fn keep_tokens(&self, bucket: &str, tokens: EpochTokens) {
+        let mut kept = self.tokens.lock();
+        if kept.values().map(BTreeMap::len).sum::<usize>() + tokens.len() > MAX_TOKENS {
             kept.clear();
         }
-        kept.insert(bucket.to_owned(), tickets);
+        kept.insert(bucket.to_owned(), tokens);
     }
 
     /// Marks the topic's generations as being changed by the calling task. Returns `false` if another task is changing
@@ -244,15 +244,15 @@ async fn run(core: Arc<Core>, bucket: String) {
         tracing::error!(bucket, "notifications: the bucket's id can't be the source of events");
         return core.mover.end(&bucket);
     };
-    let mut move_ = Move {
+    let mut bucket_mover = BucketMover {
         core: &core,
         bucket: &bucket,
         source,
-        tickets: core.mover.take_tickets(&bucket),
-        handed: Vec::new(),
+        tokens: core.mover.take_tokens(&bucket),
+        submitted: Vec::new(),
         cursors: BTreeMap::new(),
     };
-    let mut moving = Moving { mover: &core.mover, bucket: &bucket, is_over: false };
+    let mut guard = MoverGuard { mover: &core.mover, bucket: &bucket, is_over: false };
     let mut wait = core.settings.linger;
     let mut is_busy = false;
     loop {
@@ -261,11 +261,11 @@ async fn run(core: Arc<Core>, bucket: String) {
         }
         let shards = core.mover.take(&bucket);
         if shards.is_empty() {
-            moving.is_over = true;
-            return core.mover.keep_tickets(&bucket, move_.tickets);
+            guard.is_over = true;
+            return core.mover.keep_tokens(&bucket, bucket_mover.tokens);
         }
         let turn = match core.mover.active.acquire().await {
-            Ok(_permit) => move_.turn(&shards).await,
+            Ok(_permit) => bucket_mover.turn(&shards).await,
             Err(_) => return core.mover.end(&bucket),
         };
         match turn {
@@ -306,13 +306,13 @@ async fn gather(core: &Core, bucket: &str) -> bool {
 }
 
 /// Guard: the task is the mover of the bucket. After a panic, the scan can start another mover.
-struct Moving<'a> {
+struct MoverGuard<'a> {
     mover: &'a Mover,
     bucket: &'a str,
     is_over: bool,
 }
 
-impl Drop for Moving<'_> {
+impl Drop for MoverGuard<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.mover.end(self.bucket);
@@ -338,13 +338,13 @@ struct Turn {
 }
 
 /// The work of one bucket.
-struct Move<'a> {
+struct BucketMover<'a> {
     core: &'a Arc<Core>,
     bucket: &'a str,
     source: SourceId,
-    tickets: EpochTokens,
+    tokens: EpochTokens,
     /// The producers to which events were passed in this turn, and the events' ids.
-    handed: Vec<(Arc<ShardProducer>, Vec<EventId>)>,
+    submitted: Vec<(Arc<ShardProducer>, Vec<EventId>)>,
     /// The start of the next page of a shard, if the records before it can't be moved now.
     cursors: BTreeMap<String, Cursor>,
 }
@@ -371,15 +371,15 @@ enum Route {
 }
 
 /// Events of pages for one producer.
-struct ForLane {
-    lane: Arc<ShardProducer>,
+struct ProducerBatch {
+    producer: Arc<ShardProducer>,
     events: Vec<OutboxEvent>,
 }
 
 /// The content of pages, grouped by how it is processed.
 #[derive(Default)]
 struct Sorted {
-    lanes: BTreeMap<ShardKey, ForLane>,
+    batches: BTreeMap<ShardKey, ProducerBatch>,
     /// Events that no queue accepts: they count as moved.
     settled: BTreeSet<EventId>,
     /// The number of these whose topic is gone, and the number of the others.
@@ -388,7 +388,7 @@ struct Sorted {
     is_blocked: bool,
 }
 
-impl Move<'_> {
+impl BucketMover<'_> {
     async fn turn(&mut self, shards: &[(String, OutboxPart)]) -> Result<Turn> {
         let mut turn = Turn::default();
         for _ in 0..ATTEMPTS {
@@ -400,7 +400,7 @@ impl Move<'_> {
             }
             let sorted = self.sort(&pages).await?;
             turn.is_blocked |= sorted.is_blocked;
-            if !self.take_tickets(&sorted).await? {
+            if !self.take_tokens(&sorted).await? {
                 continue;
             }
             let moved = self.enqueue(sorted, &mut turn).await?;
@@ -459,15 +459,15 @@ impl Move<'_> {
         // A topic is looked up once, so that all events of a key have the same destination.
         let mut topics: BTreeMap<TopicId, Route> = BTreeMap::new();
         for event in pages.iter().flat_map(|page| &page.records).flat_map(|record| &record.events) {
-            let way = match topics.get(&event.topic_id) {
-                Some(way) => way.clone(),
+            let route = match topics.get(&event.topic_id) {
+                Some(route) => route.clone(),
                 None => {
-                    let way = self.way(event).await?;
-                    topics.insert(event.topic_id, way.clone());
-                    way
+                    let route = self.route_of(event).await?;
+                    topics.insert(event.topic_id, route.clone());
+                    route
                 }
             };
-            let (stored, generation) = match way {
+            let (stored, generation) = match route {
                 Route::Gone => {
                     sorted.gone += 1;
                     sorted.settled.insert(event.id.clone());
@@ -492,17 +492,17 @@ impl Move<'_> {
             }
             let shard = generation.shard_of(event.event.key);
             let key = ShardKey { topic: event.topic_id, generation: generation.number, shard };
-            let for_lane = sorted.lanes.entry(key).or_insert_with(|| ForLane {
-                lane: self.core.producer(&stored.record.topic, generation, shard),
+            let batch = sorted.batches.entry(key).or_insert_with(|| ProducerBatch {
+                producer: self.core.producer(&stored.record.topic, generation, shard),
                 events: Vec::new(),
             });
-            for_lane.events.push(OutboxEvent { id: event.id.clone(), event: event.event.clone() });
+            batch.events.push(OutboxEvent { id: event.id.clone(), event: event.event.clone() });
         }
         Ok(sorted)
     }
 
     /// The destination of the event's topic.
-    async fn way(&self, event: &page::FoundEvent) -> Result<Route> {
+    async fn route_of(&self, event: &page::FoundEvent) -> Result<Route> {
         let (arn, id) = (&event.topic, event.topic_id);
         let Some(stored) = self.core.topics.get(arn, id).await? else { return Ok(Route::Gone) };
         if let Some(current) = stored.record.layout.current {
@@ -520,33 +520,33 @@ impl Move<'_> {
         Ok(Route::Blocked)
     }
 
-    /// Takes tickets of the producers for which there is none. Returns `false` if there were any: then the pages must be read
+    /// Takes tokens of the producers for which there is none. Returns `false` if there were any: then the pages must be read
     /// again.
-    async fn take_tickets(&mut self, sorted: &Sorted) -> Result<bool> {
+    async fn take_tokens(&mut self, sorted: &Sorted) -> Result<bool> {
         let mut are_good = true;
-        for (key, for_lane) in &sorted.lanes {
-            if self.tickets.contains_key(key) {
+        for (key, batch) in &sorted.batches {
+            if self.tokens.contains_key(key) {
                 continue;
             }
             are_good = false;
-            match for_lane.lane.epoch_token(self.core, &self.source).await? {
-                Some(ticket) => drop(self.tickets.insert(*key, ticket)),
-                None => self.closed(&for_lane.lane).await?,
+            match batch.producer.epoch_token(self.core, &self.source).await? {
+                Some(token) => drop(self.tokens.insert(*key, token)),
+                None => self.generation_closed(&batch.producer).await?,
             }
         }
-        if self.tickets.len() > 4 * MAX_PAGE_RECORDS as usize {
-            self.tickets.retain(|key, _| sorted.lanes.contains_key(key));
+        if self.tokens.len() > 4 * MAX_PAGE_RECORDS as usize {
+            self.tokens.retain(|key, _| sorted.batches.contains_key(key));
         }
         Ok(are_good)
     }
 
     /// Reads the topic again after a producer reported its generation as closed.
-    async fn closed(&mut self, lane: &Arc<ShardProducer>) -> Result<()> {
-        self.tickets.remove(&lane.key);
-        self.core.remove_producer(&lane.key);
-        let Some(stored) = self.core.topics.peek(lane.key.topic) else { return Ok(()) };
+    async fn generation_closed(&mut self, producer: &Arc<ShardProducer>) -> Result<()> {
+        self.tokens.remove(&producer.key);
+        self.core.remove_producer(&producer.key);
+        let Some(stored) = self.core.topics.peek(producer.key.topic) else { return Ok(()) };
         let arn = stored.record.topic.arn.clone();
-        if let Some(fresh) = self.core.topics.fresh(&arn, lane.key.topic).await?
+        if let Some(fresh) = self.core.topics.fresh(&arn, producer.key.topic).await?
             && fresh.record.layout.next.is_some()
         {
             self.core.schedule_reconcile(&fresh);
@@ -559,40 +559,40 @@ impl Move<'_> {
         add(&self.core.metrics.dropped_topic_gone, sorted.gone);
         add(&self.core.metrics.dropped_unqueueable, sorted.unqueueable);
         let mut moved = sorted.settled;
-        let handed: Vec<(Arc<ShardProducer>, EpochToken, Vec<OutboxEvent>)> = sorted
-            .lanes
+        let submitted: Vec<(Arc<ShardProducer>, EpochToken, Vec<OutboxEvent>)> = sorted
+            .batches
             .into_iter()
-            .filter_map(|(key, for_lane)| Some((for_lane.lane, *self.tickets.get(&key)?, for_lane.events)))
+            .filter_map(|(key, batch)| Some((batch.producer, *self.tokens.get(&key)?, batch.events)))
             .collect();
         let mut enqueues = Vec::new();
-        for (lane, ticket, events) in &handed {
-            enqueues.push(lane.enqueue(self.core, *ticket, self.source.clone(), events.clone()).boxed());
+        for (producer, token, events) in &submitted {
+            enqueues.push(producer.enqueue(self.core, *token, self.source.clone(), events.clone()).boxed());
         }
         let taken: Vec<EnqueueOutcome> = join_all(enqueues).await;
         let mut crowded = Vec::new();
         let mut has_progress = false;
-        for ((lane, ..), taken) in handed.iter().zip(taken) {
+        for ((producer, ..), taken) in submitted.iter().zip(taken) {
             if !taken.moved.is_empty() {
                 has_progress = true;
-                self.core.admissions.mark_enqueued(lane.key.topic, &taken.moved);
-                crate::owner::wake_shard(self.core, lane.key);
+                self.core.admissions.mark_enqueued(producer.key.topic, &taken.moved);
+                crate::owner::wake_shard(self.core, producer.key);
             }
             moved.extend(taken.moved);
             match taken.left {
                 None => {}
-                Some(NotMovedReason::Stale) => drop(self.tickets.remove(&lane.key)),
-                Some(NotMovedReason::Closed) => self.closed(lane).await?,
-                Some(NotMovedReason::TooManyReceipts) => crowded.push(Arc::clone(lane)),
-                Some(NotMovedReason::NotSpilled) => crate::owner::request_spill(self.core, lane.key),
+                Some(NotMovedReason::Stale) => drop(self.tokens.remove(&producer.key)),
+                Some(NotMovedReason::Closed) => self.generation_closed(producer).await?,
+                Some(NotMovedReason::TooManyReceipts) => crowded.push(Arc::clone(producer)),
+                Some(NotMovedReason::NotSpilled) => crate::owner::request_spill(self.core, producer.key),
                 Some(NotMovedReason::Failed(error)) => {
                     tracing::warn!(bucket = self.bucket, %error, "notifications: events are not enqueued; tried again");
-                    self.tickets.remove(&lane.key);
+                    self.tokens.remove(&producer.key);
                 }
             }
         }
-        turn.is_blocked |= !has_progress && !handed.is_empty();
+        turn.is_blocked |= !has_progress && !submitted.is_empty();
         let ids = |events: Vec<OutboxEvent>| events.into_iter().map(|one| one.id).collect();
-        self.handed = handed.into_iter().map(|(lane, _, events)| (lane, ids(events))).collect();
+        self.submitted = submitted.into_iter().map(|(producer, _, events)| (producer, ids(events))).collect();
         if !crowded.is_empty() {
             receipts::clean(self.core, self.bucket, &self.source, &crowded).await?;
         }
@@ -644,8 +644,8 @@ impl Move<'_> {
         }
         // Records that can't be moved or decoded must not be read in a busy loop.
         turn.is_blocked |= is_idle;
-        for (lane, ids) in std::mem::take(&mut self.handed) {
-            lane.drop_receipts(&self.source, ids.into_iter().filter(|id| gone.contains(id))).await;
+        for (producer, ids) in std::mem::take(&mut self.submitted) {
+            producer.drop_receipts(&self.source, ids.into_iter().filter(|id| gone.contains(id))).await;
         }
         Ok(())
     }
@@ -744,8 +744,8 @@ pub(crate) async fn drain(core: &Arc<Core>, bucket: &str) -> Result<()> {
     Err(Error::Contended(format!("the outbox of bucket {bucket}")))
 }
 
-/// Replays the topic's letters that are marked for it. Only one task at a time may do this: a ticket does not cover what
-/// another task with the same ticket enqueued and removed since the letters were read.
+/// Replays the topic's letters that are marked for it. Only one task at a time may do this: a token does not cover what
+/// another task with the same token enqueued and removed since the letters were read.
 pub(crate) async fn replay(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
     let topic = stored.record.topic.id;
     while !core.mover.work.lock().replays.insert(topic) {

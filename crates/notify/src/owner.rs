@@ -176,7 +176,7 @@ struct Ownership<'a> {
     /// Whether there are dead letters beside the log.
     has_letters: bool,
     taken_at_ns: u64,
-    looked_at_ns: Option<u64>,
+    checked_at_ns: Option<u64>,
     poll: Duration,
     poll_at_ns: u64,
     idle_since_ns: Option<u64>,
@@ -218,7 +218,7 @@ impl<'a> Ownership<'a> {
             unsettled_since_ns: None,
             has_letters: false,
             taken_at_ns: now,
-            looked_at_ns: None,
+            checked_at_ns: None,
             poll: core.settings.poll,
             poll_at_ns: now,
             idle_since_ns: None,
@@ -240,10 +240,10 @@ impl<'a> Ownership<'a> {
             if now.mono_ns >= self.term.renew_at_ns() {
                 self.renew(now).await?;
             }
-            self.look(now).await?;
-            let wish = self.wish(now);
-            let is_leaving = wish.is_some();
-            if let Some(next) = wish {
+            self.check_periodically(now).await?;
+            let stop = self.reason_to_stop(now);
+            let is_leaving = stop.is_some();
+            if let Some(next) = stop {
                 if self.window.in_flight() == 0 {
                     return self.end(next).await;
                 }
@@ -282,12 +282,13 @@ impl<'a> Ownership<'a> {
     }
 
     /// Periodic checks: expired events, older generations, the preferred gateway.
-    async fn look(&mut self, now: WindowTime) -> Result<()> {
+    async fn check_periodically(&mut self, now: WindowTime) -> Result<()> {
         // The first check precedes the first push, because it determines which events older generations block.
-        if self.looked_at_ns.is_some_and(|looked_at_ns| now.mono_ns < looked_at_ns + nanos(CHECK_INTERVAL)) {
+        if self.checked_at_ns.is_some_and(|checked_at_ns| now.mono_ns < checked_at_ns + nanos(CHECK_INTERVAL))
+        {
             return Ok(());
         }
-        self.looked_at_ns = Some(now.mono_ns);
+        self.checked_at_ns = Some(now.mono_ns);
         let expired = self.window.expire(now);
         self.note_outcomes(expired, now);
         let layout = &self.stored.record.layout;
@@ -326,10 +327,10 @@ impl<'a> Ownership<'a> {
             self.endpoint.as_ref().is_none_or(|endpoint| endpoint.breaker() != BreakerState::Closed);
         let (resident, above) = (self.shard.resident_bytes(), self.core.settings.spill.above_bytes);
         // A shard is also spilled if its consumer is slow for a long time.
-        resident > above && (is_slow || self.wants_spill() || resident > 2 * above)
+        resident > above && (is_slow || self.is_spill_requested() || resident > 2 * above)
     }
 
-    fn wants_spill(&self) -> bool {
+    fn is_spill_requested(&self) -> bool {
         self.wake.must_spill.load(Ordering::Acquire)
     }
 
@@ -344,7 +345,7 @@ impl<'a> Ownership<'a> {
     }
 
     /// The reason why this gateway should stop delivering the shard, if there is one.
-    fn wish(&mut self, now: WindowTime) -> Option<NextCheck> {
+    fn reason_to_stop(&mut self, now: WindowTime) -> Option<NextCheck> {
         let later = |wait: Duration| Some(NextCheck::At(now.mono_ns + nanos(wait)));
         if self.core.is_stopped() {
             return Some(NextCheck::Done);

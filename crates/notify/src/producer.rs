@@ -4,9 +4,9 @@
 //! buckets pass events to the producer at the same time, and one operation enqueues all of them.
 //!
 //! Invariant (`nacre_queues::enqueue`): an event is enqueued based on a state of the shard only if it was seen in its
-//! outbox after that state was known. A *ticket* is a mover's proof of this. It names an epoch of the producer, during which no
-//! other gateway changed the tail. A mover takes a ticket before it reads the outbox; the producer refuses the ticket once the
-//! epoch has ended.
+//! outbox after that state was known. An *epoch token* is a mover's proof of this. It names an epoch of the producer, during
+//! which no other gateway changed the tail. A mover takes a token before it reads the outbox; the producer refuses the token
+//! once the epoch has ended.
 
 use crate::core::{Core, ShardKey};
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ pub(crate) struct EpochToken(u64);
 /// The reason why events were left in their outbox.
 #[derive(Clone, Debug)]
 pub(crate) enum NotMovedReason {
-    /// The epoch of the ticket has ended: take a new ticket and read the outbox again.
+    /// The epoch of the token has ended: take a new token and read the outbox again.
     Stale,
     /// The generation is closed, or its object is gone: read the topic again.
     Closed,
@@ -68,7 +68,7 @@ pub(crate) struct ShardProducer {
     identity: ShardIdentity,
     limit: Option<ShardLimit>,
     state: futures::lock::Mutex<State>,
-    waiting: Mutex<Vec<Handed>>,
+    waiting: Mutex<Vec<EnqueueRequest>>,
 }
 
 #[derive(Default)]
@@ -98,8 +98,8 @@ struct Known {
     epoch: u64,
 }
 
-struct Handed {
-    ticket: EpochToken,
+struct EnqueueRequest {
+    token: EpochToken,
     source: SourceId,
     events: Vec<OutboxEvent>,
     reply: oneshot::Sender<EnqueueOutcome>,
@@ -120,7 +120,7 @@ impl ShardProducer {
         self.limit
     }
 
-    /// A ticket for outbox records that are read from now on; `None` if the generation is closed or gone.
+    /// A token for outbox records that are read from now on; `None` if the generation is closed or gone.
     pub(crate) async fn epoch_token(&self, core: &Core, source: &SourceId) -> Result<Option<EpochToken>> {
         let mut state = self.state.lock().await;
         state.used(source);
@@ -189,18 +189,18 @@ impl ShardProducer {
     pub(crate) async fn enqueue(
         &self,
         core: &Core,
-        ticket: EpochToken,
+        token: EpochToken,
         source: SourceId,
         events: Vec<OutboxEvent>,
     ) -> EnqueueOutcome {
         let (reply, answer) = oneshot::channel();
-        self.waiting.lock().push(Handed { ticket, source, events, reply });
+        self.waiting.lock().push(EnqueueRequest { token, source, events, reply });
         {
             // The first task to get the lock enqueues for all waiting tasks.
             let mut state = self.state.lock().await;
-            let handed = std::mem::take(&mut *self.waiting.lock());
-            if !handed.is_empty() {
-                self.turn(core, &mut state, handed).await;
+            let requests = std::mem::take(&mut *self.waiting.lock());
+            if !requests.is_empty() {
+                self.turn(core, &mut state, requests).await;
             }
         }
         answer.await.unwrap_or_else(|_| EnqueueOutcome {
@@ -209,17 +209,17 @@ impl ShardProducer {
         })
     }
 
-    async fn turn(&self, core: &Core, state: &mut State, handed: Vec<Handed>) {
+    async fn turn(&self, core: &Core, state: &mut State, requests: Vec<EnqueueRequest>) {
         let mut valid = Vec::new();
-        for one in handed {
+        for request in requests {
             let is_valid = state.known.as_ref().is_some_and(|known| {
-                known.epoch == one.ticket.0 && known.shard.receipts.contains_key(&one.source)
+                known.epoch == request.token.0 && known.shard.receipts.contains_key(&request.source)
             });
             if is_valid {
-                state.used(&one.source);
-                valid.push(one);
+                state.used(&request.source);
+                valid.push(request);
             } else {
-                answer(one.reply, BTreeSet::new(), Some(NotMovedReason::Stale));
+                answer(request.reply, BTreeSet::new(), Some(NotMovedReason::Stale));
             }
         }
         let mut by_source: BTreeMap<SourceId, Vec<OutboxEvent>> = BTreeMap::new();

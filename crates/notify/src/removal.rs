@@ -47,18 +47,18 @@ pub(crate) async fn remove_shard(core: &Core, object: &ObjectKey, topic: &TopicI
     // Retried, because an owner that does not know of the removal yet may change the object.
     for _ in 0..16 {
         let Some(reply) = core.rados.read(&ObjectRead::attributes(object)).await? else { return Ok(()) };
-        let op = match what_is(object, &reply)? {
-            What::Reserved(token) if object.namespace == CLOSED_NAMESPACE => {
+        let op = match classify(object, &reply)? {
+            FoundObject::Reserved(token) if object.namespace == CLOSED_NAMESPACE => {
                 shard::remove_reserved(object, &token)
             }
             // A visible object may be reserved for another topic that has the name now.
-            What::Reserved(_) => return Ok(()),
-            What::Copy(state) => ObjectOp::on(object).if_xattr(COPY, &state).then(Step::Remove),
-            What::Shard(shard) if shard.id.value.topic == *topic => {
+            FoundObject::Reserved(_) => return Ok(()),
+            FoundObject::Copy(state) => ObjectOp::on(object).if_xattr(COPY, &state).then(Step::Remove),
+            FoundObject::Shard(shard) if shard.id.value.topic == *topic => {
                 remove_segments(core, &shard).await?;
                 shard.remove()
             }
-            What::Shard(_) => return Ok(()),
+            FoundObject::Shard(_) => return Ok(()),
         };
         match core.rados.write(op).await? {
             WriteOutcome::Done | WriteOutcome::Absent => return Ok(()),
@@ -68,21 +68,21 @@ pub(crate) async fn remove_shard(core: &Core, object: &ObjectKey, topic: &TopicI
     Err(Error::Contended(object.to_string()))
 }
 
-enum What {
+enum FoundObject {
     Reserved(Bytes),
     /// An incomplete copy.
     Copy(Bytes),
     Shard(Box<Shard>),
 }
 
-fn what_is(object: &ObjectKey, reply: &ObjectReply) -> Result<What> {
+fn classify(object: &ObjectKey, reply: &ObjectReply) -> Result<FoundObject> {
     let is_reserved = reply.xattrs.get(RESERVED).is_some_and(|token| !token.is_empty());
     if !is_reserved && !reply.xattrs.contains_key(nacre_queues::record::ID) {
-        return Ok(What::Copy(reply.xattrs.get(COPY).cloned().unwrap_or_default()));
+        return Ok(FoundObject::Copy(reply.xattrs.get(COPY).cloned().unwrap_or_default()));
     }
     Ok(match shard::classify(object, reply)? {
-        ObjectContent::Reserved(token) => What::Reserved(token),
-        ObjectContent::Shard(_) => What::Shard(Box::new(Shard::from_reply(object, &[], reply)?)),
+        ObjectContent::Reserved(token) => FoundObject::Reserved(token),
+        ObjectContent::Shard(_) => FoundObject::Shard(Box::new(Shard::from_reply(object, &[], reply)?)),
     })
 }
 

@@ -69,14 +69,14 @@ pub(crate) async fn watch_gateways(core: Arc<Core>) {
             if !pace.next().await {
                 return;
             }
-            if let Err(error) = look_at_watched(&core, key, watched).await {
+            if let Err(error) = check_watched(&core, key, watched).await {
                 tracing::warn!(?key, %error, "notifications: a queue shard of another gateway is not watched");
             }
         }
     }
 }
 
-async fn look_at_watched(core: &Arc<Core>, key: ShardKey, watched: WatchedShard) -> Result<()> {
+async fn check_watched(core: &Arc<Core>, key: ShardKey, watched: WatchedShard) -> Result<()> {
     let take = || {
         core.owners.update_watched(key, None);
         shard_tasks::check_shard(core, key, false);
@@ -102,11 +102,11 @@ async fn look_at_watched(core: &Arc<Core>, key: ShardKey, watched: WatchedShard)
     } else if is_held(core, &shard, &reply) {
         core.owners.update_watched(key, Some(WatchedShard { owner, unowned_checks: 0 }));
     } else {
-        let free_looks = if owner == watched.owner { watched.unowned_checks + 1 } else { 1 };
-        if core.is_preferred(&key) || free_looks >= MAX_UNOWNED_CHECKS {
+        let unowned_checks = if owner == watched.owner { watched.unowned_checks + 1 } else { 1 };
+        if core.is_preferred(&key) || unowned_checks >= MAX_UNOWNED_CHECKS {
             take();
         } else {
-            core.owners.update_watched(key, Some(WatchedShard { owner, unowned_checks: free_looks }));
+            core.owners.update_watched(key, Some(WatchedShard { owner, unowned_checks }));
         }
     }
     Ok(())
@@ -194,7 +194,7 @@ async fn scan_topic(core: &Arc<Core>, stored: &Arc<StoredTopic>, pace: &mut Pace
             if !pace.next().await {
                 return Ok(false);
             }
-            is_gone &= !look_at_shard(core, stored, generation, shard).await?;
+            is_gone &= !scan_shard(core, stored, generation, shard).await?;
         }
         // The owner of a closed shard removes it; a closed generation is removed when it has no shards.
         if is_gone {
@@ -208,7 +208,7 @@ async fn scan_topic(core: &Arc<Core>, stored: &Arc<StoredTopic>, pace: &mut Pace
 }
 
 /// Checks a shard. Returns whether it exists.
-async fn look_at_shard(
+async fn scan_shard(
     core: &Arc<Core>,
     stored: &Arc<StoredTopic>,
     generation: Generation,

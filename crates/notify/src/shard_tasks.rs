@@ -230,17 +230,17 @@ impl Drop for CheckGuard<'_> {
 }
 
 async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<ShardWaker>) {
-    let mut looking = CheckGuard { core: &core, key, is_over: false };
+    let mut guard = CheckGuard { core: &core, key, is_over: false };
     let mut wait = BACKOFF.0;
     loop {
         let slot = core.owners.slot(&core, &key).await;
         wake.is_woken.store(false, Ordering::Release);
         add(&core.metrics.shards_owned, 1);
         // Boxed, so that tasks that wait for a slot are small.
-        let looked = owner::deliver_shard(&core, key, &wake).boxed().await;
+        let result = owner::deliver_shard(&core, key, &wake).boxed().await;
         subtract(&core.metrics.shards_owned, 1);
         drop(slot);
-        let next = match looked {
+        let next = match result {
             Ok(next) => {
                 wait = BACKOFF.0;
                 next
@@ -267,7 +267,7 @@ async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<ShardWaker>) {
             continue;
         }
         running.remove(&key);
-        looking.is_over = true;
+        guard.is_over = true;
         drop(running);
         match next {
             NextCheck::Done => {}

@@ -59,12 +59,12 @@ pub(super) async fn clean(
     core: &Core,
     bucket: &str,
     source: &SourceId,
-    lanes: &[Arc<ShardProducer>],
+    producers: &[Arc<ShardProducer>],
 ) -> Result<()> {
     let mut had: Vec<(&Arc<ShardProducer>, BTreeSet<EventId>)> = Vec::new();
-    for lane in lanes {
-        if let Some(receipts) = lane.receipts(source).await {
-            had.push((lane, receipts));
+    for producer in producers {
+        if let Some(receipts) = producer.receipts(source).await {
+            had.push((producer, receipts));
         }
     }
     let mut present = BTreeSet::new();
@@ -85,8 +85,8 @@ pub(super) async fn clean(
             }
         }
     }
-    for (lane, receipts) in had {
-        lane.drop_receipts(source, receipts.into_iter().filter(|id| !present.contains(id))).await;
+    for (producer, receipts) in had {
+        producer.drop_receipts(source, receipts.into_iter().filter(|id| !present.contains(id))).await;
     }
     Ok(())
 }

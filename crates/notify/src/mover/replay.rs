@@ -19,7 +19,7 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
     let record = &stored.record;
     let Some(generation) = record.layout.current else { return Ok(()) };
     let source = SourceId::replay(id);
-    let mut tickets = BTreeMap::new();
+    let mut tokens = BTreeMap::new();
     for _ in 0..TURNS {
         core.check_running()?;
         let read = dead_letters::read_letters(id, LetterKind::Replayed, None, MAX_LETTERS_PER_OP as u64);
@@ -30,48 +30,48 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
             return Ok(());
         }
         let present: BTreeSet<u64> = letters.iter().map(|(number, _)| *number).collect();
-        let mut lanes: BTreeMap<u32, Vec<OutboxEvent>> = BTreeMap::new();
+        let mut by_shard: BTreeMap<u32, Vec<OutboxEvent>> = BTreeMap::new();
         for (number, letter) in letters {
             let event = OutboxEvent { id: dead_letter_id(number), event: letter.event };
-            lanes.entry(generation.shard_of(event.event.key)).or_default().push(event);
+            by_shard.entry(generation.shard_of(event.event.key)).or_default().push(event);
         }
-        // As with outboxes, letters that were read before a producer's ticket was taken are not used.
+        // As with outboxes, letters that were read before a producer's token was taken are not used.
         let mut is_early = false;
-        for shard in lanes.keys() {
-            if !tickets.contains_key(shard) {
-                let lane = core.producer(&record.topic, generation, *shard);
-                let Some(ticket) = lane.epoch_token(core, &source).await? else { return Ok(()) };
-                tickets.insert(*shard, ticket);
+        for shard in by_shard.keys() {
+            if !tokens.contains_key(shard) {
+                let producer = core.producer(&record.topic, generation, *shard);
+                let Some(token) = producer.epoch_token(core, &source).await? else { return Ok(()) };
+                tokens.insert(*shard, token);
                 is_early = true;
             }
         }
         if is_early {
             continue;
         }
-        for (shard, events) in lanes {
-            let Some(ticket) = tickets.get(&shard) else { continue };
-            let lane = core.producer(&record.topic, generation, shard);
-            let taken = lane.enqueue(core, *ticket, source.clone(), events).await;
+        for (shard, events) in by_shard {
+            let Some(token) = tokens.get(&shard) else { continue };
+            let producer = core.producer(&record.topic, generation, shard);
+            let taken = producer.enqueue(core, *token, source.clone(), events).await;
             let numbers: Vec<u64> = taken.moved.iter().filter_map(dead_letters::letter_number).collect();
             if !numbers.is_empty() {
                 core.rados.write_or_fail(dead_letters::remove_replayed(id, &numbers)).await?;
-                lane.drop_receipts(&source, taken.moved).await;
+                producer.drop_receipts(&source, taken.moved).await;
                 let key = ShardKey { topic: record.topic.id, generation: generation.number, shard };
                 crate::owner::wake_shard(core, key);
             }
             match taken.left {
                 None => {}
-                Some(NotMovedReason::Stale) => drop(tickets.remove(&shard)),
+                Some(NotMovedReason::Stale) => drop(tokens.remove(&shard)),
                 Some(NotMovedReason::Failed(error)) => return Err(error),
                 Some(NotMovedReason::TooManyReceipts) => {
                     let last = if reply.more { present.last().copied() } else { None };
                     let is_gone =
                         |number: u64| !present.contains(&number) && last.is_none_or(|last| number <= last);
-                    let receipts = lane.receipts(&source).await.unwrap_or_default();
+                    let receipts = producer.receipts(&source).await.unwrap_or_default();
                     let gone = receipts
                         .into_iter()
                         .filter(|id| dead_letters::letter_number(id).is_some_and(is_gone));
-                    lane.drop_receipts(&source, gone).await;
+                    producer.drop_receipts(&source, gone).await;
                 }
                 // The next check of the topic retries this.
                 Some(NotMovedReason::NotSpilled) => {
