@@ -3,7 +3,7 @@
 
 use crate::core::{Core, ShardKey, queue_id};
 use crate::error::{Error, Result};
-use crate::mover::remove_enqueued_records;
+use crate::mover::{Mover, remove_enqueued_records};
 use crate::owner::{locate, read_shard};
 use crate::rados::WriteOutcome;
 use crate::topic_store::StoredTopic;
@@ -50,7 +50,7 @@ pub(crate) async fn reconcile(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
             continue;
         }
         // The lock excludes other gateways, but not another task of this gateway.
-        let Some(_alone) = ChangeGuard::new(core, &stored.record.topic.arn) else {
+        let Some(_alone) = ChangeGuard::new(&core.mover, &stored.record.topic.arn) else {
             core.sleep_unless_stopped(RETRY_DELAY).await;
             continue;
         };
@@ -73,19 +73,20 @@ pub(crate) async fn reconcile(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
 
 /// Guard: no other task of this gateway changes the queues of the topic.
 struct ChangeGuard<'a> {
-    core: &'a Core,
+    mover: &'a Mover,
     arn: &'a TopicArn,
 }
 
 impl<'a> ChangeGuard<'a> {
-    fn new(core: &'a Core, arn: &'a TopicArn) -> Option<ChangeGuard<'a>> {
-        core.mover.begin_change(arn).then_some(ChangeGuard { core, arn })
+    fn new(mover: &'a Mover, arn: &'a TopicArn) -> Option<ChangeGuard<'a>> {
+        // A guard that is created ends the change when it is dropped.
+        mover.begin_change(arn).then(|| ChangeGuard { mover, arn })
     }
 }
 
 impl Drop for ChangeGuard<'_> {
     fn drop(&mut self) {
-        self.core.mover.end_change(self.arn);
+        self.mover.end_change(self.arn);
     }
 }
 
@@ -343,4 +344,22 @@ pub(crate) async fn retire(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_task_changes_the_queues_of_a_topic() {
+        let mover = Mover::new(1);
+        let arn = TopicArn { zonegroup: "default".into(), tenant: String::new(), name: "topic".into() };
+        let first = ChangeGuard::new(&mover, &arn);
+        assert!(first.is_some());
+        // A refused attempt must not end the change that is in progress.
+        assert!(ChangeGuard::new(&mover, &arn).is_none());
+        assert!(ChangeGuard::new(&mover, &arn).is_none());
+        drop(first);
+        assert!(ChangeGuard::new(&mover, &arn).is_some());
+    }
 }
