@@ -5,9 +5,9 @@ mod reservations;
 
 pub(crate) use dump::dump;
 
-use crate::core::{Core, queue_id};
+use crate::core::Core;
 use crate::error::Result;
-use crate::owner::locate;
+use crate::queue_shard::{locate, queue_id};
 use crate::topic_store::StoredTopic;
 use bytes::Bytes;
 use nacre_queues::dead_letters::{
@@ -104,7 +104,7 @@ pub(crate) async fn report(core: &Core, stored: &Arc<StoredTopic>) -> Result<Top
     let (mut shards, mut missing) = (Vec::new(), Vec::new());
     for generation in layout.deliverable() {
         for index in 0..generation.shards {
-            match locate(core, stored, generation, index, ObjectRead::attributes).await? {
+            match locate(&core.rados, stored, generation, index, ObjectRead::attributes).await? {
                 Some((shard, _)) => shards.push(figures(core, &shard).await?),
                 None if layout.current == Some(generation) => missing.push((generation.number, index)),
                 None => {}
@@ -195,7 +195,7 @@ pub(crate) async fn apply_to_letters(
     let mut last = None;
     let mut failures = 0;
     loop {
-        core.check_running()?;
+        core.tasks.check_running()?;
         let (after, max) = match which {
             LetterSelection::All => (None, MAX_LETTERS_PER_OP as u64),
             LetterSelection::One(number) => (number.checked_sub(1), 1),

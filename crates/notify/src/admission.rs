@@ -3,8 +3,8 @@
 use crate::core::Core;
 use crate::error::Result;
 use crate::metrics::add;
-use crate::mover::event_id;
-use crate::owner::locate;
+use crate::outbox::event_id;
+use crate::queue_shard::locate;
 use crate::topic_store::StoredTopic;
 use nacre_queues::admission::{Admission, AdmitDecision};
 use nacre_queues::op::ObjectRead;
@@ -25,8 +25,8 @@ const FOREIGN_ENQUEUE_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_SIZE_READS: usize = 2;
 
 /// The topics that refuse operations, as known to this gateway.
-#[derive(Default)]
 pub(crate) struct TopicAdmissions {
+    core: Arc<Core>,
     topics: Mutex<BTreeMap<TopicId, Arc<TopicAdmission>>>,
 }
 
@@ -98,6 +98,42 @@ impl State {
 }
 
 impl TopicAdmissions {
+    pub(crate) fn new(core: &Arc<Core>) -> TopicAdmissions {
+        TopicAdmissions { core: Arc::clone(core), topics: Mutex::default() }
+    }
+
+    /// Decides whether an operation that may have an event of `bytes` bytes for a topic may start; `None` means SlowDown.
+    pub(crate) async fn admit(&self, stored: &StoredTopic, bytes: u64) -> Result<Option<QueueReservation>> {
+        let core = &self.core;
+        let topic = &stored.record.topic;
+        let now = core.env.now();
+        let limit = match core.settings.queue_limit_bytes(&topic.attributes) {
+            Some(limit) if topic.attributes.full_queue_policy() == FullQueuePolicy::Refuse => limit,
+            _ => return Ok(Some(QueueReservation::unlimited())),
+        };
+        let known = self.of(topic.id, limit, core.settings.allowance_bytes);
+        for reading in 0..=MAX_SIZE_READS {
+            let decision = {
+                let mut state = known.state.lock();
+                if state.read_at.is_none_or(|read_at| now - read_at > SIZE_TTL) {
+                    state.admission.expire();
+                }
+                state.admission.admit(bytes)
+            };
+            match decision {
+                AdmitDecision::Admitted => {
+                    let place = Place { topic: known, bytes, env: core.env.clone() };
+                    return Ok(Some(QueueReservation { place: Some(place) }));
+                }
+                AdmitDecision::Full => break,
+                AdmitDecision::NeedsSize if reading == MAX_SIZE_READS => break,
+                AdmitDecision::NeedsSize => read(core, stored, &known).await?,
+            }
+        }
+        add(&core.metrics.refused_full, 1);
+        Ok(None)
+    }
+
     /// Events of a topic were enqueued.
     pub(crate) fn mark_enqueued(&self, topic: TopicId, ids: &BTreeSet<EventId>) {
         let Some(topic) = self.topics.lock().get(&topic).cloned() else { return };
@@ -122,37 +158,6 @@ impl TopicAdmissions {
     }
 }
 
-/// Decides whether an operation that may have an event of `bytes` bytes for a topic may start; `None` means SlowDown.
-pub(crate) async fn admit(core: &Core, stored: &StoredTopic, bytes: u64) -> Result<Option<QueueReservation>> {
-    let topic = &stored.record.topic;
-    let now = core.env.now();
-    let limit = match core.queue_limit_bytes(topic) {
-        Some(limit) if topic.attributes.full_queue_policy() == FullQueuePolicy::Refuse => limit,
-        _ => return Ok(Some(QueueReservation::unlimited())),
-    };
-    let known = core.admissions.of(topic.id, limit, core.settings.allowance_bytes);
-    for reading in 0..=MAX_SIZE_READS {
-        let decision = {
-            let mut state = known.state.lock();
-            if state.read_at.is_none_or(|read_at| now - read_at > SIZE_TTL) {
-                state.admission.expire();
-            }
-            state.admission.admit(bytes)
-        };
-        match decision {
-            AdmitDecision::Admitted => {
-                let place = Place { topic: known, bytes, env: core.env.clone() };
-                return Ok(Some(QueueReservation { place: Some(place) }));
-            }
-            AdmitDecision::Full => break,
-            AdmitDecision::NeedsSize if reading == MAX_SIZE_READS => break,
-            AdmitDecision::NeedsSize => read(core, stored, &known).await?,
-        }
-    }
-    add(&core.metrics.refused_full, 1);
-    Ok(None)
-}
-
 /// Reads the size of a topic's queue, unless another task did so since this call started.
 async fn read(core: &Core, stored: &StoredTopic, known: &TopicAdmission) -> Result<()> {
     let called_at = core.env.now();
@@ -174,7 +179,7 @@ async fn read(core: &Core, stored: &StoredTopic, known: &TopicAdmission) -> Resu
     if let Some(stored) = core.topics.fresh(&topic.arn, topic.id).await? {
         for generation in stored.record.layout.deliverable() {
             for shard in 0..generation.shards {
-                let found = locate(core, &stored, generation, shard, ObjectRead::attributes).await?;
+                let found = locate(&core.rados, &stored, generation, shard, ObjectRead::attributes).await?;
                 bytes += found.map_or(0, |(shard, _)| shard.size_bytes());
             }
         }
@@ -183,4 +188,34 @@ async fn read(core: &Core, stored: &StoredTopic, known: &TopicAdmission) -> Resu
     state.admission.end_size_read(bytes);
     state.read_at = Some(core.env.now());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::testing;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn a_topic_refuses_operations_while_its_queue_is_full() {
+        testing::run(Settings::default(), |core| async move {
+            let attributes = [("queue-full-policy", "refuse"), ("queue-max-bytes", "1000")];
+            let stored = testing::create_topic(&core, &[1], &attributes).await;
+            let admissions = TopicAdmissions::new(&core);
+            let admit = async |bytes| admissions.admit(&stored, bytes).await.unwrap();
+            let first = admit(800).await.expect("the queue is empty");
+            assert!(admit(300).await.is_none());
+            assert_eq!(core.metrics.refused_full.load(Ordering::Relaxed), 1);
+            // The operation has no event.
+            drop(first);
+            let second = admit(900).await.expect("the queue is empty");
+            second.commit("change", 0, 900);
+            assert!(admit(900).await.is_none());
+            // The queue does not have the event, so another operation may start once it was enqueued and delivered.
+            let ids = BTreeSet::from([event_id("change", 0).unwrap()]);
+            admissions.mark_enqueued(stored.record.topic.id, &ids);
+            assert!(admit(900).await.is_some());
+        });
+    }
 }

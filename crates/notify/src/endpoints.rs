@@ -3,9 +3,10 @@
 //! Each topic has its own, so only the topic's own endpoint can delay it. While a breaker is open, the shards of its topic
 //! that have events are in a list. One of them probes the endpoint; the others follow when it works again.
 
-use crate::core::{Core, ShardKey};
+use crate::core::Core;
 use crate::metrics::add;
-use crate::push::{Connection, PushFailure, PushMessage, PushTarget};
+use crate::push::{Connection, EndpointConnector, PushFailure, PushMessage, PushTarget};
+use crate::queue_shard::ShardKey;
 use crate::topic_store::StoredTopic;
 use nacre_queues::retry::{Breaker, BreakerState};
 use nacre_topics::endpoint::Endpoint;
@@ -18,13 +19,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Semaphore;
 
 /// The endpoints of all topics.
-#[derive(Default)]
 pub(crate) struct EndpointTable {
+    core: Arc<Core>,
+    connector: Arc<dyn EndpointConnector>,
     of_topics: Mutex<BTreeMap<TopicId, Arc<TopicEndpoint>>>,
 }
 
 /// The endpoint of a topic.
 pub(crate) struct TopicEndpoint {
+    core: Arc<Core>,
+    connector: Arc<dyn EndpointConnector>,
     pub(crate) topic: TopicId,
     pub(crate) endpoint: Endpoint,
     /// The newest known version of the topic's record with this endpoint.
@@ -39,8 +43,12 @@ pub(crate) struct TopicEndpoint {
 }
 
 impl EndpointTable {
+    pub(crate) fn new(core: &Arc<Core>, connector: Arc<dyn EndpointConnector>) -> EndpointTable {
+        EndpointTable { core: Arc::clone(core), connector, of_topics: Mutex::default() }
+    }
+
     /// The endpoint of a topic according to this record; `None` if it has none. A new endpoint has a closed breaker.
-    pub(crate) fn get(&self, core: &Core, stored: &StoredTopic) -> Option<Arc<TopicEndpoint>> {
+    pub(crate) fn get(&self, stored: &StoredTopic) -> Option<Arc<TopicEndpoint>> {
         let topic = &stored.record.topic;
         let known = self.of_topics.lock().get(&topic.id).cloned();
         if let Some(known) = &known
@@ -60,18 +68,20 @@ impl EndpointTable {
             return Some(known);
         }
         let made = Arc::new(TopicEndpoint {
+            core: Arc::clone(&self.core),
+            connector: Arc::clone(&self.connector),
             topic: topic.id,
             endpoint,
             version: AtomicU64::new(topic.version),
             connection: Mutex::default(),
-            breaker: Mutex::new(Breaker::new(core.settings.breaker)),
-            pushes: Semaphore::new(core.settings.pushes.max(1)),
+            breaker: Mutex::new(Breaker::new(self.core.settings.breaker)),
+            pushes: Semaphore::new(self.core.settings.pushes.max(1)),
             waiting: Mutex::default(),
             last_probe: Mutex::default(),
         });
         let before = self.of_topics.lock().insert(topic.id, Arc::clone(&made));
         if let Some(before) = before {
-            core.owners.schedule_checks(before.take_waiting());
+            self.core.schedule.schedule_checks(before.take_waiting());
         }
         Some(made)
     }
@@ -82,10 +92,10 @@ impl EndpointTable {
     }
 
     /// Wakes all shards that wait for endpoints, because the expiry times of their events may have changed.
-    pub(crate) fn wake_waiting(&self, core: &Core) {
+    pub(crate) fn wake_waiting(&self) {
         let endpoints: Vec<Arc<TopicEndpoint>> = self.of_topics.lock().values().cloned().collect();
         for endpoint in endpoints {
-            core.owners.schedule_checks(endpoint.take_waiting());
+            self.core.schedule.schedule_checks(endpoint.take_waiting());
         }
     }
 
@@ -97,15 +107,23 @@ impl EndpointTable {
 
 impl TopicEndpoint {
     /// The connection that shards of the topic share.
-    pub(crate) fn connection(&self, core: &Core) -> Result<Arc<dyn Connection>, PushFailure> {
+    pub(crate) fn connection(&self) -> Result<Arc<dyn Connection>, PushFailure> {
         let mut connection = self.connection.lock();
         if let Some(connection) = &*connection {
             return Ok(Arc::clone(connection));
         }
-        let target = PushTarget { endpoint: self.endpoint.clone(), topic: self.topic, queue: None };
-        let made = core.pusher.open(&target)?;
+        let made = self.open(None)?;
         *connection = Some(Arc::clone(&made));
         Ok(made)
+    }
+
+    /// Opens a connection that only this queue uses.
+    pub(crate) fn connection_of_queue(&self, queue: String) -> Result<Arc<dyn Connection>, PushFailure> {
+        self.open(Some(queue))
+    }
+
+    fn open(&self, queue: Option<String>) -> Result<Arc<dyn Connection>, PushFailure> {
+        self.connector.open(&PushTarget { endpoint: self.endpoint.clone(), topic: self.topic, queue })
     }
 
     /// Whether events of each queue are written in transactions of the queue.
@@ -114,10 +132,10 @@ impl TopicEndpoint {
     }
 
     /// The most events in a push.
-    pub(crate) fn max_batch_size(&self, core: &Core) -> usize {
+    pub(crate) fn max_batch_size(&self) -> usize {
         match &self.endpoint {
             Endpoint::Http(http) => http.batch_size.max(1) as usize,
-            Endpoint::Kafka(_) | Endpoint::Amqp(_) => core.settings.push_events.max(1),
+            Endpoint::Kafka(_) | Endpoint::Amqp(_) => self.core.settings.push_events.max(1),
         }
     }
 
@@ -127,18 +145,18 @@ impl TopicEndpoint {
     }
 
     /// The number of pushes that may be sent now. A probe is assumed to be sent.
-    pub(crate) fn permits(&self, core: &Core) -> usize {
-        self.breaker.lock().permits(core.mono_ns())
+    pub(crate) fn permits(&self) -> usize {
+        self.breaker.lock().permits(self.core.mono_ns())
     }
 
     /// When its breaker permits a push again; `None` if it does so now.
-    pub(crate) fn blocked_until_ns(&self, core: &Core) -> Option<u64> {
-        let now = core.mono_ns();
+    pub(crate) fn blocked_until_ns(&self) -> Option<u64> {
+        let now = self.core.mono_ns();
         self.breaker.lock().next_permit_ns().filter(|until| *until > now)
     }
 
     /// The endpoint answered.
-    pub(crate) fn succeeded(&self, core: &Core) {
+    pub(crate) fn succeeded(&self) {
         let was_open = {
             let mut breaker = self.breaker.lock();
             let was_open = breaker.state() != BreakerState::Closed;
@@ -147,41 +165,41 @@ impl TopicEndpoint {
         };
         if was_open {
             tracing::info!(endpoint = %self.endpoint, "notifications: the endpoint answers again");
-            core.owners.schedule_checks(self.take_waiting());
+            self.core.schedule.schedule_checks(self.take_waiting());
         }
     }
 
     /// The endpoint failed.
-    pub(crate) fn failed(&self, core: &Core, detail: &str) {
-        let (now, random) = (core.mono_ns(), core.random());
+    pub(crate) fn failed(&self, detail: &str) {
+        let (now, random) = (self.core.mono_ns(), self.core.random());
         let mut breaker = self.breaker.lock();
         let was_closed = breaker.state() == BreakerState::Closed;
         breaker.failed(now, random);
         if was_closed && breaker.state() == BreakerState::Open {
-            add(&core.metrics.breaker_opened, 1);
+            add(&self.core.metrics.breaker_opened, 1);
             tracing::warn!(endpoint = %self.endpoint, detail, "notifications: the endpoint fails and is left alone for a while");
         }
     }
 
     /// Records that a shard has events and waits for the endpoint.
-    pub(crate) fn add_waiting(&self, core: &Core, key: ShardKey) {
+    pub(crate) fn add_waiting(&self, key: ShardKey) {
         self.waiting.lock().insert(key);
         // The breaker may permit a push by now.
-        match self.blocked_until_ns(core) {
-            Some(until) => core.owners.probe_at(self.topic, until),
-            None => core.owners.probe_at(self.topic, core.mono_ns()),
+        match self.blocked_until_ns() {
+            Some(until) => self.core.schedule.probe_at(self.topic, until),
+            None => self.core.schedule.probe_at(self.topic, self.core.mono_ns()),
         }
     }
 
     /// The shard that may probe the endpoint now, if a probe is due. Shards take turns, so that a shard with events that
     /// the endpoint can't accept does not decide for all.
-    pub(crate) fn next_probe(&self, core: &Core) -> Option<ShardKey> {
-        if let Some(until) = self.blocked_until_ns(core) {
-            core.owners.probe_at(self.topic, until);
+    pub(crate) fn next_probe(&self) -> Option<ShardKey> {
+        if let Some(until) = self.blocked_until_ns() {
+            self.core.schedule.probe_at(self.topic, until);
             return None;
         }
         if self.breaker() == BreakerState::Closed {
-            core.owners.schedule_checks(self.take_waiting());
+            self.core.schedule.schedule_checks(self.take_waiting());
             return None;
         }
         let (mut waiting, mut last) = (self.waiting.lock(), self.last_probe.lock());
@@ -212,4 +230,36 @@ pub(crate) async fn push(
     let mut outcomes = connection.push(messages).await;
     outcomes.resize(count, Err(PushFailure::Unavailable("the outcome is missing".to_owned())));
     outcomes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::CheckTarget;
+    use crate::settings::Settings;
+    use crate::testing::{self, TestEndpoint};
+
+    #[test]
+    fn shards_wait_until_the_endpoint_answers_a_probe() {
+        testing::run(Settings::default(), |core| async move {
+            let stored = testing::create_topic(&core, &[2], &[]).await;
+            let endpoints = EndpointTable::new(&core, TestEndpoint::default().connector());
+            let endpoint = endpoints.get(&stored).unwrap();
+            assert!(Arc::ptr_eq(&endpoint, &endpoints.get(&stored).unwrap()));
+            (0..core.settings.breaker.failures).for_each(|_| endpoint.failed("no answer"));
+            assert_eq!((endpoint.breaker(), endpoint.permits()), (BreakerState::Open, 0));
+            assert_eq!(core.metrics.breaker_opened.load(Ordering::Relaxed), 1);
+            let shards = [0, 1].map(|shard| testing::current_shard(&stored, shard));
+            shards.iter().for_each(|key| endpoint.add_waiting(*key));
+            let probe_at_ns = endpoint.blocked_until_ns().unwrap();
+            assert!(endpoint.next_probe().is_none());
+            assert_eq!(core.schedule.next_at_ns(), Some(probe_at_ns));
+            core.env.sleep(std::time::Duration::from_nanos(probe_at_ns - core.mono_ns())).await;
+            assert_eq!(core.schedule.take_due(core.mono_ns()), [CheckTarget::Endpoint(endpoint.topic)]);
+            assert_eq!((endpoint.next_probe(), endpoint.waiting()), (Some(shards[0]), 1));
+            endpoint.succeeded();
+            assert_eq!((endpoint.breaker(), endpoint.waiting()), (BreakerState::Closed, 0));
+            assert_eq!(core.schedule.take_due(core.mono_ns()), [CheckTarget::Shard(shards[1])]);
+        });
+    }
 }

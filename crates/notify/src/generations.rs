@@ -1,11 +1,13 @@
 //! Changes of the generations of a topic's queue: the topic is made persistent or non-persistent, or is resharded. Any
 //! gateway may continue from any step where another one died (`nacre_queues::reshard`).
 
-use crate::core::{Core, ShardKey, queue_id};
+use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::mover::{Mover, remove_enqueued_records};
-use crate::owner::{locate, read_shard};
+use crate::outbox::remove_enqueued_records;
+use crate::queue_shard::{ShardKey, queue_id, read_shard};
 use crate::rados::WriteOutcome;
+use crate::removal;
+use crate::topic_state::TopicStates;
 use crate::topic_store::StoredTopic;
 use bytes::Bytes;
 use nacre_queues::dead_letters;
@@ -15,11 +17,15 @@ use nacre_queues::op::{ObjectKey, ObjectRead};
 use nacre_queues::reshard::{self, BeginCopy, ShardStep};
 use nacre_queues::shard::{self, ObjectContent, Shard};
 use nacre_topics::arn::TopicArn;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The duration of the lock on a change if it is not renewed.
 const CHANGE_LOCK_DURATION: Duration = Duration::from_secs(10);
+/// The delay after a failed change.
+const CHANGE_RETRY: Duration = Duration::from_secs(2);
 /// The delay between two attempts to get the lock, or to take the lease of a shard.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// The number of attempts before an owner's lease is broken.
@@ -29,76 +35,112 @@ const ATTEMPTS: usize = 100;
 /// The number of entries in a page of a shard that is copied: about 4 MiB with batches of 64 KiB.
 const COPY_PAGE_ENTRIES: u64 = 64;
 
-/// Adapts the queues of a topic to its attributes. Returns when this is done.
-pub(crate) async fn reconcile(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
-    for _ in 0..ATTEMPTS {
-        core.check_running()?;
-        let Some(stored) = core.topics.store.get(arn).await? else { return Ok(()) };
-        let stored = core.topics.put(stored);
-        if stored.record.layout.next.is_none() {
-            let mut record = stored.record.clone();
-            match record.begin_change()? {
-                BeginResult::Unchanged | BeginResult::Deleted => return Ok(()),
-                BeginResult::TooMany => return Err(Error::TooManyGenerations(arn.clone())),
-                BeginResult::Busy => {}
-                BeginResult::Started => {
-                    if let Some(stored) = core.topics.store.update(&stored, &record).await? {
-                        core.topics.put(stored);
+/// The changes of generations by this gateway.
+pub(crate) struct GenerationChanges {
+    core: Arc<Core>,
+    states: Arc<TopicStates>,
+    /// Topics whose generations a task is changing.
+    changing: Mutex<BTreeSet<TopicArn>>,
+    /// Topics whose generations a scheduled task changes.
+    scheduled: Mutex<BTreeSet<TopicArn>>,
+}
+
+impl GenerationChanges {
+    pub(crate) fn new(core: &Arc<Core>, states: &Arc<TopicStates>) -> GenerationChanges {
+        let (core, states) = (Arc::clone(core), Arc::clone(states));
+        GenerationChanges { core, states, changing: Mutex::default(), scheduled: Mutex::default() }
+    }
+
+    /// Starts a task that makes the changes of a topic's queue that its record requires, including changes that other gateways
+    /// left incomplete.
+    pub(crate) fn schedule(self: &Arc<Self>, stored: &StoredTopic) {
+        let arn = stored.record.topic.arn.clone();
+        if !self.scheduled.lock().insert(arn.clone()) {
+            return;
+        }
+        let changes = Arc::clone(self);
+        self.core.tasks.spawn(async move {
+            if let Err(error) = changes.reconcile(&arn).await {
+                tracing::warn!(topic = %arn, %error, "notifications: the change of a topic's queues is tried again later");
+                // Owners and movers call this several times a second.
+                changes.core.tasks.sleep(CHANGE_RETRY).await;
+            }
+            changes.scheduled.lock().remove(&arn);
+        });
+    }
+
+    /// Adapts the queues of a topic to its attributes. Returns when this is done.
+    pub(crate) async fn reconcile(&self, arn: &TopicArn) -> Result<()> {
+        let core = &self.core;
+        for _ in 0..ATTEMPTS {
+            core.tasks.check_running()?;
+            let Some(stored) = core.topics.store.get(arn).await? else { return Ok(()) };
+            let stored = core.topics.put(stored);
+            if stored.record.layout.next.is_none() {
+                let mut record = stored.record.clone();
+                match record.begin_change()? {
+                    BeginResult::Unchanged | BeginResult::Deleted => return Ok(()),
+                    BeginResult::TooMany => return Err(Error::TooManyGenerations(arn.clone())),
+                    BeginResult::Busy => {}
+                    BeginResult::Started => {
+                        if let Some(stored) = core.topics.store.update(&stored, &record).await? {
+                            core.topics.put(stored);
+                        }
                     }
                 }
+                continue;
             }
-            continue;
-        }
-        // The lock excludes other gateways, but not another task of this gateway.
-        let Some(_alone) = ChangeGuard::new(&core.mover, &stored.record.topic.arn) else {
-            core.sleep_unless_stopped(RETRY_DELAY).await;
-            continue;
-        };
-        if !core.topics.store.lock_change(&stored.record.topic, CHANGE_LOCK_DURATION).await? {
-            core.sleep_unless_stopped(RETRY_DELAY).await;
-            continue;
-        }
-        let changed = change(core, &stored).await;
-        core.topics.store.unlock_change(&stored.record.topic).await?;
-        match changed {
-            Ok(()) => {}
-            Err(Error::Changed(_) | Error::Contended(_)) => {
-                core.sleep_unless_stopped(RETRY_DELAY).await;
+            // The lock excludes other gateways, but not another task of this gateway.
+            let Some(_alone) = ChangeGuard::new(&self.changing, &stored.record.topic.arn) else {
+                core.tasks.sleep(RETRY_DELAY).await;
+                continue;
+            };
+            if !core.topics.store.lock_change(&stored.record.topic, CHANGE_LOCK_DURATION).await? {
+                core.tasks.sleep(RETRY_DELAY).await;
+                continue;
             }
-            Err(error) => return Err(error),
+            let changed = change(core, &self.states, &stored).await;
+            core.topics.store.unlock_change(&stored.record.topic).await?;
+            match changed {
+                Ok(()) => {}
+                Err(Error::Changed(_) | Error::Contended(_)) => {
+                    core.tasks.sleep(RETRY_DELAY).await;
+                }
+                Err(error) => return Err(error),
+            }
         }
+        Err(Error::Contended(arn.to_string()))
     }
-    Err(Error::Contended(arn.to_string()))
 }
 
 /// Guard: no other task of this gateway changes the queues of the topic.
 struct ChangeGuard<'a> {
-    mover: &'a Mover,
+    changing: &'a Mutex<BTreeSet<TopicArn>>,
     arn: &'a TopicArn,
 }
 
 impl<'a> ChangeGuard<'a> {
-    fn new(mover: &'a Mover, arn: &'a TopicArn) -> Option<ChangeGuard<'a>> {
+    fn new(changing: &'a Mutex<BTreeSet<TopicArn>>, arn: &'a TopicArn) -> Option<ChangeGuard<'a>> {
         // A guard that is created ends the change when it is dropped.
-        mover.begin_change(arn).then(|| ChangeGuard { mover, arn })
+        changing.lock().insert(arn.clone()).then(|| ChangeGuard { changing, arn })
     }
 }
 
 impl Drop for ChangeGuard<'_> {
     fn drop(&mut self) {
-        self.mover.end_change(self.arn);
+        self.changing.lock().remove(self.arn);
     }
 }
 
 /// Makes the next generation the current one.
-async fn change(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
+async fn change(core: &Core, states: &TopicStates, stored: &StoredTopic) -> Result<()> {
     let layout = &stored.record.layout;
     let Some(next) = layout.next else { return Ok(()) };
     let topic = &stored.record.topic;
     let id = queue_id(topic.id);
     for index in reshard::affected_indices(layout.current, next) {
         let object = name::queue_object(&topic.arn.tenant, &topic.arn.name, index);
-        repeat(core, stored, &object, index, |found| {
+        repeat(core, states, stored, &object, index, |found| {
             reshard::next_step(&id, layout.current, next, index, found)
         })
         .await?;
@@ -111,7 +153,7 @@ async fn change(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
     }
     if !next.is_visible {
         let object = name::closed_object(&id, next.number, 0);
-        repeat(core, stored, &object, 0, |found| reshard::hidden_step(&id, next, found)).await?;
+        repeat(core, states, stored, &object, 0, |found| reshard::hidden_step(&id, next, found)).await?;
     }
     let mut record = stored.record.clone();
     if !record.layout.commit(next.number) {
@@ -122,26 +164,25 @@ async fn change(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
     };
     let stored = core.topics.put(stored);
     tracing::info!(topic = %topic.arn, generation = next.number, shards = next.shards, "notifications: a topic has new queues");
-    core.owners.wake_all();
-    for older in &stored.record.layout.older {
-        for shard in 0..older.shards {
-            let key = ShardKey { topic: stored.record.topic.id, generation: older.number, shard };
-            crate::owner::wake_shard(core, key);
-        }
-    }
+    core.schedule.wake_all();
+    let older = stored.record.layout.older.iter();
+    let shards = older.flat_map(|older| (0..older.shards).map(|shard| (older.number, shard)));
+    let keys = shards.map(|(generation, shard)| ShardKey { topic: topic.id, generation, shard });
+    core.schedule.schedule_checks(keys.filter(|key| !core.schedule.is_watched(key)).collect());
     Ok(())
 }
 
 /// Repeats steps on an object until it is done.
 async fn repeat(
-    core: &Arc<Core>,
+    core: &Core,
+    states: &TopicStates,
     stored: &StoredTopic,
     object: &ObjectKey,
     index: u32,
     step: impl Fn(Option<&ObjectContent>) -> ShardStep,
 ) -> Result<()> {
     for _ in 0..ATTEMPTS {
-        core.check_running()?;
+        core.tasks.check_running()?;
         let found = match core.rados.read(&ObjectRead::attributes(object)).await? {
             None => None,
             Some(reply) => Some(shard::classify(object, &reply)?),
@@ -175,12 +216,12 @@ async fn repeat(
                 written
             }
             ShardStep::Foreign(owner) => {
-                remove_foreign(core, stored, object, &owner).await?;
+                remove_foreign(core, states, stored, object, &owner).await?;
                 WriteOutcome::Done
             }
         };
         if !written.is_done() {
-            core.sleep_unless_stopped(Duration::from_millis(10)).await;
+            core.tasks.sleep(Duration::from_millis(10)).await;
         }
     }
     Err(Error::Contended(object.to_string()))
@@ -207,7 +248,8 @@ async fn release(core: &Core, object: &ObjectKey) -> Result<()> {
 
 /// Removes a shard that is in the way and belongs to a deleted topic with the same name.
 async fn remove_foreign(
-    core: &Arc<Core>,
+    core: &Core,
+    states: &TopicStates,
     stored: &StoredTopic,
     object: &ObjectKey,
     owner: &name::TopicId,
@@ -215,23 +257,23 @@ async fn remove_foreign(
     let foreign = || Error::Foreign { object: object.to_string(), owner: owner.to_string() };
     let id = owner.as_str().parse().map_err(|_| foreign())?;
     match core.topics.store.get_by_id(&stored.record.topic.arn, id).await? {
-        Some(other) if other.is_deleted() => crate::removal::remove_topic(core, &other).await,
+        Some(other) if other.is_deleted() => removal::remove_topic(core, states, &other).await,
         Some(_) => Err(foreign()),
-        None => crate::removal::remove_shard(core, object, owner).await,
+        None => removal::remove_shard(core, object, owner).await,
     }
 }
 
 /// Takes over a shard of the current generation, closes it, and removes the outbox records of its receipts. `None` if the
 /// shard is no longer in this object: then a copy of it exists elsewhere, which must not be changed.
 async fn close(
-    core: &Arc<Core>,
+    core: &Core,
     stored: &StoredTopic,
     object: &ObjectKey,
     generation: Generation,
     index: u32,
 ) -> Result<Option<Shard>> {
     let key = ShardKey { topic: stored.record.topic.id, generation: generation.number, shard: index };
-    core.owners.release(&key);
+    core.schedule.release(&key);
     let wanted = generation.identity(&queue_id(stored.record.topic.id), index);
     let lease = u64::try_from(CHANGE_LOCK_DURATION.as_nanos()).unwrap_or(u64::MAX);
     let mut taken = None;
@@ -241,7 +283,7 @@ async fn close(
             return Ok(None);
         }
         let shard = Shard::from_reply(object, &[], &reply)?;
-        let must_break = core.is_gateway_ended(shard.owner.value.client) || attempt >= LEASE_BREAK_ATTEMPTS;
+        let must_break = core.gateways.is_ended(shard.owner.value.client) || attempt >= LEASE_BREAK_ATTEMPTS;
         let (take, owner) = if must_break {
             shard.take_over_lease(core.session, lease)
         } else {
@@ -255,21 +297,21 @@ async fn close(
             taken = Some((shard, owner));
             break;
         }
-        core.sleep_unless_stopped(RETRY_DELAY).await;
+        core.tasks.sleep(RETRY_DELAY).await;
         core.topics.store.lock_change(&stored.record.topic, CHANGE_LOCK_DURATION).await?;
     }
     let changed = |shard: &Shard| Error::Changed(shard.object.to_string());
     let Some((shard, owner)) = taken else {
         return Err(Error::Contended(stored.record.topic.arn.to_string()));
     };
-    let shard = read_shard(core, &shard)
+    let shard = read_shard(&core.rados, &shard)
         .await?
         .filter(|shard| shard.is_owned_by(owner))
         .ok_or_else(|| changed(&shard))?;
     if shard.is_open {
         core.rados.write_or_fail(reshard::close(&shard).0).await?;
     }
-    let shard = read_shard(core, &shard)
+    let shard = read_shard(&core.rados, &shard)
         .await?
         .filter(|shard| shard.is_owned_by(owner))
         .ok_or_else(|| changed(&shard))?;
@@ -310,56 +352,63 @@ async fn copy(core: &Core, shard: &Shard) -> Result<()> {
     core.rados.write_or_fail(reshard::finish_copy(shard)).await
 }
 
-/// Removes a closed generation from the record if all its shards are gone. The shard `gone` is; the others are checked
-/// starting after it.
-pub(crate) async fn retire(
-    core: &Arc<Core>,
-    stored: &StoredTopic,
-    generation: Generation,
-    gone: u32,
-) -> Result<()> {
-    let topic = &stored.record.topic;
-    for _ in 0..ATTEMPTS {
-        let Some(fresh) = core.topics.store.get(&topic.arn).await? else { return Ok(()) };
-        let stored = core.topics.put(fresh);
-        let is_older = stored.record.layout.older.contains(&generation) && stored.record.topic.id == topic.id;
-        if !is_older {
-            return Ok(());
-        }
-        for offset in 1..=generation.shards {
-            let index = (gone + offset) % generation.shards;
-            if locate(core, &stored, generation, index, ObjectRead::attributes).await?.is_some() {
-                return Ok(());
-            }
-        }
-        let mut record = stored.record.clone();
-        if !record.layout.retire(generation.number) {
-            return Ok(());
-        }
-        if let Some(stored) = core.topics.store.update(&stored, &record).await? {
-            let stored = core.topics.put(stored);
-            core.progress.retain(topic.id, &stored.record.layout.older);
-            core.owners.wake_all();
-            return Ok(());
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue_shard::locate;
+    use crate::schedule::CheckTarget;
+    use crate::settings::Settings;
+    use crate::testing::{self, TestEndpoint};
+
+    /// Whether a shard accepts events; `None` if it does not exist.
+    async fn is_open(core: &Core, stored: &StoredTopic, generation: Generation, shard: u32) -> Option<bool> {
+        let found = locate(&core.rados, stored, generation, shard, ObjectRead::attributes).await;
+        found.unwrap().map(|(shard, _)| shard.is_open)
+    }
+
+    #[test]
+    fn a_change_creates_the_queues_and_schedules_checks_of_closed_ones() {
+        testing::run(Settings::default(), |core| async move {
+            let states = Arc::new(TopicStates::new(&core, TestEndpoint::default().connector()));
+            let changes = Arc::new(GenerationChanges::new(&core, &states));
+            let record = testing::topic_record(2, &[("persistent", "true")]);
+            let arn = record.topic.arn.clone();
+            let stored = core.topics.store.create(&record).await.unwrap().unwrap();
+            // The task, and this one.
+            changes.schedule(&stored);
+            changes.reconcile(&arn).await.unwrap();
+            let stored = core.topics.store.get(&arn).await.unwrap().unwrap();
+            let first = stored.record.layout.current.unwrap();
+            assert_eq!((first.shards, is_open(&core, &stored, first, 1).await), (2, Some(true)));
+
+            let mut record = stored.record.clone();
+            record.topic.reshard(3).unwrap();
+            record.begin_change().unwrap();
+            core.topics.store.update(&stored, &record).await.unwrap().unwrap();
+            core.schedule.take_due(u64::MAX);
+            changes.reconcile(&arn).await.unwrap();
+            let stored = core.topics.store.get(&arn).await.unwrap().unwrap();
+            let layout = &stored.record.layout;
+            assert_eq!((layout.current.unwrap().shards, &layout.older[..]), (3, &[first][..]));
+            let topic = stored.record.topic.id;
+            for shard in 0..2 {
+                assert_eq!(is_open(&core, &stored, first, shard).await, Some(false));
+            }
+            let check = |shard| CheckTarget::Shard(ShardKey { topic, generation: first.number, shard });
+            assert_eq!(core.schedule.take_due(0), [check(0), check(1)]);
+        });
+    }
 
     #[test]
     fn one_task_changes_the_queues_of_a_topic() {
-        let mover = Mover::new(1);
+        let changing = Mutex::default();
         let arn = TopicArn { zonegroup: "default".into(), tenant: String::new(), name: "topic".into() };
-        let first = ChangeGuard::new(&mover, &arn);
+        let first = ChangeGuard::new(&changing, &arn);
         assert!(first.is_some());
         // A refused attempt must not end the change that is in progress.
-        assert!(ChangeGuard::new(&mover, &arn).is_none());
-        assert!(ChangeGuard::new(&mover, &arn).is_none());
+        assert!(ChangeGuard::new(&changing, &arn).is_none());
+        assert!(ChangeGuard::new(&changing, &arn).is_none());
         drop(first);
-        assert!(ChangeGuard::new(&mover, &arn).is_some());
+        assert!(ChangeGuard::new(&changing, &arn).is_some());
     }
 }

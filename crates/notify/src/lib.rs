@@ -15,28 +15,47 @@
 //!
 //! Scans, and gateways that watch shards of other gateways, find the work that a dead gateway left. All of this is safe
 //! without agreement between gateways; leases, locks and preferences only save work.
+//!
+//! Modules form layers, and each uses only layers below it:
+//!
+//! 1. `core` has what all parts use: RADOS, the cache of topics, known gateways, the task group, and the `schedule`, in which
+//!    any part requests checks of queue shards without knowing their tasks.
+//! 2. `producer`, `admission`, `endpoints` and `closed_generations` have a state for each topic; `topic_state` combines them.
+//!    `outbox` reads and trims the outboxes of bucket indexes.
+//! 3. `generations` changes the generations of queues, `removal` removes queues.
+//! 4. `owner` delivers one shard, `shard_tasks` starts owners when their checks are due.
+//! 5. `mover` moves events from outboxes to producers, `scan` looks for work that was not reported.
+//! 6. `notifier` creates the parts and is their interface.
 
 mod admin;
 mod admission;
+mod closed_generations;
 mod core;
-mod drain_progress;
 mod endpoints;
 mod error;
+mod gateways;
 mod generations;
 mod metrics;
 mod mover;
 mod notifier;
+mod outbox;
 mod outboxes;
 mod owner;
 mod producer;
 pub mod push;
+mod queue_shard;
 mod rados;
 mod removal;
 mod scan;
+mod schedule;
 mod settings;
 mod shard_tasks;
 mod sync_push;
+mod tasks;
+#[cfg(test)]
+mod testing;
 mod topic_cache;
+mod topic_state;
 pub mod topic_store;
 
 pub use admin::{DeadLetterInfo, LetterSelection, QueuedEvent, TopicReport};

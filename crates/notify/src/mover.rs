@@ -5,51 +5,42 @@
 //! are all in queues. Records that can't be moved now are skipped and retried. If only some events of a record are moved,
 //! the others remain in it.
 
-mod page;
+mod dirty;
 mod receipts;
 mod replay;
 
-pub(crate) use page::OutboxRecordPage;
-pub(crate) use receipts::remove_enqueued_records;
-
-use crate::core::{Core, ShardKey, queue_id};
+use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::generations::GenerationChanges;
 use crate::metrics::add;
+use crate::outbox::page::{self, OutboxCursor, OutboxRecordPage};
+use crate::outbox::{MAX_PAGE_RECORDS, MAX_READ_BYTES, OutboxTrim};
 use crate::producer::{EnqueueOutcome, EpochToken, NotMovedReason, ShardProducer};
-use crate::rados::WriteOutcome;
+use crate::queue_shard::ShardKey;
+use crate::shard_tasks::ShardTasks;
+use crate::topic_state::TopicStates;
 use crate::topic_store::StoredTopic;
+use dirty::{DirtyBuckets, OutboxPart};
 use futures::FutureExt as _;
 use futures::future::join_all;
-use nacre_index::op::{Guard, Step, Write};
-use nacre_index::state;
 use nacre_queues::enqueue::OutboxEvent;
 use nacre_queues::layout::Generation;
 use nacre_queues::name::SourceId;
 use nacre_queues::record::EventId;
-use nacre_topics::arn::TopicArn;
 use nacre_topics::topic::TopicId;
 use parking_lot::Mutex;
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// The most records in a page.
-pub(crate) const MAX_PAGE_RECORDS: u64 = 512;
-/// The most shards of an index in one turn.
-const SHARDS_PER_TURN: usize = 64;
 /// The most readings in one turn: if a producer was unknown before a page was read, the page is read again.
 const ATTEMPTS: usize = 4;
-/// The most object keys that are remembered for a shard. Beyond it, its whole outbox is read.
-const MAX_KEYS: usize = 256;
 /// The most records that a turn reads from all shards together. A page has at least [`MIN_PAGE_RECORDS`].
 const RECORDS_PER_TURN: u64 = 2048;
 const MIN_PAGE_RECORDS: u64 = 64;
-/// The most bytes of events that all current turns together read from outboxes. A page has at least [`MIN_PAGE_BYTES`]; a
-/// record has an event for each topic.
-const MAX_READ_BYTES: u64 = 16 << 20;
+/// The fewest bytes of events in a page, if they share [`MAX_READ_BYTES`] with other pages; a record has an event for each
+/// topic.
 const MIN_PAGE_BYTES: u64 = 16 << 10;
 /// The most tokens that are kept for buckets without a mover.
 const MAX_TOKENS: usize = 65_536;
@@ -58,9 +49,15 @@ const MAX_DRAIN_CHECKS: usize = 200;
 /// The shortest and the longest delay after a turn that moved nothing.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// The buckets with events to be moved.
-pub(crate) struct Mover {
-    work: Mutex<Work>,
+/// The movers of a gateway.
+pub(crate) struct Movers {
+    core: Arc<Core>,
+    states: Arc<TopicStates>,
+    changes: Arc<GenerationChanges>,
+    shard_tasks: Arc<ShardTasks>,
+    dirty: DirtyBuckets,
+    /// Topics whose dead letters a task replays.
+    replays: Mutex<BTreeSet<TopicId>>,
     active: Semaphore,
     most_active: usize,
     /// The tokens of movers that ended, by bucket. They save the next mover of the bucket a second read of its pages.
@@ -70,66 +67,85 @@ pub(crate) struct Mover {
 /// Tokens of the producers for a bucket's events.
 type EpochTokens = BTreeMap<ShardKey, EpochToken>;
 
-#[derive(Default)]
-struct Work {
-    buckets: BTreeMap<String, DirtyShards>,
-    /// Topics whose generations this gateway is changing.
-    changes: BTreeSet<TopicArn>,
-    /// Topics whose generations a task of this gateway will change.
-    queued_changes: BTreeSet<TopicArn>,
-    /// Topics whose dead letters a task of this gateway replays.
-    replays: BTreeSet<TopicId>,
-}
-
-/// The part of a shard's outbox to be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum OutboxPart {
-    /// The records of these objects. Other records, and traces of removed records, are not read.
-    Keys(BTreeSet<String>),
-    /// All records.
-    All,
-}
-
-impl OutboxPart {
-    fn add(&mut self, more: OutboxPart) {
-        let is_too_much = match (&mut *self, more) {
-            (OutboxPart::Keys(keys), OutboxPart::Keys(more)) => {
-                keys.extend(more);
-                keys.len() > MAX_KEYS
-            }
-            _ => true,
-        };
-        if is_too_much {
-            *self = OutboxPart::All;
-        }
-    }
-}
-
-#[derive(Default)]
-struct DirtyShards {
-    shards: BTreeMap<String, OutboxPart>,
-    /// The last shard that was taken.
-    last: String,
-    /// Whether shards were added since the mover last checked.
-    has_news: bool,
-}
-
-impl DirtyShards {
-    fn after_last(&self) -> Option<String> {
-        let mut behind = self.shards.range::<str, _>((Bound::Excluded(self.last.as_str()), Bound::Unbounded));
-        behind.next().or_else(|| self.shards.first_key_value()).map(|(shard, _)| shard.clone())
-    }
-}
-
-impl Mover {
-    pub(crate) fn new(active: usize) -> Mover {
-        let most_active = active.max(1);
-        Mover {
-            work: Mutex::default(),
+impl Movers {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        states: &Arc<TopicStates>,
+        changes: &Arc<GenerationChanges>,
+        shard_tasks: &Arc<ShardTasks>,
+    ) -> Movers {
+        let most_active = core.settings.active_buckets.max(1);
+        Movers {
+            core: Arc::clone(core),
+            states: Arc::clone(states),
+            changes: Arc::clone(changes),
+            shard_tasks: Arc::clone(shard_tasks),
+            dirty: DirtyBuckets::default(),
+            replays: Mutex::default(),
             active: Semaphore::new(most_active),
             most_active,
             tokens: Mutex::default(),
         }
+    }
+
+    /// Adds shards of a bucket's index that may have outbox records.
+    pub(crate) fn mark_shards_dirty(
+        self: &Arc<Self>,
+        bucket: &str,
+        shards: impl IntoIterator<Item = String>,
+    ) {
+        self.mark_dirty(bucket, shards.into_iter().map(|shard| (shard, OutboxPart::All)));
+    }
+
+    /// Adds a shard that has outbox records of these objects, or of any object if `keys` is empty.
+    pub(crate) fn mark_keys_dirty(self: &Arc<Self>, bucket: &str, shard: &str, keys: &[String]) {
+        self.mark_dirty(bucket, [(shard.to_owned(), OutboxPart::of_keys(keys))]);
+    }
+
+    fn mark_dirty(self: &Arc<Self>, bucket: &str, shards: impl IntoIterator<Item = (String, OutboxPart)>) {
+        if self.core.tasks.is_stopped() || !self.dirty.add(bucket, shards) {
+            return;
+        }
+        let (movers, bucket) = (Arc::clone(self), bucket.to_owned());
+        self.core.tasks.spawn(async move { movers.run(&bucket).await });
+    }
+
+    /// The number of index shards to be processed.
+    pub(crate) fn backlog(&self) -> usize {
+        self.dirty.backlog()
+    }
+
+    /// Moves all events out of a bucket's outbox. Fails with [`Error::Contended`] if some can't be moved now.
+    pub(crate) async fn drain(self: &Arc<Self>, bucket: &str) -> Result<()> {
+        let core = &self.core;
+        for _ in 0..MAX_DRAIN_CHECKS {
+            core.tasks.check_running()?;
+            let Some(found) = core.outboxes.find(bucket).await? else { return Ok(()) };
+            let mut is_empty = true;
+            for shard in found.shards {
+                let range = page::PageRange { keys: None, after: Default::default(), max: 1, max_bytes: 0 };
+                let page = page::read(&core.rados, &shard, range).await?;
+                let has_records = match page {
+                    page::PageRead::Page(page) => !page.records.is_empty(),
+                    page::PageRead::Frozen => true,
+                    page::PageRead::Absent => false,
+                };
+                if has_records {
+                    is_empty = false;
+                    self.mark_shards_dirty(bucket, [shard]);
+                }
+            }
+            if is_empty {
+                return Ok(());
+            }
+            core.tasks.sleep(core.settings.linger * 2).await;
+        }
+        Err(Error::Contended(format!("the outbox of bucket {bucket}")))
+    }
+
+    /// Replays the topic's letters that are marked for it.
+    pub(crate) async fn replay(&self, stored: &StoredTopic) -> Result<()> {
+        replay::replay(self, stored).await
     }
 
     /// The bytes of events that each of the current turns may read.
@@ -150,164 +166,80 @@ impl Mover {
         kept.insert(bucket.to_owned(), tokens);
     }
 
-    /// Marks the topic's generations as being changed by the calling task. Returns `false` if another task is changing
-    /// them.
-    pub(crate) fn begin_change(&self, arn: &TopicArn) -> bool {
-        self.work.lock().changes.insert(arn.clone())
-    }
-
-    pub(crate) fn end_change(&self, arn: &TopicArn) {
-        self.work.lock().changes.remove(arn);
-    }
-
-    /// Marks a change of the topic's generations as scheduled. Returns `false` if another task has scheduled one.
-    pub(crate) fn mark_change_scheduled(&self, arn: &TopicArn) -> bool {
-        self.work.lock().queued_changes.insert(arn.clone())
-    }
-
-    pub(crate) fn clear_change_scheduled(&self, arn: &TopicArn) {
-        self.work.lock().queued_changes.remove(arn);
-    }
-
-    /// Adds shards to be processed. Returns whether the bucket had no mover.
-    fn mark_dirty(&self, bucket: &str, shards: impl IntoIterator<Item = (String, OutboxPart)>) -> bool {
-        let mut work = self.work.lock();
-        let is_new = !work.buckets.contains_key(bucket);
-        let dirty = work.buckets.entry(bucket.to_owned()).or_default();
-        for (shard, part) in shards {
-            match dirty.shards.entry(shard) {
-                Entry::Vacant(new) => drop(new.insert(part)),
-                Entry::Occupied(mut known) => known.get_mut().add(part),
-            }
-        }
-        dirty.has_news = true;
-        is_new
-    }
-
-    /// Takes shards to process. If there are none, the bucket's mover ends.
-    fn take(&self, bucket: &str) -> Vec<(String, OutboxPart)> {
-        let mut work = self.work.lock();
-        let Some(dirty) = work.buckets.get_mut(bucket) else { return Vec::new() };
-        let mut taken = Vec::new();
-        // Shards take turns, because the first ones may always have records.
-        while taken.len() < SHARDS_PER_TURN
-            && let Some(shard) = dirty.after_last()
-        {
-            let Some(part) = dirty.shards.remove(&shard) else { break };
-            dirty.last.clone_from(&shard);
-            taken.push((shard, part));
-        }
-        if taken.is_empty() {
-            work.buckets.remove(bucket);
-        }
-        taken
-    }
-
-    /// Whether shards were added since the last call.
-    fn take_news(&self, bucket: &str) -> bool {
-        let mut work = self.work.lock();
-        work.buckets.get_mut(bucket).is_some_and(|dirty| std::mem::take(&mut dirty.has_news))
-    }
-
-    fn end(&self, bucket: &str) {
-        self.work.lock().buckets.remove(bucket);
-    }
-
-    /// The number of index shards to be processed.
-    pub(crate) fn backlog(&self) -> usize {
-        self.work.lock().buckets.values().map(|dirty| dirty.shards.len()).sum()
-    }
-}
-
-/// Adds shards of a bucket's index that may have outbox records.
-pub(crate) fn mark_shards_dirty(core: &Arc<Core>, bucket: &str, shards: impl IntoIterator<Item = String>) {
-    note_parts(core, bucket, shards.into_iter().map(|shard| (shard, OutboxPart::All)));
-}
-
-/// Adds a shard that has outbox records of these objects, or of any object if `keys` is empty.
-pub(crate) fn mark_keys_dirty(core: &Arc<Core>, bucket: &str, shard: &str, keys: &[String]) {
-    let some = !keys.is_empty() && keys.len() <= MAX_KEYS;
-    let part = if some { OutboxPart::Keys(keys.iter().cloned().collect()) } else { OutboxPart::All };
-    note_parts(core, bucket, [(shard.to_owned(), part)]);
-}
-
-fn note_parts(core: &Arc<Core>, bucket: &str, shards: impl IntoIterator<Item = (String, OutboxPart)>) {
-    if core.is_stopped() || !core.mover.mark_dirty(bucket, shards) {
-        return;
-    }
-    let (task, bucket) = (Arc::clone(core), bucket.to_owned());
-    core.spawn(async move { run(task, bucket).await });
-}
-
-async fn run(core: Arc<Core>, bucket: String) {
-    let Ok(source) = SourceId::new(&bucket) else {
-        tracing::error!(bucket, "notifications: the bucket's id can't be the source of events");
-        return core.mover.end(&bucket);
-    };
-    let mut bucket_mover = BucketMover {
-        core: &core,
-        bucket: &bucket,
-        source,
-        tokens: core.mover.take_tokens(&bucket),
-        submitted: Vec::new(),
-        cursors: BTreeMap::new(),
-    };
-    let mut guard = MoverGuard { mover: &core.mover, bucket: &bucket, is_over: false };
-    let mut wait = core.settings.linger;
-    let mut is_busy = false;
-    loop {
-        if !(if is_busy { gather(&core, &bucket).await } else { core.sleep_unless_stopped(wait).await }) {
-            return core.mover.end(&bucket);
-        }
-        let shards = core.mover.take(&bucket);
-        if shards.is_empty() {
-            guard.is_over = true;
-            return core.mover.keep_tokens(&bucket, bucket_mover.tokens);
-        }
-        let turn = match core.mover.active.acquire().await {
-            Ok(_permit) => bucket_mover.turn(&shards).await,
-            Err(_) => return core.mover.end(&bucket),
+    /// The mover of a bucket.
+    async fn run(&self, bucket: &str) {
+        let core = &self.core;
+        let Ok(source) = SourceId::new(bucket) else {
+            tracing::error!(bucket, "notifications: the bucket's id can't be the source of events");
+            return self.dirty.remove(bucket);
         };
-        match turn {
-            Ok(turn) => {
-                is_busy = !turn.is_blocked && !turn.is_full && turn.removed >= core.settings.busy_turn;
-                wait = match turn {
-                    Turn { is_blocked: true, .. } => next_wait(wait),
-                    Turn { is_full: true, .. } => Duration::ZERO,
-                    _ => core.settings.linger,
-                };
-                core.mover.mark_dirty(&bucket, turn.again.into_iter().map(|shard| (shard, OutboxPart::All)));
+        let mut bucket_mover = BucketMover {
+            movers: self,
+            core,
+            bucket,
+            source,
+            tokens: self.take_tokens(bucket),
+            submitted: Vec::new(),
+            cursors: BTreeMap::new(),
+        };
+        let mut guard = MoverGuard { dirty: &self.dirty, bucket, is_over: false };
+        let mut wait = core.settings.linger;
+        let mut is_busy = false;
+        loop {
+            if !(if is_busy { self.gather(bucket).await } else { core.tasks.sleep(wait).await }) {
+                return self.dirty.remove(bucket);
             }
-            Err(error) => {
-                tracing::warn!(bucket, %error, "notifications: events are not moved; tried again later");
-                (wait, is_busy) = (next_wait(wait), false);
-                core.mover.mark_dirty(&bucket, shards);
+            let shards = self.dirty.take(bucket);
+            if shards.is_empty() {
+                guard.is_over = true;
+                return self.keep_tokens(bucket, bucket_mover.tokens);
+            }
+            let turn = match self.active.acquire().await {
+                Ok(_permit) => bucket_mover.turn(&shards).await,
+                Err(_) => return self.dirty.remove(bucket),
+            };
+            match turn {
+                Ok(turn) => {
+                    is_busy = !turn.is_blocked && !turn.is_full && turn.removed >= core.settings.busy_turn;
+                    wait = match turn {
+                        Turn { is_blocked: true, .. } => next_wait(wait),
+                        Turn { is_full: true, .. } => Duration::ZERO,
+                        _ => core.settings.linger,
+                    };
+                    self.dirty.add(bucket, turn.again.into_iter().map(|shard| (shard, OutboxPart::All)));
+                }
+                Err(error) => {
+                    tracing::warn!(bucket, %error, "notifications: events are not moved; tried again later");
+                    (wait, is_busy) = (next_wait(wait), false);
+                    self.dirty.add(bucket, shards);
+                }
             }
         }
     }
-}
 
-/// Waits while records are being added to a busy bucket's outbox, for at most `busy_linger`. Returns `false` if the gateway
-/// stops.
-async fn gather(core: &Core, bucket: &str) -> bool {
-    // The last events of a burst wait for one or two steps.
-    let step = core.settings.linger / 4;
-    let mut left = core.settings.busy_linger;
-    core.mover.take_news(bucket);
-    loop {
-        if !core.sleep_unless_stopped(step.min(left)).await {
-            return false;
-        }
-        left = left.saturating_sub(step);
-        if left.is_zero() || step.is_zero() || !core.mover.take_news(bucket) {
-            return true;
+    /// Waits while records are being added to a busy bucket's outbox, for at most `busy_linger`. Returns `false` if the gateway
+    /// stops.
+    async fn gather(&self, bucket: &str) -> bool {
+        let core = &self.core;
+        // The last events of a burst wait for one or two steps.
+        let step = core.settings.linger / 4;
+        let mut left = core.settings.busy_linger;
+        self.dirty.take_news(bucket);
+        loop {
+            if !core.tasks.sleep(step.min(left)).await {
+                return false;
+            }
+            left = left.saturating_sub(step);
+            if left.is_zero() || step.is_zero() || !self.dirty.take_news(bucket) {
+                return true;
+            }
         }
     }
 }
 
 /// Guard: the task is the mover of the bucket. After a panic, the scan can start another mover.
 struct MoverGuard<'a> {
-    mover: &'a Mover,
+    dirty: &'a DirtyBuckets,
     bucket: &'a str,
     is_over: bool,
 }
@@ -315,7 +247,7 @@ struct MoverGuard<'a> {
 impl Drop for MoverGuard<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.mover.end(self.bucket);
+            self.dirty.remove(self.bucket);
         }
     }
 }
@@ -339,6 +271,7 @@ struct Turn {
 
 /// The work of one bucket.
 struct BucketMover<'a> {
+    movers: &'a Movers,
     core: &'a Arc<Core>,
     bucket: &'a str,
     source: SourceId,
@@ -346,15 +279,7 @@ struct BucketMover<'a> {
     /// The producers to which events were passed in this turn, and the events' ids.
     submitted: Vec<(Arc<ShardProducer>, Vec<EventId>)>,
     /// The start of the next page of a shard, if the records before it can't be moved now.
-    cursors: BTreeMap<String, Cursor>,
-}
-
-/// A place in the outbox of a shard.
-struct Cursor {
-    /// The record before it.
-    name: bytes::Bytes,
-    /// That record's key: later records of the key must not overtake the ones that are left.
-    key: String,
+    cursors: BTreeMap<String, OutboxCursor>,
 }
 
 /// The destination of a topic's events.
@@ -416,7 +341,7 @@ impl BucketMover<'_> {
     async fn read(&self, shards: &[(String, OutboxPart)], turn: &mut Turn) -> Result<Vec<OutboxRecordPage>> {
         let count = (shards.len() as u64).max(1);
         let max = (RECORDS_PER_TURN / count).clamp(MIN_PAGE_RECORDS, MAX_PAGE_RECORDS);
-        let max_bytes = (self.core.mover.bytes_a_turn() / count).max(MIN_PAGE_BYTES);
+        let max_bytes = (self.movers.bytes_a_turn() / count).max(MIN_PAGE_BYTES);
         let mut reads = Vec::new();
         for (shard, part) in shards {
             let cursor = self.cursors.get(shard).map(|cursor| cursor.name.clone());
@@ -425,7 +350,7 @@ impl BucketMover<'_> {
                 _ => None,
             };
             let range = page::PageRange { keys, after: cursor.unwrap_or_default(), max, max_bytes };
-            reads.push(page::read(self.core, shard, range).boxed());
+            reads.push(page::read(&self.core.rados, shard, range).boxed());
         }
         let mut pages = Vec::new();
         for ((shard, _), page) in shards.iter().zip(join_all(reads).await) {
@@ -493,7 +418,7 @@ impl BucketMover<'_> {
             let shard = generation.shard_of(event.event.key);
             let key = ShardKey { topic: event.topic_id, generation: generation.number, shard };
             let batch = sorted.batches.entry(key).or_insert_with(|| ProducerBatch {
-                producer: self.core.producer(&stored.record.topic, generation, shard),
+                producer: self.movers.states.producers.get(&stored.record.topic, generation, shard),
                 events: Vec::new(),
             });
             batch.events.push(OutboxEvent { id: event.id.clone(), event: event.event.clone() });
@@ -516,7 +441,7 @@ impl BucketMover<'_> {
         if record.layout.next.is_none() && !record.topic.is_queued() {
             return Ok(Route::NoQueue);
         }
-        self.core.schedule_reconcile(&fresh);
+        self.movers.changes.schedule(&fresh);
         Ok(Route::Blocked)
     }
 
@@ -529,7 +454,7 @@ impl BucketMover<'_> {
                 continue;
             }
             are_good = false;
-            match batch.producer.epoch_token(self.core, &self.source).await? {
+            match batch.producer.epoch_token(&self.source).await? {
                 Some(token) => drop(self.tokens.insert(*key, token)),
                 None => self.generation_closed(&batch.producer).await?,
             }
@@ -543,13 +468,13 @@ impl BucketMover<'_> {
     /// Reads the topic again after a producer reported its generation as closed.
     async fn generation_closed(&mut self, producer: &Arc<ShardProducer>) -> Result<()> {
         self.tokens.remove(&producer.key);
-        self.core.remove_producer(&producer.key);
+        self.movers.states.producers.remove(&producer.key);
         let Some(stored) = self.core.topics.peek(producer.key.topic) else { return Ok(()) };
         let arn = stored.record.topic.arn.clone();
         if let Some(fresh) = self.core.topics.fresh(&arn, producer.key.topic).await?
             && fresh.record.layout.next.is_some()
         {
-            self.core.schedule_reconcile(&fresh);
+            self.movers.changes.schedule(&fresh);
         }
         Ok(())
     }
@@ -566,7 +491,7 @@ impl BucketMover<'_> {
             .collect();
         let mut enqueues = Vec::new();
         for (producer, token, events) in &submitted {
-            enqueues.push(producer.enqueue(self.core, *token, self.source.clone(), events.clone()).boxed());
+            enqueues.push(producer.enqueue(*token, self.source.clone(), events.clone()).boxed());
         }
         let taken: Vec<EnqueueOutcome> = join_all(enqueues).await;
         let mut crowded = Vec::new();
@@ -574,8 +499,8 @@ impl BucketMover<'_> {
         for ((producer, ..), taken) in submitted.iter().zip(taken) {
             if !taken.moved.is_empty() {
                 has_progress = true;
-                self.core.admissions.mark_enqueued(producer.key.topic, &taken.moved);
-                crate::owner::wake_shard(self.core, producer.key);
+                self.movers.states.admissions.mark_enqueued(producer.key.topic, &taken.moved);
+                self.movers.shard_tasks.wake(producer.key);
             }
             moved.extend(taken.moved);
             match taken.left {
@@ -583,7 +508,7 @@ impl BucketMover<'_> {
                 Some(NotMovedReason::Stale) => drop(self.tokens.remove(&producer.key)),
                 Some(NotMovedReason::Closed) => self.generation_closed(producer).await?,
                 Some(NotMovedReason::TooManyReceipts) => crowded.push(Arc::clone(producer)),
-                Some(NotMovedReason::NotSpilled) => crate::owner::request_spill(self.core, producer.key),
+                Some(NotMovedReason::NotSpilled) => self.movers.shard_tasks.request_spill(producer.key),
                 Some(NotMovedReason::Failed(error)) => {
                     tracing::warn!(bucket = self.bucket, %error, "notifications: events are not enqueued; tried again");
                     self.tokens.remove(&producer.key);
@@ -594,7 +519,7 @@ impl BucketMover<'_> {
         let ids = |events: Vec<OutboxEvent>| events.into_iter().map(|one| one.id).collect();
         self.submitted = submitted.into_iter().map(|(producer, _, events)| (producer, ids(events))).collect();
         if !crowded.is_empty() {
-            receipts::clean(self.core, self.bucket, &self.source, &crowded).await?;
+            receipts::drop_gone_receipts(self.core, self.bucket, &self.source, &crowded).await?;
         }
         Ok(moved)
     }
@@ -606,30 +531,30 @@ impl BucketMover<'_> {
         moved: &BTreeSet<EventId>,
         turn: &mut Turn,
     ) -> Result<()> {
-        let removals: Vec<(OutboxRecordPage, OutboxTrim)> = pages
+        let trims: Vec<(OutboxRecordPage, OutboxTrim)> = pages
             .into_iter()
             .map(|page| {
-                let removal = OutboxTrim::of(&page, |id| moved.contains(id));
-                (page, removal)
+                let trim = OutboxTrim::of(&page, |id| moved.contains(id));
+                (page, trim)
             })
             .collect();
         let mut writes = Vec::new();
-        for (page, removal) in &removals {
-            writes.push(removal.write(self.core, &page.shard).boxed());
+        for (page, trim) in &trims {
+            writes.push(trim.write(&self.core.rados, &page.shard).boxed());
         }
         let mut gone = BTreeSet::new();
         let mut is_idle = true;
-        for ((page, removal), written) in removals.iter().zip(join_all(writes).await) {
+        for ((page, trim), written) in trims.iter().zip(join_all(writes).await) {
             if written? {
-                gone.extend(removal.gone.iter().cloned());
-                turn.removed += removal.names.len() as u64;
-                add(&self.core.metrics.outbox_removed, removal.names.len() as u64);
+                gone.extend(trim.gone.iter().cloned());
+                turn.removed += trim.names.len() as u64;
+                add(&self.core.metrics.outbox_removed, trim.names.len() as u64);
             } else {
                 turn.again.insert(page.shard.clone());
             }
-            turn.is_full |= page.more && !removal.names.is_empty();
-            is_idle &= removal.names.is_empty() && removal.updates.is_empty();
-            let is_stuck = removal.names.is_empty() && page.more;
+            turn.is_full |= page.more && !trim.names.is_empty();
+            is_idle &= trim.names.is_empty() && trim.updates.is_empty();
+            let is_stuck = trim.names.is_empty() && page.more;
             match page.end().filter(|_| is_stuck) {
                 Some(cursor) => drop(self.cursors.insert(page.shard.clone(), cursor)),
                 // The records before the cursor are read again.
@@ -638,7 +563,7 @@ impl BucketMover<'_> {
                 }
                 None => {}
             }
-            if page.more || page.passed.is_some() || removal.names.len() < page.records.len() {
+            if page.more || page.passed.is_some() || trim.names.len() < page.records.len() {
                 turn.again.insert(page.shard.clone());
             }
         }
@@ -651,153 +576,33 @@ impl BucketMover<'_> {
     }
 }
 
-/// The changes to the records of a page.
-#[derive(Default)]
-pub(crate) struct OutboxTrim {
-    /// Records to be removed.
-    pub(crate) names: Vec<bytes::Bytes>,
-    /// Records of which some events are in queues: name, old value, new value.
-    updates: Vec<(bytes::Bytes, bytes::Bytes, bytes::Bytes)>,
-    /// Events that are no longer in the outbox afterwards.
-    pub(crate) gone: BTreeSet<EventId>,
-}
-
-impl OutboxTrim {
-    /// Computes the changes from the events that are in queues.
-    pub(crate) fn of(page: &OutboxRecordPage, is_moved: impl Fn(&EventId) -> bool) -> OutboxTrim {
-        let mut removal = OutboxTrim::default();
-        for record in &page.records {
-            let left: Vec<_> = record.events.iter().filter(|event| !is_moved(&event.id)).collect();
-            if left.is_empty() && record.is_whole {
-                removal.names.push(record.name.clone());
-                removal.gone.extend(record.events.iter().map(|event| event.id.clone()));
-                continue;
-            }
-            // A configuration is removed from the record when all its events are moved.
-            let stays =
-                |configuration: &String| left.iter().any(|event| event.configuration == *configuration);
-            let staying: Vec<String> =
-                record.record.candidates.iter().filter(|one| stays(one)).cloned().collect();
-            if record.is_whole && !staying.is_empty() && staying.len() < record.record.candidates.len() {
-                let changed = nacre_index::record::OutboxRecord {
-                    candidates: staying.clone(),
-                    ..record.record.clone()
-                };
-                let changed = nacre_index::record::encode(&changed);
-                removal.updates.push((record.name.clone(), record.raw.clone(), changed));
-                let leaves = record.events.iter().filter(|event| !staying.contains(&event.configuration));
-                removal.gone.extend(leaves.map(|event| event.id.clone()));
-            }
-        }
-        removal
-    }
-
-    /// Makes the changes in one operation. Returns `false` if the records are being moved to other shards, or if another
-    /// mover changed them.
-    pub(crate) async fn write(&self, core: &Core, shard: &str) -> Result<bool> {
-        if self.names.is_empty() && self.updates.is_empty() {
-            return Ok(true);
-        }
-        let mut guards = vec![Guard::Exists, state::guard_not_frozen()];
-        let mut steps = vec![Step::OmapRemove(self.names.clone())];
-        for (name, old, _) in &self.updates {
-            guards.push(Guard::OmapEquals(name.clone(), old.clone()));
-        }
-        let set: Vec<_> = self.updates.iter().map(|(name, _, new)| (name.clone(), new.clone())).collect();
-        if !set.is_empty() {
-            steps.push(Step::OmapSet(set));
-        }
-        Ok(core.rados.write_index(shard, Write { guards, steps }).await? == WriteOutcome::Done)
-    }
-}
-
-/// The id of an event within its bucket: the change, and the event's number among the events of the change.
-pub(crate) fn event_id(change: &str, ordinal: u16) -> Result<EventId> {
-    let id: Vec<u8> = [change.as_bytes(), b".", &ordinal.to_be_bytes()].concat();
-    EventId::new(id).map_err(Error::from)
-}
-
-/// Moves all events out of a bucket's outbox. Fails with [`Error::Contended`] if some can't be moved now.
-pub(crate) async fn drain(core: &Arc<Core>, bucket: &str) -> Result<()> {
-    for _ in 0..MAX_DRAIN_CHECKS {
-        core.check_running()?;
-        let Some(found) = core.outboxes.find(bucket).await? else { return Ok(()) };
-        let mut is_empty = true;
-        for shard in found.shards {
-            let range = page::PageRange { keys: None, after: Default::default(), max: 1, max_bytes: 0 };
-            let page = page::read(core, &shard, range).await?;
-            let has_records = match page {
-                page::PageRead::Page(page) => !page.records.is_empty(),
-                page::PageRead::Frozen => true,
-                page::PageRead::Absent => false,
-            };
-            if has_records {
-                is_empty = false;
-                mark_shards_dirty(core, bucket, [shard]);
-            }
-        }
-        if is_empty {
-            return Ok(());
-        }
-        core.sleep_unless_stopped(core.settings.linger * 2).await;
-    }
-    Err(Error::Contended(format!("the outbox of bucket {bucket}")))
-}
-
-/// Replays the topic's letters that are marked for it. Only one task at a time may do this: a token does not cover what
-/// another task with the same token enqueued and removed since the letters were read.
-pub(crate) async fn replay(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
-    let topic = stored.record.topic.id;
-    while !core.mover.work.lock().replays.insert(topic) {
-        if !core.sleep_unless_stopped(BACKOFF.0).await {
-            return Ok(());
-        }
-    }
-    let _replay = Replay { core, topic };
-    replay::replay_letters(core, stored, &queue_id(topic)).await
-}
-
-/// Guard: no other task of this gateway replays the letters of the topic.
-struct Replay<'a> {
-    core: &'a Core,
-    topic: TopicId,
-}
-
-impl Drop for Replay<'_> {
-    fn drop(&mut self) {
-        self.core.mover.work.lock().replays.remove(&self.topic);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Settings;
+    use crate::testing::{self, BUCKET, INDEX_SHARD, TestEndpoint};
+    use std::sync::atomic::Ordering;
 
     #[test]
-    fn each_shard_of_a_large_index_has_its_turn() {
-        let mover = Mover::new(1);
-        let names = || (0..100).map(|number| (format!("shard.{number:03}"), OutboxPart::All));
-        assert!(mover.mark_dirty("bucket", names()));
-        let first = mover.take("bucket");
-        assert!(!mover.mark_dirty("bucket", names()));
-        let second = mover.take("bucket");
-        assert_eq!((first.len(), second.len()), (SHARDS_PER_TURN, SHARDS_PER_TURN));
-        let seen: BTreeSet<String> = first.into_iter().chain(second).map(|(shard, _)| shard).collect();
-        assert_eq!(seen.len(), 100);
-    }
-
-    #[test]
-    fn keys_are_remembered_as_long_as_they_are_few() {
-        let keys =
-            |from: usize, to: usize| OutboxPart::Keys((from..to).map(|number| number.to_string()).collect());
-        let mover = Mover::new(1);
-        mover.mark_dirty("bucket", [("shard".to_owned(), keys(0, 2))]);
-        mover.mark_dirty("bucket", [("shard".to_owned(), keys(1, 3))]);
-        assert_eq!(mover.take("bucket"), [("shard".to_owned(), keys(0, 3))]);
-        for more in [keys(0, MAX_KEYS + 1), OutboxPart::All] {
-            mover.mark_dirty("bucket", [("shard".to_owned(), keys(0, 1))]);
-            mover.mark_dirty("bucket", [("shard".to_owned(), more)]);
-            assert_eq!(mover.take("bucket"), [("shard".to_owned(), OutboxPart::All)]);
-        }
+    fn events_are_moved_from_an_outbox_to_their_queue() {
+        // This gateway delivers nothing.
+        let settings = Settings { active_shards: 0, ..Settings::default() };
+        testing::run(settings, |core| async move {
+            let stored = testing::create_topic(&core, &[1], &[]).await;
+            let states = Arc::new(TopicStates::new(&core, TestEndpoint::default().connector()));
+            let changes = Arc::new(GenerationChanges::new(&core, &states));
+            let shard_tasks = Arc::new(ShardTasks::new(&core, &states, &changes));
+            let movers = Arc::new(Movers::new(&core, &states, &changes, &shard_tasks));
+            for (number, change) in (1..).zip(["one", "two"]) {
+                testing::write_outbox_record(&core, &stored.record.topic, change, number).await;
+            }
+            movers.mark_keys_dirty(BUCKET, INDEX_SHARD, &[]);
+            assert_eq!(movers.backlog(), 1);
+            movers.drain(BUCKET).await.unwrap();
+            let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+            assert_eq!((count(&core.metrics.enqueued), count(&core.metrics.outbox_removed)), (2, 2));
+            // The mover of the bucket ends when there is nothing to move.
+            assert!(core.tasks.wait_until_ended(core.settings.linger * 4).await);
+        });
     }
 }

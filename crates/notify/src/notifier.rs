@@ -1,18 +1,23 @@
 //! The interface of the delivery of notifications in one gateway.
 
 use crate::admin::{self, DeadLetterInfo, LetterAction, LetterSelection, QueuedEvent, TopicReport};
-use crate::admission::{self, QueueReservation};
-use crate::core::{Core, CoreParts};
+use crate::admission::QueueReservation;
+use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::generations::GenerationChanges;
 use crate::metrics::Metrics;
+use crate::mover::Movers;
 use crate::outboxes::Outboxes;
 use crate::push::EndpointConnector;
 use crate::rados::ObjectIo;
+use crate::removal;
+use crate::scan::Scanner;
 use crate::settings::Settings;
+use crate::shard_tasks::ShardTasks;
 use crate::sync_push::{self, SyncPushResult};
 use crate::topic_cache::TopicCache;
+use crate::topic_state::TopicStates;
 use crate::topic_store::{StoredTopic, TopicRecord, TopicStore};
-use crate::{generations, mover, removal, scan, shard_tasks};
 use futures::future::{Either, select};
 use nacre_engine::IoCtx;
 use nacre_queues::layout::BeginResult;
@@ -24,7 +29,6 @@ use nacre_topics::topic::{Topic, TopicId};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
 
 /// The most time that [`Notifier::stop`] waits.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,7 +62,11 @@ pub struct NotifierConfig {
 /// [`Notifier::topic_changed`].
 pub struct Notifier {
     core: Arc<Core>,
-    scan_sooner: Arc<Notify>,
+    states: Arc<TopicStates>,
+    changes: Arc<GenerationChanges>,
+    shard_tasks: Arc<ShardTasks>,
+    movers: Arc<Movers>,
+    scanner: Arc<Scanner>,
 }
 
 impl Notifier {
@@ -67,28 +75,28 @@ impl Notifier {
         let NotifierConfig { env, log, index, topics, pusher, outboxes, session, settings } = config;
         let rados = ObjectIo::new(&log, &index);
         let topics = TopicCache::new(topics, env.clone());
-        let core = Arc::new(Core::new(CoreParts { env, rados, topics, pusher, outboxes, settings, session }));
-        let scan_sooner = Arc::new(Notify::new());
-        core.spawn(shard_tasks::timers(Arc::clone(&core)));
-        core.spawn(scan::watch_gateways(Arc::clone(&core)));
-        core.spawn(scan::scan(Arc::clone(&core), Arc::clone(&scan_sooner)));
-        core.spawn(follow_defaults(Arc::clone(&core)));
-        let sweeping = Arc::clone(&core);
-        core.spawn(async move {
-            let spread = sweeping.env.jitter(sweeping.settings.sweep);
-            while sweeping.sleep_unless_stopped(sweeping.settings.sweep / 2 + spread).await {
-                if let Err(error) = removal::sweep(&sweeping).await {
-                    tracing::warn!(%error, "notifications: objects without an owner are not looked for");
-                }
-            }
-        });
-        Arc::new(Notifier { core, scan_sooner })
+        let core = Arc::new(Core::new(env, rados, topics, outboxes, session, settings));
+        let states = Arc::new(TopicStates::new(&core, pusher));
+        let changes = Arc::new(GenerationChanges::new(&core, &states));
+        let shard_tasks = Arc::new(ShardTasks::new(&core, &states, &changes));
+        let movers = Arc::new(Movers::new(&core, &states, &changes, &shard_tasks));
+        let scanner = Arc::new(Scanner::new(&core, &states, &changes, &shard_tasks, &movers));
+        core.tasks.spawn(Arc::clone(&shard_tasks).run_timers());
+        core.tasks.spawn(Arc::clone(&scanner).watch_gateways());
+        core.tasks.spawn(Arc::clone(&scanner).scan());
+        core.tasks.spawn(follow_defaults(Arc::clone(&core), Arc::clone(&states)));
+        core.tasks.spawn(sweep_periodically(Arc::clone(&core)));
+        Arc::new(Notifier { core, states, changes, shard_tasks, movers, scanner })
     }
 
     /// Ends delivery: owners settle acknowledged events and release their leases. Returns after a few seconds at the
     /// latest.
     pub async fn stop(&self) {
-        self.core.stop(STOP_TIMEOUT).await;
+        self.core.tasks.stop();
+        self.core.schedule.wake_all();
+        if !self.core.tasks.wait_until_ended(STOP_TIMEOUT).await {
+            tracing::warn!("notifications: delivery did not end in time; leases lapse by themselves");
+        }
     }
 
     /// The metrics of this gateway.
@@ -110,16 +118,16 @@ impl Notifier {
     /// Reports that a finish wrote outbox records of these objects, or of any objects if `keys` is empty, into this shard
     /// of a bucket's index.
     pub fn outbox_written(&self, bucket: &str, shard: &str, keys: &[String]) {
-        mover::mark_keys_dirty(&self.core, bucket, shard, keys);
+        self.movers.mark_keys_dirty(bucket, shard, keys);
     }
 
     /// Reports that another gateway changed, created or deleted the topic of that name.
     pub fn topic_changed(&self, arn: &TopicArn) {
         let ids = self.core.topics.invalidate(arn);
-        self.core.owners.wake_all();
-        let (core, arn) = (Arc::clone(&self.core), arn.clone());
-        self.core.spawn(async move {
-            if let Err(error) = refresh(&core, &arn, ids).await {
+        self.core.schedule.wake_all();
+        let (scanner, arn) = (Arc::clone(&self.scanner), arn.clone());
+        self.core.tasks.spawn(async move {
+            if let Err(error) = scanner.adopt_topic(&arn, ids).await {
                 tracing::warn!(topic = %arn, %error, "notifications: a topic that changed is read again later");
             }
         });
@@ -131,13 +139,13 @@ impl Notifier {
         if session == self.core.session {
             return;
         }
-        self.core.mark_gateway_ended(session);
-        let watched = self.core.owners.watched();
+        self.core.gateways.mark_ended(session);
+        let watched = self.core.schedule.watched();
         for (key, _) in watched.into_iter().filter(|(_, watched)| watched.owner.client == session) {
-            self.core.owners.update_watched(key, None);
-            shard_tasks::check_shard(&self.core, key, false);
+            self.core.schedule.update_watched(key, None);
+            self.shard_tasks.check(key);
         }
-        self.scan_sooner.notify_one();
+        self.scanner.scan_now();
     }
 
     /// Creates a topic, with queues if it is persistent; `None` if the name is taken.
@@ -199,8 +207,8 @@ impl Notifier {
             let Some(stored) = found.filter(&is_meant) else { return Ok(false) };
             let Some(deleted) = self.core.topics.store.delete(&stored).await? else { continue };
             let deleted = self.core.topics.put(deleted);
-            self.core.owners.wake_all();
-            if let Err(error) = removal::remove_topic(&self.core, &deleted).await {
+            self.core.schedule.wake_all();
+            if let Err(error) = removal::remove_topic(&self.core, &self.states, &deleted).await {
                 tracing::warn!(topic = %arn, %error, "notifications: the queues of a deleted topic are removed later");
             }
             return Ok(true);
@@ -215,9 +223,9 @@ impl Notifier {
 
     /// Completes changes of a topic's queues, and returns its record.
     async fn complete(&self, arn: &TopicArn) -> Result<Arc<StoredTopic>> {
-        generations::reconcile(&self.core, arn).await?;
+        self.changes.reconcile(arn).await?;
         let stored = self.core.topics.put(self.existing(arn).await?);
-        self.core.owners.wake_all();
+        self.core.schedule.wake_all();
         Ok(stored)
     }
 
@@ -227,18 +235,18 @@ impl Notifier {
         let Some(stored) = self.core.topics.get(arn, id).await? else {
             return Ok(Some(QueueReservation::unlimited()));
         };
-        admission::admit(&self.core, &stored, bytes).await
+        self.states.admissions.admit(&stored, bytes).await
     }
 
     /// Pushes events of non-persistent topics. Returns when the outcome of each is known, or after the timeout.
     pub async fn push_now(&self, events: Vec<TopicEvent>) -> SyncPushResult {
-        sync_push::push_now(&self.core, events).await
+        sync_push::push_now(&self.core, &self.states.endpoints, events).await
     }
 
     /// The state of the circuit breaker of a topic's endpoint in this gateway. An unknown breaker was never used, so it is
     /// closed.
     pub fn breaker(&self, topic: TopicId) -> BreakerState {
-        self.core.endpoints.peek(topic).map_or(BreakerState::Closed, |endpoint| endpoint.breaker())
+        self.states.endpoints.peek(topic).map_or(BreakerState::Closed, |endpoint| endpoint.breaker())
     }
 
     /// The figures of a topic's queue, without the states of breakers ([`TopicReport::set_breakers`]).
@@ -266,7 +274,7 @@ impl Notifier {
     pub async fn replay_letters(&self, arn: &TopicArn, which: LetterSelection) -> Result<u64> {
         let stored = self.core.topics.put(self.existing(arn).await?);
         let replayed = admin::apply_to_letters(&self.core, &stored, which, LetterAction::Replay).await?;
-        mover::replay(&self.core, &stored).await?;
+        self.movers.replay(&stored).await?;
         Ok(replayed)
     }
 
@@ -278,27 +286,27 @@ impl Notifier {
 
     /// The number of shards of bucket indexes that wait to be checked for events.
     pub fn backlog(&self) -> usize {
-        self.core.mover.backlog()
+        self.movers.backlog()
     }
 
     /// Moves all events out of the outbox of a bucket that is about to be removed. Its index must no longer accept changes.
     pub async fn drain_bucket(&self, bucket: &str) -> Result<()> {
-        mover::drain(&self.core, bucket).await
+        self.movers.drain(bucket).await
     }
 }
 
 /// The task that makes owners adopt changed options.
-async fn follow_defaults(core: Arc<Core>) {
+async fn follow_defaults(core: Arc<Core>, states: Arc<TopicStates>) {
     let mut defaults = core.settings.defaults.clone();
     loop {
-        let stopping = core.stopping.notified();
-        if core.is_stopped() {
+        let stopping = core.tasks.stopping();
+        if core.tasks.is_stopped() {
             return;
         }
         match select(pin!(defaults.changed()), pin!(stopping)).await {
             Either::Left((Ok(()), _)) => {
-                core.endpoints.wake_waiting(&core);
-                core.owners.wake_all();
+                states.endpoints.wake_waiting();
+                core.schedule.wake_all();
             }
             // The options can't change any more, or delivery is stopped.
             _ => return,
@@ -306,16 +314,12 @@ async fn follow_defaults(core: Arc<Core>) {
     }
 }
 
-async fn refresh(core: &Arc<Core>, arn: &TopicArn, ids: Vec<TopicId>) -> Result<()> {
-    let stored = core.topics.store.get(arn).await?;
-    let now = stored.as_ref().map(|stored| stored.record.topic.id);
-    for id in ids.into_iter().filter(|id| Some(*id) != now) {
-        core.forget_topic(id);
+/// The task that removes objects without an owner.
+async fn sweep_periodically(core: Arc<Core>) {
+    let spread = core.env.jitter(core.settings.sweep);
+    while core.tasks.sleep(core.settings.sweep / 2 + spread).await {
+        if let Err(error) = removal::sweep(&core).await {
+            tracing::warn!(%error, "notifications: objects without an owner are not looked for");
+        }
     }
-    let Some(stored) = stored else { return Ok(()) };
-    let stored = core.topics.put(stored);
-    // Shards that wait for the old endpoint then check the new one.
-    core.endpoints.get(core, &stored);
-    core.owners.wake_all();
-    scan::check_topic_shards(core, &stored).await
 }

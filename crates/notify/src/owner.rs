@@ -6,30 +6,35 @@
 
 mod acquire;
 mod letters;
+mod limits;
 mod loading;
 mod pushing;
 mod settling;
 
-pub(crate) use acquire::{locate, read_shard};
-
-use crate::core::{Core, ShardKey};
+use crate::core::Core;
 use crate::endpoints::TopicEndpoint;
 use crate::error::{Error, Result};
+use crate::generations::GenerationChanges;
 use crate::metrics::{add, subtract};
-use crate::shard_tasks::{self, ShardWaker};
+use crate::queue_shard::ShardKey;
+use crate::schedule::ShardWaker;
+use crate::topic_state::TopicStates;
 use crate::topic_store::StoredTopic;
 use acquire::LeaseOutcome;
 use futures::FutureExt as _;
+use limits::DeliveryLimits;
 use nacre_queues::layout::Generation;
 use nacre_queues::lease::LeaseTerm;
 use nacre_queues::retry::{BreakerState, RetryPolicy};
 use nacre_queues::settle::LogIndex;
 use nacre_queues::shard::{self, Shard};
 use nacre_queues::window::{OlderGenerations, Window, WindowTime};
+use nacre_topics::topic::TopicId;
 use pushing::InflightPushes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::sync::{AcquireError, SemaphorePermit};
 
 /// The interval at which older generations and expired events are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -48,30 +53,6 @@ pub(crate) enum NextCheck {
     Endpoint(Arc<TopicEndpoint>),
 }
 
-/// Reports that events were enqueued into a shard, or that it may have events.
-pub(crate) fn wake_shard(core: &Arc<Core>, key: ShardKey) {
-    if core.owners.is_watched(&key) {
-        return;
-    }
-    if core.owners.is_running(&key) {
-        return shard_tasks::check_shard(core, key, false);
-    }
-    let endpoint = core.endpoints.peek(key.topic);
-    let Some(endpoint) = endpoint.filter(|endpoint| endpoint.blocked_until_ns(core).is_some()) else {
-        return shard_tasks::check_shard(core, key, false);
-    };
-    let policy = core.topics.peek(key.topic).map(|stored| policy_of(core, &stored));
-    if let Some(limit_ns) = policy.and_then(|policy| policy.time_to_live_ns) {
-        core.owners.wake_at(key, core.mono_ns().saturating_add(limit_ns));
-    }
-    endpoint.add_waiting(core, key);
-}
-
-/// Reports that a shard's object is full.
-pub(crate) fn request_spill(core: &Arc<Core>, key: ShardKey) {
-    shard_tasks::check_shard(core, key, true);
-}
-
 fn policy_of(core: &Core, stored: &StoredTopic) -> RetryPolicy {
     core.settings.retry_policy(&stored.record.topic.attributes)
 }
@@ -80,55 +61,86 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Delivers a shard as long as this gateway can and should do so.
-pub(crate) async fn deliver_shard(core: &Arc<Core>, key: ShardKey, wake: &ShardWaker) -> Result<NextCheck> {
-    if core.is_stopped() {
-        return Ok(NextCheck::Done);
-    }
-    let Some(known) = core.topics.peek(key.topic) else { return Ok(NextCheck::Done) };
-    let Some(stored) = core.topics.get(&known.record.topic.arn, key.topic).await? else {
-        core.forget_topic(key.topic);
-        return Ok(NextCheck::Done);
-    };
-    let layout = &stored.record.layout;
-    let Some(generation) = layout.deliverable().find(|one| one.number == key.generation) else {
-        return Ok(NextCheck::Done);
-    };
-    let is_current = layout.current == Some(generation);
-    if is_current && layout.next.is_some() {
-        // The gateway that changes the generations takes over the shards.
-        core.schedule_reconcile(&stored);
-        return Ok(NextCheck::At(core.mono_ns() + nanos(CHECK_INTERVAL)));
-    }
-    let endpoint = core.endpoints.get(core, &stored);
-    let must_spill = wake.must_spill.load(Ordering::Acquire);
-    let expires = policy_of(core, &stored).time_to_live_ns.is_some();
-    match &endpoint {
-        _ if must_spill => {}
-        None => return Ok(NextCheck::Done),
-        Some(endpoint) if !expires && endpoint.blocked_until_ns(core).is_some() => {
-            return Ok(NextCheck::Endpoint(Arc::clone(endpoint)));
+/// The owners of this gateway.
+pub(crate) struct Owners {
+    core: Arc<Core>,
+    states: Arc<TopicStates>,
+    changes: Arc<GenerationChanges>,
+    limits: DeliveryLimits,
+}
+
+impl Owners {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        states: &Arc<TopicStates>,
+        changes: &Arc<GenerationChanges>,
+    ) -> Owners {
+        Owners {
+            core: Arc::clone(core),
+            states: Arc::clone(states),
+            changes: Arc::clone(changes),
+            limits: DeliveryLimits::new(core.settings.active_shards),
         }
-        Some(_) => {}
     }
-    let taken = acquire::take_lease(core, key, &stored, generation).await?;
-    let (shard, term, has_letters) = match taken {
-        LeaseOutcome::Owned(shard, term, has_letters) => (*shard, term, has_letters),
-        LeaseOutcome::Empty => return Ok(NextCheck::Done),
-        LeaseOutcome::Gone => {
-            crate::generations::retire(core, &stored, generation, key.shard).await?;
+
+    /// Waits for a slot to deliver a shard of the topic.
+    pub(crate) async fn slot(&self, topic: TopicId) -> Result<SemaphorePermit<'_>, AcquireError> {
+        let endpoint = self.states.endpoints.peek(topic);
+        let is_probe = endpoint.is_some_and(|endpoint| endpoint.breaker() != BreakerState::Closed);
+        self.limits.slot(is_probe).await
+    }
+
+    /// Delivers a shard as long as this gateway can and should do so.
+    pub(crate) async fn deliver(&self, key: ShardKey, waker: &ShardWaker) -> Result<NextCheck> {
+        let core = &self.core;
+        if core.tasks.is_stopped() {
             return Ok(NextCheck::Done);
         }
-        LeaseOutcome::Elsewhere => return Ok(NextCheck::Elsewhere),
-    };
-    add(&core.metrics.leases_taken, 1);
-    let mut owner = Ownership::new(core, key, wake, (stored, generation, endpoint), shard, term);
-    owner.has_letters = has_letters;
-    let ran = owner.run().await;
-    if matches!(ran, Err(Error::Changed(_))) {
-        add(&core.metrics.leases_lost, 1);
+        let Some(known) = core.topics.peek(key.topic) else { return Ok(NextCheck::Done) };
+        let Some(stored) = core.topics.get(&known.record.topic.arn, key.topic).await? else {
+            self.states.forget(key.topic);
+            return Ok(NextCheck::Done);
+        };
+        let layout = &stored.record.layout;
+        let Some(generation) = layout.deliverable().find(|one| one.number == key.generation) else {
+            return Ok(NextCheck::Done);
+        };
+        let is_current = layout.current == Some(generation);
+        if is_current && layout.next.is_some() {
+            // The gateway that changes the generations takes over the shards.
+            self.changes.schedule(&stored);
+            return Ok(NextCheck::At(core.mono_ns() + nanos(CHECK_INTERVAL)));
+        }
+        let endpoint = self.states.endpoints.get(&stored);
+        let must_spill = waker.must_spill.load(Ordering::Acquire);
+        let expires = policy_of(core, &stored).time_to_live_ns.is_some();
+        match &endpoint {
+            _ if must_spill => {}
+            None => return Ok(NextCheck::Done),
+            Some(endpoint) if !expires && endpoint.blocked_until_ns().is_some() => {
+                return Ok(NextCheck::Endpoint(Arc::clone(endpoint)));
+            }
+            Some(_) => {}
+        }
+        let taken = acquire::take_lease(core, key, &stored, generation).await?;
+        let (shard, term, has_letters) = match taken {
+            LeaseOutcome::Owned(shard, term, has_letters) => (*shard, term, has_letters),
+            LeaseOutcome::Empty => return Ok(NextCheck::Done),
+            LeaseOutcome::Gone => {
+                self.states.closed_generations.retire(&stored, generation, key.shard).await?;
+                return Ok(NextCheck::Done);
+            }
+            LeaseOutcome::Elsewhere => return Ok(NextCheck::Elsewhere),
+        };
+        add(&core.metrics.leases_taken, 1);
+        let mut owner = Ownership::new(self, key, waker, (stored, generation, endpoint), shard, term);
+        owner.has_letters = has_letters;
+        let ran = owner.run().await;
+        if matches!(ran, Err(Error::Changed(_))) {
+            add(&core.metrics.leases_lost, 1);
+        }
+        ran
     }
-    ran
 }
 
 /// The bytes of loaded events, included in the gateway's metric.
@@ -153,9 +165,10 @@ impl Drop for LoadedBytesGauge<'_> {
 
 /// The state of an owner.
 struct Ownership<'a> {
+    owners: &'a Owners,
     core: &'a Arc<Core>,
     key: ShardKey,
-    wake: &'a ShardWaker,
+    waker: &'a ShardWaker,
     stored: Arc<StoredTopic>,
     generation: Generation,
     endpoint: Option<Arc<TopicEndpoint>>,
@@ -187,20 +200,22 @@ struct Ownership<'a> {
 
 impl<'a> Ownership<'a> {
     fn new(
-        core: &'a Arc<Core>,
+        owners: &'a Owners,
         key: ShardKey,
-        wake: &'a ShardWaker,
+        waker: &'a ShardWaker,
         (stored, generation, endpoint): (Arc<StoredTopic>, Generation, Option<Arc<TopicEndpoint>>),
         shard: Shard,
         term: LeaseTerm,
     ) -> Ownership<'a> {
+        let core = &owners.core;
         let policy = policy_of(core, &stored);
         let window = Window::new(core.settings.window, policy, &shard.head.value);
         let now = core.mono_ns();
         Ownership {
+            owners,
             core,
             key,
-            wake,
+            waker,
             stored,
             generation,
             endpoint,
@@ -270,7 +285,7 @@ impl<'a> Ownership<'a> {
     /// Adopts changes of the topic, and of the options that apply if the topic does not set a value.
     fn follow_topic(&mut self) {
         if let Some(now) = self.core.topics.peek(self.key.topic).filter(|now| *now != self.stored) {
-            self.endpoint = self.core.endpoints.get(self.core, &now);
+            self.endpoint = self.owners.states.endpoints.get(&now);
             self.pushes.set_endpoint(self.endpoint.as_ref());
             self.stored = now;
         }
@@ -294,8 +309,7 @@ impl<'a> Ownership<'a> {
         let layout = &self.stored.record.layout;
         if layout.before(self.generation.number).next().is_some() {
             let older =
-                crate::drain_progress::read_older_generations(self.core, &self.stored, self.generation)
-                    .await?;
+                self.owners.states.closed_generations.older_than(&self.stored, self.generation).await?;
             if older != self.older {
                 self.older = older;
                 self.window.recheck_held();
@@ -304,7 +318,7 @@ impl<'a> Ownership<'a> {
             self.older = OlderGenerations::default();
             self.window.recheck_held();
         }
-        let is_wanted = self.core.is_preferred(&self.key);
+        let is_wanted = self.core.gateways.is_preferred(&self.key);
         self.unwanted_since_ns = if is_wanted { None } else { self.unwanted_since_ns.or(Some(now.mono_ns)) };
         Ok(())
     }
@@ -319,7 +333,7 @@ impl<'a> Ownership<'a> {
 
     /// The endpoint, if its breaker does not permit a push now.
     fn blocked_endpoint(&self) -> Option<&Arc<TopicEndpoint>> {
-        self.endpoint.as_ref().filter(|endpoint| endpoint.blocked_until_ns(self.core).is_some())
+        self.endpoint.as_ref().filter(|endpoint| endpoint.blocked_until_ns().is_some())
     }
 
     fn must_spill(&self) -> bool {
@@ -331,7 +345,7 @@ impl<'a> Ownership<'a> {
     }
 
     fn is_spill_requested(&self) -> bool {
-        self.wake.must_spill.load(Ordering::Acquire)
+        self.waker.must_spill.load(Ordering::Acquire)
     }
 
     /// Whether all known events of the shard are loaded.
@@ -347,13 +361,13 @@ impl<'a> Ownership<'a> {
     /// The reason why this gateway should stop delivering the shard, if there is one.
     fn reason_to_stop(&mut self, now: WindowTime) -> Option<NextCheck> {
         let later = |wait: Duration| Some(NextCheck::At(now.mono_ns + nanos(wait)));
-        if self.core.is_stopped() {
+        if self.core.tasks.is_stopped() {
             return Some(NextCheck::Done);
         }
         if !self.term.may_send(now.mono_ns) && now.mono_ns > self.term.renew_at_ns() + self.lease_ns() {
             return later(Duration::ZERO);
         }
-        if self.wake.must_release.load(Ordering::Acquire) {
+        if self.waker.must_release.load(Ordering::Acquire) {
             return later(CHECK_INTERVAL);
         }
         let layout = &self.stored.record.layout;
@@ -382,13 +396,13 @@ impl<'a> Ownership<'a> {
             let is_done = is_known && expiry.is_none_or(|left| left > nanos(CHECK_INTERVAL));
             if is_done && !is_finished && !self.has_letters {
                 if let Some(left) = expiry {
-                    self.core.owners.wake_at(self.key, now.mono_ns.saturating_add(left));
+                    self.core.schedule.wake_at(self.key, now.mono_ns.saturating_add(left));
                 }
                 return Some(NextCheck::Endpoint(endpoint));
             }
         }
         let held_for = now.mono_ns - self.taken_at_ns.min(now.mono_ns);
-        if self.core.owners.has_waiting_tasks() && held_for > nanos(self.core.settings.turn) {
+        if self.owners.limits.has_waiting_tasks() && held_for > nanos(self.core.settings.turn) {
             return later(Duration::ZERO);
         }
         let patience = nanos(self.core.settings.scan + 2 * self.core.settings.watch);
@@ -407,7 +421,8 @@ impl<'a> Ownership<'a> {
         }
         let since = *self.idle_since_ns.get_or_insert(now.mono_ns);
         // If other shards wait for their turn, a shard that needs nothing now is released immediately.
-        let patience = if self.core.owners.has_waiting_tasks() { 0 } else { nanos(self.core.settings.idle) };
+        let patience =
+            if self.owners.limits.has_waiting_tasks() { 0 } else { nanos(self.core.settings.idle) };
         // Events may expire before they are retried.
         let expiry = self
             .window
@@ -432,8 +447,9 @@ impl<'a> Ownership<'a> {
             if let Some(op) = self.shard.retire(is_nothing_left)
                 && self.core.rados.write(op).await?.is_done()
             {
-                self.core.progress.forget(&self.key);
-                crate::generations::retire(self.core, &self.stored, self.generation, self.key.shard).await?;
+                let closed = &self.owners.states.closed_generations;
+                closed.forget_progress(&self.key);
+                closed.retire(&self.stored, self.generation, self.key.shard).await?;
                 return Ok(NextCheck::Done);
             }
         }
@@ -451,7 +467,7 @@ impl<'a> Ownership<'a> {
         if !is_leaving {
             // A time in the past could not be used, because memory is short or too many pushes already wait.
             let due = self.window.next_due_ns().filter(|_| self.pushes.may_send(now.mono_ns));
-            let blocked = self.endpoint.as_ref().and_then(|endpoint| endpoint.blocked_until_ns(self.core));
+            let blocked = self.endpoint.as_ref().and_then(|endpoint| endpoint.blocked_until_ns());
             let due = due.map(|due| due.max(blocked.unwrap_or(0))).filter(|due| *due > now.mono_ns);
             at = due.map_or(at, |due| at.min(due));
             if self.is_all_loaded() {
@@ -461,7 +477,7 @@ impl<'a> Ownership<'a> {
         }
         let wait = Duration::from_nanos(at.saturating_sub(now.mono_ns)).max(Duration::from_millis(1));
         let mut sleep = self.core.env.sleep(wait).fuse();
-        let notified = self.wake.notify.notified().fuse();
+        let notified = self.waker.notify.notified().fuse();
         let mut notified = std::pin::pin!(notified);
         let outcome = futures::select_biased! {
             outcome = self.pushes.outcomes.recv().fuse() => outcome,

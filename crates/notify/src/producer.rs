@@ -8,22 +8,29 @@
 //! which no other gateway changed the tail. A mover takes a token before it reads the outbox; the producer refuses the token
 //! once the epoch has ended.
 
-use crate::core::{Core, ShardKey};
+use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::metrics::add;
+use crate::queue_shard::{ShardKey, queue_id};
 use crate::rados::WriteOutcome;
 use bytes::Bytes;
 use futures::channel::oneshot;
 use nacre_queues::enqueue::{self, EnqueueRefusal, EnqueueResult, OutboxEvent, OutboxPage, ShardLimit};
+use nacre_queues::layout::{self, Generation};
 use nacre_queues::name::{QueueRecordKind, SourceId};
 use nacre_queues::op::{ObjectKey, ObjectRead};
 use nacre_queues::record::{Event, EventId, ShardIdentity};
 use nacre_queues::settle::{self, DropCandidate, LogIndex};
 use nacre_queues::shard::{self, Shard};
+use nacre_topics::attributes::FullQueuePolicy;
+use nacre_topics::topic::{Topic, TopicId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The most producers that are kept. Beyond it, unused ones are dropped.
+const MAX_PRODUCERS: usize = 16_384;
 /// The most sources whose receipts a producer keeps in memory.
 const MAX_SOURCES: usize = 64;
 /// The number of events of a full queue that are remembered as the next to be dropped, and the number of entries of a page
@@ -61,8 +68,64 @@ pub(crate) struct EnqueueOutcome {
     pub(crate) left: Option<NotMovedReason>,
 }
 
+/// The producers of all topics.
+pub(crate) struct Producers {
+    core: Arc<Core>,
+    by_shard: Mutex<BTreeMap<ShardKey, Arc<ShardProducer>>>,
+    /// The next epoch. Producers share it, so that a token of a removed producer is not valid for its successor.
+    epochs: Arc<AtomicU64>,
+}
+
+impl Producers {
+    pub(crate) fn new(core: &Arc<Core>) -> Producers {
+        Producers { core: Arc::clone(core), by_shard: Mutex::default(), epochs: Arc::new(AtomicU64::new(1)) }
+    }
+
+    /// The producer for a shard of the current generation of a topic.
+    pub(crate) fn get(&self, topic: &Topic, generation: Generation, shard: u32) -> Arc<ShardProducer> {
+        let key = ShardKey { topic: topic.id, generation: generation.number, shard };
+        let limit = self.shard_limit(topic, generation.shards);
+        let mut producers = self.by_shard.lock();
+        if let Some(producer) = producers.get(&key).filter(|producer| producer.limit == limit) {
+            return Arc::clone(producer);
+        }
+        if producers.len() >= MAX_PRODUCERS {
+            producers.retain(|_, producer| Arc::strong_count(producer) > 1);
+        }
+        let id = queue_id(topic.id);
+        let (visible, hidden) =
+            layout::candidate_objects(&topic.arn.tenant, &topic.arn.name, &id, generation, shard);
+        let object = (visible.unwrap_or(hidden), generation.identity(&id, shard));
+        let (core, epochs) = (Arc::clone(&self.core), Arc::clone(&self.epochs));
+        let producer = Arc::new(ShardProducer::new(core, epochs, key, object, limit));
+        producers.insert(key, Arc::clone(&producer));
+        producer
+    }
+
+    /// Removes a producer whose generation is closed.
+    pub(crate) fn remove(&self, key: &ShardKey) {
+        self.by_shard.lock().remove(key);
+    }
+
+    /// The topic no longer exists.
+    pub(crate) fn forget(&self, topic: TopicId) {
+        self.by_shard.lock().retain(|key, _| key.topic != topic);
+    }
+
+    /// The limit for one shard of a topic that drops its oldest events.
+    fn shard_limit(&self, topic: &Topic, shards: u32) -> Option<ShardLimit> {
+        if topic.attributes.full_queue_policy() != FullQueuePolicy::DropOldest {
+            return None;
+        }
+        let bytes = self.core.settings.queue_limit_bytes(&topic.attributes)? / u64::from(shards.max(1));
+        Some(ShardLimit { entries: u64::MAX, bytes: bytes.max(1) })
+    }
+}
+
 /// The producer for a shard of the current generation of a topic's queue.
 pub(crate) struct ShardProducer {
+    core: Arc<Core>,
+    epochs: Arc<AtomicU64>,
     pub(crate) key: ShardKey,
     object: ObjectKey,
     identity: ShardIdentity,
@@ -107,21 +170,18 @@ struct EnqueueRequest {
 
 impl ShardProducer {
     pub(crate) fn new(
+        core: Arc<Core>,
+        epochs: Arc<AtomicU64>,
         key: ShardKey,
-        object: ObjectKey,
-        identity: ShardIdentity,
+        (object, identity): (ObjectKey, ShardIdentity),
         limit: Option<ShardLimit>,
     ) -> ShardProducer {
-        ShardProducer { key, object, identity, limit, state: Default::default(), waiting: Mutex::default() }
-    }
-
-    /// The limit with which the producer was created.
-    pub(crate) fn limit(&self) -> Option<ShardLimit> {
-        self.limit
+        let (state, waiting) = Default::default();
+        ShardProducer { core, epochs, key, object, identity, limit, state, waiting }
     }
 
     /// A token for outbox records that are read from now on; `None` if the generation is closed or gone.
-    pub(crate) async fn epoch_token(&self, core: &Core, source: &SourceId) -> Result<Option<EpochToken>> {
+    pub(crate) async fn epoch_token(&self, source: &SourceId) -> Result<Option<EpochToken>> {
         let mut state = self.state.lock().await;
         state.used(source);
         if let Some(known) = &state.known
@@ -129,7 +189,7 @@ impl ShardProducer {
         {
             return Ok(Some(EpochToken(known.epoch)));
         }
-        if !self.refresh(core, &mut state, Some(source)).await? {
+        if !self.refresh(&mut state, Some(source)).await? {
             return Ok(None);
         }
         Ok(state.known.as_ref().map(|known| EpochToken(known.epoch)))
@@ -137,7 +197,7 @@ impl ShardProducer {
 
     /// Reads the shard with the receipts of the known sources and of one more. The epoch continues if no other gateway
     /// changed the tail. Returns `false` if the generation is closed or gone.
-    async fn refresh(&self, core: &Core, state: &mut State, more: Option<&SourceId>) -> Result<bool> {
+    async fn refresh(&self, state: &mut State, more: Option<&SourceId>) -> Result<bool> {
         let mut sources: Vec<SourceId> = more.into_iter().cloned().collect();
         let old = state.known.take();
         if let Some(old) = &old {
@@ -146,7 +206,7 @@ impl ShardProducer {
             let others = others.filter(|source| Some(*source) != more && receipts.contains_key(*source));
             sources.extend(others.take(MAX_SOURCES - 1).cloned());
         }
-        let Some(reply) = core.rados.read(&shard::read(&self.object, &sources)).await? else {
+        let Some(reply) = self.core.rados.read(&shard::read(&self.object, &sources)).await? else {
             return Ok(false);
         };
         let fresh = match shard::classify(&self.object, &reply)? {
@@ -160,7 +220,7 @@ impl ShardProducer {
         }
         let epoch = match old {
             Some(old) if old.shard.tail == fresh.tail => old.epoch,
-            _ => core.next_producer_epoch(),
+            _ => self.epochs.fetch_add(1, Ordering::Relaxed),
         };
         state.known = Some(Known { shard: fresh, epoch });
         Ok(true)
@@ -188,7 +248,6 @@ impl ShardProducer {
     /// Enqueues events of a source. Events of one key must be in the order of its outbox.
     pub(crate) async fn enqueue(
         &self,
-        core: &Core,
         token: EpochToken,
         source: SourceId,
         events: Vec<OutboxEvent>,
@@ -200,7 +259,7 @@ impl ShardProducer {
             let mut state = self.state.lock().await;
             let requests = std::mem::take(&mut *self.waiting.lock());
             if !requests.is_empty() {
-                self.turn(core, &mut state, requests).await;
+                self.turn(&mut state, requests).await;
             }
         }
         answer.await.unwrap_or_else(|_| EnqueueOutcome {
@@ -209,7 +268,7 @@ impl ShardProducer {
         })
     }
 
-    async fn turn(&self, core: &Core, state: &mut State, requests: Vec<EnqueueRequest>) {
+    async fn turn(&self, state: &mut State, requests: Vec<EnqueueRequest>) {
         let mut valid = Vec::new();
         for request in requests {
             let is_valid = state.known.as_ref().is_some_and(|known| {
@@ -227,7 +286,7 @@ impl ShardProducer {
             by_source.entry(one.source.clone()).or_default().extend(one.events.iter().cloned());
         }
         let mut moved: BTreeMap<SourceId, BTreeSet<EventId>> = BTreeMap::new();
-        let left = self.write(core, state, by_source, &mut moved).await;
+        let left = self.write(state, by_source, &mut moved).await;
         if !matches!(left, None | Some(NotMovedReason::NotSpilled | NotMovedReason::TooManyReceipts)) {
             state.known = None;
         }
@@ -244,7 +303,6 @@ impl ShardProducer {
     /// Enqueues as many events as possible. Returns the reason why others are left.
     async fn write(
         &self,
-        core: &Core,
         state: &mut State,
         by_source: BTreeMap<SourceId, Vec<OutboxEvent>>,
         moved: &mut BTreeMap<SourceId, BTreeSet<EventId>>,
@@ -261,16 +319,16 @@ impl ShardProducer {
                 is_complete: false,
             };
             let pages: Vec<OutboxPage> = rest.iter().map(page).collect();
-            let resident_bytes = core.settings.spill.resident_bytes;
+            let resident_bytes = self.core.settings.spill.resident_bytes;
             let refusal = match enqueue::plan(&known.shard, pages, self.limit, resident_bytes) {
                 Err(error) => return Some(NotMovedReason::Failed(error.into())),
                 Ok(EnqueueResult::Nothing(had)) => {
                     had.into_iter().for_each(|had| moved.entry(had.source).or_default().extend(had.ids));
                     return None;
                 }
-                Ok(EnqueueResult::Write(plan)) => match core.rados.write(plan.op).await {
+                Ok(EnqueueResult::Write(plan)) => match self.core.rados.write(plan.op).await {
                     Ok(WriteOutcome::Done) => {
-                        add(&core.metrics.enqueued, plan.added);
+                        add(&self.core.metrics.enqueued, plan.added);
                         for source in rest.keys() {
                             state.gone.remove(source);
                         }
@@ -285,7 +343,7 @@ impl ShardProducer {
                         continue;
                     }
                     Ok(_) => {
-                        add(&core.metrics.enqueue_conflicts, 1);
+                        add(&self.core.metrics.enqueue_conflicts, 1);
                         return Some(NotMovedReason::Stale);
                     }
                     Err(error) => return Some(NotMovedReason::Failed(error)),
@@ -302,7 +360,7 @@ impl ShardProducer {
                 EnqueueRefusal::NotSpilled | EnqueueRefusal::NoRoom { .. } if !is_refreshed => {
                     is_refreshed = true;
                     let epoch = known.epoch;
-                    match self.refresh(core, state, None).await {
+                    match self.refresh(state, None).await {
                         Ok(true) => {}
                         Ok(false) => return Some(NotMovedReason::Closed),
                         Err(error) => return Some(NotMovedReason::Failed(error)),
@@ -314,7 +372,7 @@ impl ShardProducer {
                 EnqueueRefusal::NotSpilled => return Some(NotMovedReason::NotSpilled),
                 EnqueueRefusal::NoRoom { entries, bytes } => {
                     is_refreshed = false;
-                    match drop_oldest(core, &mut known.shard, &mut state.oldest, entries, bytes).await {
+                    match drop_oldest(&self.core, &mut known.shard, &mut state.oldest, entries, bytes).await {
                         Ok(true) => {}
                         // Another gateway changed the head.
                         Ok(false) => return Some(NotMovedReason::NotSpilled),
@@ -400,5 +458,65 @@ async fn read_oldest(core: &Core, shard: &Shard) -> Result<Vec<DropCandidate>> {
             return Ok(of(events));
         }
         after = last;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::testing::{self, BUCKET};
+    use crate::topic_store::StoredTopic;
+
+    fn first_producer(producers: &Producers, stored: &StoredTopic) -> Arc<ShardProducer> {
+        producers.get(&stored.record.topic, stored.record.layout.current.unwrap(), 0)
+    }
+
+    async fn token(producer: &ShardProducer, source: &SourceId) -> EpochToken {
+        producer.epoch_token(source).await.unwrap().expect("the generation is open")
+    }
+
+    #[test]
+    fn a_token_is_valid_until_another_gateway_enqueues() {
+        testing::run(Settings::default(), |core| async move {
+            let stored = testing::create_topic(&core, &[1], &[]).await;
+            let event = |change| vec![testing::outbox_event(&stored.record.topic, change)];
+            let source = SourceId::new(BUCKET).unwrap();
+            let [own, other] = [Producers::new(&core), Producers::new(&core)]
+                .map(|producers| first_producer(&producers, &stored));
+            let (first, others) = (token(&own, &source).await, token(&other, &source).await);
+            // An event that the queue already has is not enqueued again.
+            for _ in 0..2 {
+                let outcome = own.enqueue(first, source.clone(), event("one")).await;
+                assert!(outcome.moved.len() == 1 && outcome.left.is_none(), "{outcome:?}");
+            }
+            assert_eq!(core.metrics.enqueued.load(Ordering::Relaxed), 1);
+            let outcome = other.enqueue(others, source.clone(), event("two")).await;
+            assert!(matches!(outcome.left, Some(NotMovedReason::Stale)), "{outcome:?}");
+            let others = token(&other, &source).await;
+            let outcome = other.enqueue(others, source.clone(), event("two")).await;
+            assert!(outcome.left.is_none(), "{outcome:?}");
+            assert_eq!(other.receipts(&source).await.unwrap().len(), 2);
+        });
+    }
+
+    #[test]
+    fn a_token_of_a_removed_producer_is_refused() {
+        testing::run(Settings::default(), |core| async move {
+            let stored = testing::create_topic(&core, &[1], &[]).await;
+            let source = SourceId::new(BUCKET).unwrap();
+            let producers = Producers::new(&core);
+            let removed = first_producer(&producers, &stored);
+            assert!(Arc::ptr_eq(&removed, &first_producer(&producers, &stored)));
+            let of_removed = token(&removed, &source).await;
+            producers.remove(&removed.key);
+            let producer = first_producer(&producers, &stored);
+            let current = token(&producer, &source).await;
+            let event = || vec![testing::outbox_event(&stored.record.topic, "one")];
+            let outcome = producer.enqueue(of_removed, source.clone(), event()).await;
+            assert!(matches!(outcome.left, Some(NotMovedReason::Stale)), "{outcome:?}");
+            let outcome = producer.enqueue(current, source, event()).await;
+            assert!(outcome.left.is_none(), "{outcome:?}");
+        });
     }
 }

@@ -1,9 +1,11 @@
 //! Removal of the queues of deleted topics, and of objects that belong to no topic.
 
-use crate::core::{Core, queue_id};
+use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::metrics::add;
+use crate::queue_shard::{locate, queue_id};
 use crate::rados::WriteOutcome;
+use crate::topic_state::TopicStates;
 use crate::topic_store::{MAX_PAGE, StoredTopic};
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
@@ -16,7 +18,6 @@ use nacre_queues::shard::{self, ObjectContent, Shard};
 use nacre_queues::{settle, spill};
 use nacre_topics::names::QueueName;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 /// The number of objects that are removed concurrently.
 const REMOVALS: usize = 16;
@@ -24,10 +25,10 @@ const REMOVALS: usize = 16;
 const MANIFESTS: u64 = 256;
 
 /// Removes the queues of a deleted topic, then its record. May be repeated.
-pub(crate) async fn remove_topic(core: &Arc<Core>, deleted: &StoredTopic) -> Result<()> {
+pub(crate) async fn remove_topic(core: &Core, states: &TopicStates, deleted: &StoredTopic) -> Result<()> {
     let topic = &deleted.record.topic;
     let id = queue_id(topic.id);
-    core.forget_topic(topic.id);
+    states.forget(topic.id);
     let objects = deleted.record.layout.objects(&topic.arn.tenant, &topic.arn.name, &id);
     let mut removals = Vec::new();
     for object in &objects {
@@ -100,7 +101,7 @@ async fn remove_segments(core: &Core, shard: &Shard) -> Result<()> {
 }
 
 /// Removes objects that belong to no topic: leftovers of dead gateways, and objects created by late operations.
-pub(crate) async fn sweep(core: &Arc<Core>) -> Result<u64> {
+pub(crate) async fn sweep(core: &Core) -> Result<u64> {
     let mut objects = Vec::new();
     for namespace in [CLOSED_NAMESPACE, SPILL_NAMESPACE, DEAD_LETTER_NAMESPACE, QUEUE_NAMESPACE] {
         let mut lister = core.rados.namespace(namespace).list();
@@ -137,7 +138,7 @@ pub(crate) async fn sweep(core: &Arc<Core>) -> Result<u64> {
     }
     let mut removed = 0;
     for object in objects {
-        core.check_running()?;
+        core.tasks.check_running()?;
         let is_removed = if object.namespace == QUEUE_NAMESPACE {
             sweep_visible(core, &object, &topics, &names).await?
         } else {
@@ -228,7 +229,7 @@ async fn sweep_segment(core: &Core, object: &ObjectKey) -> Result<bool> {
         Some(generation) => {
             let key = QueueRecordKind::Segment.key(first);
             let read = |object: &ObjectKey| ObjectRead::keys(object, vec![key.clone()]);
-            match crate::owner::locate(core, &stored, generation, shard, read).await? {
+            match locate(&core.rados, &stored, generation, shard, read).await? {
                 None => false,
                 Some((shard, reply)) => {
                     let is_named = match reply.values.get(&key) {
@@ -246,4 +247,42 @@ async fn sweep_segment(core: &Core, object: &ObjectKey) -> Result<bool> {
         return Ok(false);
     }
     Ok(core.rados.write(ObjectOp::on(object).then(Step::Remove)).await?.is_done())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::testing::{self, TestEndpoint};
+
+    #[test]
+    fn a_deleted_topic_leaves_nothing() {
+        testing::run(Settings::default(), |core| async move {
+            let stored = testing::create_topic(&core, &[2], &[]).await;
+            let states = TopicStates::new(&core, TestEndpoint::default().connector());
+            assert!(states.endpoints.get(&stored).is_some());
+            let deleted = core.topics.store.delete(&stored).await.unwrap().unwrap();
+            remove_topic(&core, &states, &deleted).await.unwrap();
+            let topic = &stored.record.topic;
+            assert!(states.endpoints.peek(topic.id).is_none());
+            assert_eq!(core.topics.store.get_by_id(&topic.arn, topic.id).await.unwrap(), None);
+            for shard in 0..2 {
+                let (object, _) = testing::objects_of(&stored, 1, shard);
+                let found = core.rados.read(&ObjectRead::attributes(&object)).await.unwrap();
+                assert!(found.is_none(), "{object}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_sweep_removes_shards_without_a_topic() {
+        testing::run(Settings::default(), |core| async move {
+            let stored = testing::create_topic(&core, &[1], &[]).await;
+            assert_eq!(sweep(&core).await.unwrap(), 0);
+            let deleted = core.topics.store.delete(&stored).await.unwrap().unwrap();
+            assert!(core.topics.store.remove_deleted(&deleted).await.unwrap());
+            assert_eq!(sweep(&core).await.unwrap(), 1);
+            assert_eq!(sweep(&core).await.unwrap(), 0);
+        });
+    }
 }

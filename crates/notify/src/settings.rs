@@ -140,6 +140,11 @@ impl Settings {
         *self.defaults.borrow()
     }
 
+    /// The size limit of the queue of a topic with these attributes, in bytes; `None` if there is none.
+    pub(crate) fn queue_limit_bytes(&self, attributes: &Attributes) -> Option<u64> {
+        attributes.queue_max_bytes.or(self.topic_defaults().queue_max_bytes)
+    }
+
     /// The retry policy of a topic with these attributes.
     pub(crate) fn retry_policy(&self, attributes: &Attributes) -> RetryPolicy {
         let defaults = self.topic_defaults();

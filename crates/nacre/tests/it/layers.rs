@@ -172,22 +172,6 @@ fn pure_crates_have_no_way_to_reach_the_world() {
 /// the list.
 const CYCLES: &[(&str, &[&str], &str)] = &[
     (
-        "notify",
-        &[
-            "admission",
-            "core",
-            "endpoints",
-            "generations",
-            "producer",
-            "mover",
-            "owner",
-            "shard_tasks",
-            "drain_progress",
-            "removal",
-        ],
-        "`Core` has the state of movers, owners, lanes and endpoints, and their tasks act on one another through it",
-    ),
-    (
         "pg",
         &["damage", "membership", "peering", "pg", "primary", "recovery", "replica", "restore", "tail"],
         "the machine of one PG: each file is an `impl Pg` for one part of the protocol, and has its state",

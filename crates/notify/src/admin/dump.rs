@@ -6,7 +6,7 @@
 use super::{QueuedEvent, decode};
 use crate::core::Core;
 use crate::error::Result;
-use crate::owner::{locate, read_shard};
+use crate::queue_shard::{locate, read_shard};
 use crate::topic_store::StoredTopic;
 use bytes::Bytes;
 use nacre_queues::layout::Generation;
@@ -28,7 +28,7 @@ pub(crate) async fn dump(core: &Core, stored: &StoredTopic, max: usize) -> Resul
             if found.len() >= max {
                 break;
             }
-            let located = locate(core, stored, generation, index, ObjectRead::attributes).await?;
+            let located = locate(&core.rados, stored, generation, index, ObjectRead::attributes).await?;
             if let Some((shard, _)) = located {
                 dump_shard(core, generation, shard, max, &mut found).await?;
             }
@@ -85,7 +85,7 @@ async fn dump_shard(
             // Batches were spilled, or events were settled, since the manifests were read.
             Part::Moved if attempts < ATTEMPTS => {
                 attempts += 1;
-                let Some(now) = read_shard(core, &shard).await? else { return Ok(()) };
+                let Some(now) = read_shard(&core.rados, &shard).await? else { return Ok(()) };
                 from = from.max(now.head.value.cursor);
                 (shard, log) = (now, LogIndex::default());
                 if !add_segments(core, &shard, &mut log).await? {

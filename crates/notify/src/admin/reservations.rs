@@ -6,7 +6,7 @@
 
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::mover::MAX_PAGE_RECORDS;
+use crate::outbox::MAX_PAGE_RECORDS;
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
 use nacre_index::key::IndexRecordKind;

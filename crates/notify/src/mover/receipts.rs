@@ -1,61 +1,16 @@
-//! Receipts: determining which of them belong to outbox records that are gone, and removing records whose events a closed
-//! generation has.
+//! Receipts: determining which of them belong to outbox records that are gone.
 
-use super::page::{self, PageRead};
-use super::{MAX_PAGE_RECORDS, MAX_READ_BYTES, OutboxTrim};
 use crate::core::Core;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::outbox::{NextPage, OutboxReader};
 use crate::producer::ShardProducer;
-use bytes::Bytes;
 use nacre_queues::name::SourceId;
 use nacre_queues::record::EventId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A cursor over the outbox of a bucket.
-struct Outbox {
-    shards: std::vec::IntoIter<String>,
-    shard: Option<String>,
-    after: Bytes,
-}
-
-/// The next part of an [`Outbox`].
-enum Part {
-    Page(page::OutboxRecordPage),
-    /// There are no more pages.
-    End,
-    /// The outbox can't be read completely now.
-    Moving,
-}
-
-impl Outbox {
-    async fn of(core: &Core, bucket: &str) -> Result<Outbox> {
-        let found = core.outboxes.find(bucket).await?;
-        let shards = found.map(|found| found.shards).unwrap_or_default().into_iter();
-        Ok(Outbox { shards, shard: None, after: Bytes::new() })
-    }
-
-    async fn next(&mut self, core: &Core) -> Result<Part> {
-        let Some(shard) = self.shard.take().or_else(|| self.shards.next()) else { return Ok(Part::End) };
-        let after = std::mem::take(&mut self.after);
-        let PageRead::Page(page) = page::read(
-            core,
-            &shard,
-            page::PageRange { keys: None, after, max: MAX_PAGE_RECORDS, max_bytes: MAX_READ_BYTES },
-        )
-        .await?
-        else {
-            return Ok(Part::Moving);
-        };
-        if page.more {
-            (self.shard, self.after) = (Some(shard), page.last.clone());
-        }
-        Ok(Part::Page(page))
-    }
-}
-
 /// Determines which receipts of a source belong to records that are gone, and lets these producers drop them.
-pub(super) async fn clean(
+pub(super) async fn drop_gone_receipts(
     core: &Core,
     bucket: &str,
     source: &SourceId,
@@ -68,12 +23,12 @@ pub(super) async fn clean(
         }
     }
     let mut present = BTreeSet::new();
-    let mut outbox = Outbox::of(core, bucket).await?;
+    let mut outbox = OutboxReader::open(core, bucket).await?;
     loop {
-        let page = match outbox.next(core).await? {
-            Part::Page(page) => page,
-            Part::End => break,
-            Part::Moving => return Ok(()),
+        let page = match outbox.next().await? {
+            NextPage::Page(page) => page,
+            NextPage::End => break,
+            NextPage::Moving => return Ok(()),
         };
         // A record that could not be decoded may have any of the events.
         if page.records.iter().any(|record| !record.is_whole) {
@@ -89,27 +44,4 @@ pub(super) async fn clean(
         producer.drop_receipts(source, receipts.into_iter().filter(|id| !present.contains(id))).await;
     }
     Ok(())
-}
-
-/// Removes events that a closed generation has from the outbox of a bucket. Fails with [`Error::Contended`] if the index is
-/// being resharded.
-pub(crate) async fn remove_enqueued_records(core: &Core, source: &SourceId, ids: &[EventId]) -> Result<()> {
-    let ids: BTreeSet<&EventId> = ids.iter().collect();
-    if ids.is_empty() {
-        return Ok(());
-    }
-    let bucket = source.as_str();
-    let moving = || Error::Contended(format!("the index of bucket {bucket}"));
-    let mut outbox = Outbox::of(core, bucket).await?;
-    loop {
-        let page = match outbox.next(core).await? {
-            Part::Page(page) => page,
-            Part::End => return Ok(()),
-            Part::Moving => return Err(moving()),
-        };
-        let removal = OutboxTrim::of(&page, |id| ids.contains(id));
-        if !removal.write(core, &page.shard).await? {
-            return Err(moving());
-        }
-    }
 }

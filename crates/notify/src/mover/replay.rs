@@ -1,27 +1,57 @@
 //! Replay of dead letters: from the dead-letter queue of a topic into its current generation.
 
-use crate::core::{Core, ShardKey};
+use super::Movers;
 use crate::error::Result;
 use crate::producer::NotMovedReason;
+use crate::queue_shard::{ShardKey, queue_id};
 use crate::topic_store::StoredTopic;
 use nacre_queues::dead_letters::{self, DeadLetterQueue, LetterKind, MAX_LETTERS_PER_OP};
 use nacre_queues::enqueue::OutboxEvent;
-use nacre_queues::name::{SourceId, TopicId};
+use nacre_queues::name::{self, SourceId};
 use nacre_queues::settle::dead_letter_id;
+use nacre_topics::topic::TopicId;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::time::Duration;
 
 /// The most turns of one replay. Letters that are left after that wait for the next one.
 const TURNS: usize = 64;
+/// The delay between two attempts to start a replay while another task replays letters of the topic.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// Replays the topic's letters that are marked for it. Only one task at a time may do this: a token does not cover what
+/// another task with the same token enqueued and removed since the letters were read.
+pub(super) async fn replay(movers: &Movers, stored: &StoredTopic) -> Result<()> {
+    let topic = stored.record.topic.id;
+    while !movers.replays.lock().insert(topic) {
+        if !movers.core.tasks.sleep(RETRY_DELAY).await {
+            return Ok(());
+        }
+    }
+    let _guard = ReplayGuard { movers, topic };
+    replay_letters(movers, stored, &queue_id(topic)).await
+}
+
+/// Guard: no other task of this gateway replays the letters of the topic.
+struct ReplayGuard<'a> {
+    movers: &'a Movers,
+    topic: TopicId,
+}
+
+impl Drop for ReplayGuard<'_> {
+    fn drop(&mut self) {
+        self.movers.replays.lock().remove(&self.topic);
+    }
+}
 
 /// Moves all letters that are to be replayed into the queue.
-pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &TopicId) -> Result<()> {
+async fn replay_letters(movers: &Movers, stored: &StoredTopic, id: &name::TopicId) -> Result<()> {
+    let (core, producers) = (&movers.core, &movers.states.producers);
     let record = &stored.record;
     let Some(generation) = record.layout.current else { return Ok(()) };
     let source = SourceId::replay(id);
     let mut tokens = BTreeMap::new();
     for _ in 0..TURNS {
-        core.check_running()?;
+        core.tasks.check_running()?;
         let read = dead_letters::read_letters(id, LetterKind::Replayed, None, MAX_LETTERS_PER_OP as u64);
         let Some(reply) = core.rados.read(&read).await? else { return Ok(()) };
         let queue = DeadLetterQueue::from_reply(id, &[], &reply)?;
@@ -39,8 +69,8 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
         let mut is_early = false;
         for shard in by_shard.keys() {
             if !tokens.contains_key(shard) {
-                let producer = core.producer(&record.topic, generation, *shard);
-                let Some(token) = producer.epoch_token(core, &source).await? else { return Ok(()) };
+                let producer = producers.get(&record.topic, generation, *shard);
+                let Some(token) = producer.epoch_token(&source).await? else { return Ok(()) };
                 tokens.insert(*shard, token);
                 is_early = true;
             }
@@ -50,14 +80,14 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
         }
         for (shard, events) in by_shard {
             let Some(token) = tokens.get(&shard) else { continue };
-            let producer = core.producer(&record.topic, generation, shard);
-            let taken = producer.enqueue(core, *token, source.clone(), events).await;
+            let producer = producers.get(&record.topic, generation, shard);
+            let taken = producer.enqueue(*token, source.clone(), events).await;
             let numbers: Vec<u64> = taken.moved.iter().filter_map(dead_letters::letter_number).collect();
             if !numbers.is_empty() {
                 core.rados.write_or_fail(dead_letters::remove_replayed(id, &numbers)).await?;
                 producer.drop_receipts(&source, taken.moved).await;
                 let key = ShardKey { topic: record.topic.id, generation: generation.number, shard };
-                crate::owner::wake_shard(core, key);
+                movers.shard_tasks.wake(key);
             }
             match taken.left {
                 None => {}
@@ -76,7 +106,7 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
                 // The next check of the topic retries this.
                 Some(NotMovedReason::NotSpilled) => {
                     let key = ShardKey { topic: record.topic.id, generation: generation.number, shard };
-                    crate::owner::request_spill(core, key);
+                    movers.shard_tasks.request_spill(key);
                     return Ok(());
                 }
                 Some(NotMovedReason::Closed) => return Ok(()),

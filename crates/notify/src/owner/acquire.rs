@@ -1,13 +1,14 @@
-//! Finding a shard and taking its lease.
+//! Taking the lease of a shard.
 
-use crate::core::{Core, ShardKey, queue_id};
+use crate::core::Core;
 use crate::error::Result;
 use crate::owner::nanos;
+use crate::queue_shard::{ShardKey, locate};
 use crate::rados::WriteOutcome;
 use crate::topic_store::StoredTopic;
-use nacre_queues::layout::{self, Generation};
+use nacre_queues::layout::Generation;
 use nacre_queues::lease::LeaseTerm;
-use nacre_queues::op::{ObjectKey, ObjectRead, ObjectReply};
+use nacre_queues::op::{ObjectKey, ObjectRead};
 use nacre_queues::shard::{self, Shard};
 
 /// The result of trying to take a lease.
@@ -22,39 +23,6 @@ pub(crate) enum LeaseOutcome {
     Elsewhere,
 }
 
-/// Finds a shard, and returns it with the reply to `read`. `None` if the shard is gone, which is only possible in a closed
-/// generation.
-pub(crate) async fn locate(
-    core: &Core,
-    stored: &StoredTopic,
-    generation: Generation,
-    index: u32,
-    read: impl Fn(&ObjectKey) -> ObjectRead,
-) -> Result<Option<(Shard, ObjectReply)>> {
-    let topic = &stored.record.topic;
-    let id = queue_id(topic.id);
-    let (visible, hidden) =
-        layout::candidate_objects(&topic.arn.tenant, &topic.arn.name, &id, generation, index);
-    let wanted = generation.identity(&id, index);
-    for object in visible.into_iter().chain([hidden]) {
-        let Some(reply) = core.rados.read(&read(&object)).await? else { continue };
-        // An object that is reserved, or a copy that is not complete, has no identity.
-        if shard::identity_of(&object, &reply).is_ok_and(|id| id.value == wanted) {
-            return Ok(Some((Shard::from_reply(&object, &[], &reply)?, reply)));
-        }
-    }
-    Ok(None)
-}
-
-/// Reads a shard again from its object; `None` if the object has other content now.
-pub(crate) async fn read_shard(core: &Core, of: &Shard) -> Result<Option<Shard>> {
-    let Some(reply) = core.rados.read(&ObjectRead::attributes(&of.object)).await? else { return Ok(None) };
-    if !shard::identity_of(&of.object, &reply).is_ok_and(|id| id == of.id) {
-        return Ok(None);
-    }
-    Ok(Some(Shard::from_reply(&of.object, &[], &reply)?))
-}
-
 /// Takes the lease of a shard that has work to do.
 pub(crate) async fn take_lease(
     core: &Core,
@@ -64,7 +32,7 @@ pub(crate) async fn take_lease(
 ) -> Result<LeaseOutcome> {
     let is_current = stored.record.layout.current == Some(generation);
     let letters = |object: &ObjectKey| ObjectRead::page(object, Default::default(), "d", 1);
-    let found = locate(core, stored, generation, key.shard, letters).await?;
+    let found = locate(&core.rados, stored, generation, key.shard, letters).await?;
     let Some((shard, reply)) = found else { return Ok(LeaseOutcome::Gone) };
     let is_empty = shard.is_drained() && reply.page.is_empty();
     if is_empty && is_current {
@@ -74,7 +42,7 @@ pub(crate) async fn take_lease(
     let sent = core.mono_ns();
     let mut written = WriteOutcome::Busy;
     let (take, mut owner) = shard.take_lease(core.session, duration);
-    if core.is_gateway_ended(shard.owner.value.client) {
+    if core.gateways.is_ended(shard.owner.value.client) {
         let (take, of_dead) = shard.take_over_lease(core.session, duration);
         written = core.rados.write(take).await?;
         owner = of_dead;

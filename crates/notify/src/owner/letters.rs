@@ -1,9 +1,9 @@
 //! Dead letters: moving them from beside a shard's log to the dead-letter queue of the topic.
 
 use super::Ownership;
-use crate::core::queue_id;
 use crate::error::Result;
 use crate::metrics::add;
+use crate::queue_shard::queue_id;
 use crate::rados::WriteOutcome;
 use bytes::Bytes;
 use nacre_queues::dead_letters::{

@@ -136,7 +136,7 @@ impl Ownership<'_> {
         if !is_loaded {
             self.segment = None;
             let Some((first, object)) = self.log.segment_from(&self.shard, from) else { return Ok(None) };
-            reading = core.owners.segments.acquire().await.ok();
+            reading = self.owners.limits.segment_reads.acquire().await.ok();
             let reply = self.core.rados.read(&ObjectRead::data(&object)).await?;
             let reply = reply.ok_or_else(|| self.changed())?;
             let loaded = self.log.decode_segment(&self.shard, first, &reply.data)?;
@@ -178,13 +178,13 @@ impl Ownership<'_> {
     /// Moves the first batches into a segment. Returns whether there were any.
     pub(super) async fn spill(&mut self) -> Result<bool> {
         let core: &Core = self.core;
-        let Ok(_permit) = core.owners.spilling.acquire().await else { return Ok(false) };
+        let Ok(_permit) = self.owners.limits.spills.acquire().await else { return Ok(false) };
         let read = settle::read_batches(&self.shard.object, None, SPILLED_BATCHES);
         let reply = self.read_as_owner(&read).await?;
         self.adopt(Shard::from_reply(&self.shard.object, &[], &reply)?)?;
         let segment_bytes = core.settings.spill.segment_bytes;
         let Some(plan) = spill::plan(&self.shard, &self.log, &reply.page, segment_bytes)? else {
-            self.wake.must_spill.store(false, Ordering::Release);
+            self.waker.must_spill.store(false, Ordering::Release);
             return Ok(false);
         };
         core.rados.write_or_fail(plan.write).await?;
@@ -200,7 +200,7 @@ impl Ownership<'_> {
             _ => return Err(self.changed()),
         }
         if self.shard.resident_bytes() <= segment_bytes {
-            self.wake.must_spill.store(false, Ordering::Release);
+            self.waker.must_spill.store(false, Ordering::Release);
         }
         Ok(true)
     }

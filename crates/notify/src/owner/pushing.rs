@@ -4,7 +4,7 @@ use super::Ownership;
 use crate::core::Core;
 use crate::endpoints::{self, TopicEndpoint};
 use crate::metrics::{add, subtract};
-use crate::push::{Connection, PushFailure, PushMessage, PushTarget};
+use crate::push::{Connection, PushFailure, PushMessage};
 use nacre_queues::lease::LeaseTerm;
 use nacre_queues::retry::BreakerState;
 use nacre_queues::window::{ReadyEvent, WindowTime};
@@ -153,14 +153,14 @@ impl Ownership<'_> {
         let queued = MAX_WAITING_PUSHES.saturating_sub(self.pushes.tasks.len());
         let is_busy = self.core.metrics.pushes.load(Ordering::Relaxed) >= BUSY_PUSHES;
         let permits = if is_busy { 0 } else { endpoint.pushes.available_permits() };
-        let room = permits.max(queued) * endpoint.max_batch_size(self.core);
+        let room = permits.max(queued) * endpoint.max_batch_size();
         if room == 0 {
             return false;
         }
         if !self.pushes.may_send(now.mono_ns) || !self.window.has_ready(now) {
             return false;
         }
-        if endpoint.blocked_until_ns(self.core).is_some() {
+        if endpoint.blocked_until_ns().is_some() {
             return false;
         }
         let first = match endpoint.breaker() {
@@ -168,7 +168,7 @@ impl Ownership<'_> {
             _ => self.window.next_probe(now, &self.older, self.core.random()),
         };
         let Some(first) = first else { return false };
-        let permits = endpoint.permits(self.core);
+        let permits = endpoint.permits();
         if permits == 0 {
             self.window.not_sent(first.sequence);
             return false;
@@ -181,7 +181,7 @@ impl Ownership<'_> {
             Ok(connection) => connection,
             Err(failure) => {
                 let fate = |one: ReadyEvent| (one.sequence, PushFate::Unavailable(failure.to_string()));
-                endpoint.failed(self.core, &failure.to_string());
+                endpoint.failed(&failure.to_string());
                 let outcome =
                     PushOutcomes { task: u64::MAX, of_events: sent.into_iter().map(fate).collect() };
                 self.apply_outcome(outcome);
@@ -189,7 +189,7 @@ impl Ownership<'_> {
             }
         };
         let is_probe = permits == 1;
-        for part in sent.chunks(endpoint.max_batch_size(self.core)) {
+        for part in sent.chunks(endpoint.max_batch_size()) {
             self.begin_push(&endpoint, Arc::clone(&connection), part, is_probe);
         }
         true
@@ -197,16 +197,15 @@ impl Ownership<'_> {
 
     fn connection(&mut self, endpoint: &Arc<TopicEndpoint>) -> Result<Arc<dyn Connection>, PushFailure> {
         if !endpoint.is_transactional() {
-            return endpoint.connection(self.core);
+            return endpoint.connection();
         }
         if let Some((_, connection)) = &self.pushes.connection {
             return Ok(Arc::clone(connection));
         }
         let arn = &self.stored.record.topic.arn;
         let (generation, shard) = (self.key.generation, self.key.shard);
-        let queue = Some(format!("{}:{}.{generation}.{shard}", arn.tenant, arn.name));
-        let target = PushTarget { endpoint: endpoint.endpoint.clone(), topic: self.key.topic, queue };
-        let made = self.core.pusher.open(&target)?;
+        let queue = format!("{}:{}.{generation}.{shard}", arn.tenant, arn.name);
+        let made = endpoint.connection_of_queue(queue)?;
         self.pushes.connection = Some((Arc::clone(endpoint), Arc::clone(&made)));
         Ok(made)
     }
@@ -293,8 +292,8 @@ async fn push(
     // An endpoint that answered some of the events is alive.
     let is_alive = outcomes.iter().any(|outcome| !matches!(outcome, Err(PushFailure::Unavailable(_))));
     match outcomes.first() {
-        Some(Err(PushFailure::Unavailable(detail))) if !is_alive => endpoint.failed(core, detail),
-        _ => endpoint.succeeded(core),
+        Some(Err(PushFailure::Unavailable(detail))) if !is_alive => endpoint.failed(detail),
+        _ => endpoint.succeeded(),
     }
     if outcomes.iter().any(Result::is_ok) {
         let lag_ms = core.env.wall_ns().saturating_sub(oldest_ns) / 1_000_000;

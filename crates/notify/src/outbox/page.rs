@@ -1,8 +1,8 @@
 //! Pages of outbox records, and the events in them.
 
 use super::event_id;
-use crate::core::Core;
 use crate::error::Result;
+use crate::rados::ObjectIo;
 use bytes::Bytes;
 use nacre_index::op::{Fetch, Fetched, Guard, Read as IndexRead};
 use nacre_index::record::OutboxRecord;
@@ -38,7 +38,7 @@ pub(crate) struct OutboxRecordPage {
     /// The name of the last record that was read; empty if there was none.
     pub(crate) last: Bytes,
     /// The object's key of the records at the start of the page that [`OutboxRecordPage::skip_key`] left out.
-    pub(super) passed: Option<String>,
+    pub(crate) passed: Option<String>,
     /// Whether the shard has more records.
     pub(crate) more: bool,
     /// Whether the page was limited to the records of some objects.
@@ -47,20 +47,28 @@ pub(crate) struct OutboxRecordPage {
 
 impl OutboxRecordPage {
     /// Leaves out records of the key at the start of the page, because earlier records of the key are not moved.
-    pub(super) fn skip_key(&mut self, key: &str) {
+    pub(crate) fn skip_key(&mut self, key: &str) {
         let count = self.records.iter().take_while(|record| record.key == key).count();
         self.records.drain(..count);
         self.passed = (count > 0).then(|| key.to_owned());
     }
 
     /// The cursor after the page; `None` for an empty page, and for a page of some objects, which has no continuation.
-    pub(super) fn end(&self) -> Option<super::Cursor> {
+    pub(crate) fn end(&self) -> Option<OutboxCursor> {
         if self.is_partial {
             return None;
         }
         let key = self.records.last().map(|record| &record.key).or(self.passed.as_ref())?;
-        Some(super::Cursor { name: self.last.clone(), key: key.clone() })
+        Some(OutboxCursor { name: self.last.clone(), key: key.clone() })
     }
+}
+
+/// A place in the outbox of a shard.
+pub(crate) struct OutboxCursor {
+    /// The record before it.
+    pub(crate) name: Bytes,
+    /// That record's key: later records of the key must not overtake the ones that are left.
+    pub(crate) key: String,
 }
 
 /// An outbox record.
@@ -107,7 +115,7 @@ pub(crate) struct PageRange<'a> {
 
 /// Reads a page. It is valid only if the same read shows that the shard is not frozen: then the records can't be in another
 /// shard.
-pub(crate) async fn read(core: &Core, shard: &str, range: PageRange<'_>) -> Result<PageRead> {
+pub(crate) async fn read(rados: &ObjectIo, shard: &str, range: PageRange<'_>) -> Result<PageRead> {
     let PageRange { keys, after, max, max_bytes } = range;
     let mut fetches = vec![Fetch::Attrs];
     match keys {
@@ -118,7 +126,7 @@ pub(crate) async fn read(core: &Core, shard: &str, range: PageRange<'_>) -> Resu
         })),
     }
     let read = IndexRead::of(fetches);
-    let Some(reply) = core.rados.read_index(shard, &read).await? else { return Ok(PageRead::Absent) };
+    let Some(reply) = rados.read_index(shard, &read).await? else { return Ok(PageRead::Absent) };
     let Some((Fetched::Pairs(attributes), parts)) = reply.parts.split_first() else {
         return Ok(PageRead::Absent);
     };
