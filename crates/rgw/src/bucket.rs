@@ -321,6 +321,11 @@ impl Buckets {
         changed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))
     }
 
+    /// Removes a bucket from this gateway's caches.
+    pub(crate) fn invalidate(&self, name: &str) {
+        self.peers.invalidate_local(&GatewayMessage::Bucket(name.to_owned()));
+    }
+
     /// Changes the rate limit of a bucket, which applies per minute and gateway.
     pub async fn set_ratelimit(&self, name: &str, change: impl Fn(&mut RateLimit)) -> Result<RateLimit> {
         let changed = self.modify(name, |bucket| {

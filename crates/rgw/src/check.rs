@@ -10,17 +10,18 @@
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
-use crate::index::UploadEntry;
-use crate::index::{self, ShardCheck, StaleIntent, Stats, Tails};
+use crate::index::StaleIntent;
 use crate::record;
+use crate::shards::{ShardCheck, shard_name, shard_of};
 use crate::stored::{DataObjectKind, HeadEntry, classify_data_object};
 use crate::time::now_ns;
+use crate::uploads::UploadEntry;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_client::{ReadOp, WriteOp};
 use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::op::Page;
-use nacre_index::record::{Entry, EntryTails, ListingEntry, Pending, Tidy, VersionKind};
+use nacre_index::record::{Entry, EntryTails, ListingEntry, Pending, Stats, Tails, Tidy, VersionKind};
 use nacre_index::recovery;
 use nacre_index::seq::Seq;
 use nacre_types::op::CmpOp;
@@ -113,7 +114,7 @@ impl Gateway {
         let bucket = self.bucket(name).await?;
         let mut report = CheckReport::default();
         for shard in 0..bucket.shards.max(1) {
-            self.check_shard(&bucket, &index::shard_name(&bucket, shard), fix, &mut report).await?;
+            self.check_shard(&bucket, &shard_name(&bucket, shard), fix, &mut report).await?;
         }
         self.check_pending(&bucket, fix, &mut report).await?;
         let runs = self.check_data(&bucket, fix, &mut report).await?;
@@ -123,9 +124,9 @@ impl Gateway {
             self.check_orphans(&bucket, runs, fix, &mut report).await?;
         }
         // The sums must include the repairs. The wait is bounded: a busy gateway always has changes to finish.
-        self.drain_finisher().await;
+        self.index.finisher.drain().await;
         for shard in 0..bucket.shards.max(1) {
-            self.check_sums(&index::shard_name(&bucket, shard), fix, &mut report).await?;
+            self.check_sums(&shard_name(&bucket, shard), fix, &mut report).await?;
         }
         Ok(report)
     }
@@ -137,7 +138,7 @@ impl Gateway {
         fix: bool,
         report: &mut CheckReport,
     ) -> Result<()> {
-        match index::check_shard_state(self, bucket, shard, fix).await? {
+        match self.shards.check(bucket, shard, fix).await? {
             ShardCheck::Consistent => {}
             ShardCheck::Absent => report.add(BucketInconsistency::MissingShard(shard.to_owned())),
             ShardCheck::Abandoned => report.add(BucketInconsistency::ClosedShard(shard.to_owned())),
@@ -169,7 +170,7 @@ impl Gateway {
         report: &mut CheckReport,
     ) -> Result<()> {
         for number in 0..bucket.shards.max(1) {
-            let shard = index::shard_name(bucket, number);
+            let shard = shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
                 let page = self.page(&shard, IndexRecordKind::Pending, after.clone()).await?;
@@ -183,14 +184,14 @@ impl Gateway {
                     }
                 }
                 if fix {
-                    self.recover_stale(bucket, stale).await?;
+                    self.index.recovery.recover_stale(bucket, stale).await?;
                 }
                 if !page.more {
                     break;
                 }
             }
         }
-        self.drain_finisher().await;
+        self.index.finisher.drain().await;
         Ok(())
     }
 
@@ -208,7 +209,7 @@ impl Gateway {
     /// Reads an entry and its head until the entry is the same before and after the head is read, without pending changes of
     /// the key. Returns `None` if this does not happen, or if a change stays pending until it is recovered.
     async fn compare(&self, bucket: &Bucket, key: &str) -> Result<Option<Compared>> {
-        let shard = index::shard_of(bucket, key);
+        let shard = shard_of(bucket, key);
         let mut before: Option<Option<Bytes>> = None;
         let mut head = ObservedHead::default();
         for _ in 0..RECHECKS {
@@ -256,13 +257,13 @@ impl Gateway {
             compared => compared?,
         };
         let Some(Compared { value, head }) = compared else { return Ok(()) };
-        let shard = index::shard_of(bucket, key);
+        let shard = shard_of(bucket, key);
         let entry = value.as_ref().map(|value| record::decode::<Entry>(&shard, value));
         match (&entry, &head) {
             (None, ObservedHead::Absent) => return Ok(()),
             // Tidying has removed the head but not yet the entry.
             (Some(Ok(Entry { object: None, .. })), ObservedHead::Absent) => {
-                return if fix { self.tidy_key(&bucket.id, &shard, key).await } else { Ok(()) };
+                return if fix { self.index.tidier.tidy_key(&bucket.id, &shard, key).await } else { Ok(()) };
             }
             (Some(Ok(Entry { object: None, seq })), ObservedHead::Tombstone(last)) if seq == last => {
                 return Ok(());
@@ -312,7 +313,7 @@ impl Gateway {
     /// Checks every entry against its head.
     async fn check_entries(&self, bucket: &Bucket, fix: bool, report: &mut CheckReport) -> Result<()> {
         for number in 0..bucket.shards.max(1) {
-            let shard = index::shard_name(bucket, number);
+            let shard = shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
                 let page = self.page(&shard, IndexRecordKind::Entry, after.clone()).await?;
@@ -389,7 +390,7 @@ impl Gateway {
         match role {
             DataObjectKind::Tail(_) => {}
             DataObjectKind::Head(key) => {
-                let shard = index::shard_of(bucket, &key);
+                let shard = shard_of(bucket, &key);
                 let name = key::entry(&key);
                 let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await;
                 // The scan of the entries checks whether it is the right one.
@@ -398,13 +399,13 @@ impl Gateway {
                 }
             }
             DataObjectKind::Upload(key, id) => {
-                let shard = index::shard_of(bucket, &key);
+                let shard = shard_of(bucket, &key);
                 let name = key::upload(&key, &id);
                 let listed = async || -> Result<bool> {
                     let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
                     Ok(found.contains_key(&name))
                 };
-                if listed().await? || self.upload_tails(bucket, &key, &id).await?.is_none() {
+                if listed().await? || self.uploads.tails(bucket, &key, &id).await?.is_none() {
                     return Ok(());
                 }
                 self.must_stand(bucket).await?;
@@ -420,7 +421,7 @@ impl Gateway {
     /// Checks that every listed upload exists.
     async fn check_uploads(&self, bucket: &Bucket, fix: bool, report: &mut CheckReport) -> Result<()> {
         for number in 0..bucket.shards.max(1) {
-            let shard = index::shard_name(bucket, number);
+            let shard = shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
                 let page = self.page(&shard, IndexRecordKind::Upload, after.clone()).await?;
@@ -432,12 +433,12 @@ impl Gateway {
                     let age = now_ns().saturating_sub(entry.begun_ns);
                     // An upload is listed before it is created.
                     let young = u128::from(age) < self.config.pending_expiration.as_nanos();
-                    if young || self.upload_tails(bucket, key, id).await?.is_some() {
+                    if young || self.uploads.tails(bucket, key, id).await?.is_some() {
                         continue;
                     }
                     report.add(BucketInconsistency::MissingUpload(key.clone(), id.clone()));
                     if fix {
-                        index::remove_upload(self, bucket, key, id).await?;
+                        self.uploads.remove_entry(bucket, key, id).await?;
                     }
                 }
                 if !page.more {
@@ -464,7 +465,7 @@ impl Gateway {
         // The order matters: see the module's documentation.
         for kind in [IndexRecordKind::Upload, IndexRecordKind::Pending, IndexRecordKind::Tails] {
             for number in 0..bucket.shards.max(1) {
-                let shard = index::shard_name(bucket, number);
+                let shard = shard_name(bucket, number);
                 let mut after = Bytes::new();
                 loop {
                     let page = self.page(&shard, kind, after.clone()).await?;
@@ -473,7 +474,7 @@ impl Gateway {
                         let Some(key::IndexKey { key, suffix, .. }) = key::parse(name) else { continue };
                         match kind {
                             IndexRecordKind::Upload => {
-                                let tails = self.upload_tails(bucket, &key, &suffix).await?;
+                                let tails = self.uploads.tails(bucket, &key, &suffix).await?;
                                 forget(&mut runs, &tails.unwrap_or_default());
                             }
                             IndexRecordKind::Pending => {
@@ -518,7 +519,7 @@ impl Gateway {
                         }
                     }
                     Some(DataObjectKind::Upload(key, id)) if place.has_heads() => {
-                        let tails = self.upload_tails(bucket, &key, &id).await?;
+                        let tails = self.uploads.tails(bucket, &key, &id).await?;
                         forget(&mut runs, &tails.unwrap_or_default());
                     }
                     Some(DataObjectKind::Tail(run)) if place.has_tails(&run) => {

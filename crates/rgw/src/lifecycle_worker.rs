@@ -270,7 +270,7 @@ impl Gateway {
             return Ok(LifecycleCounts::default());
         }
         let done = self.process_shard(shard, all).await;
-        match self.pools.lifecycle.unlock(shard, LOCK, self.session()).await {
+        match self.pools.lifecycle.unlock(shard, LOCK, self.connection.session()).await {
             Ok(()) => {}
             // The lock expired.
             Err(error) if error.is_not_found() => {}
@@ -282,7 +282,8 @@ impl Gateway {
     /// Takes or renews a shard's lock. Returns whether this gateway holds it.
     async fn lock_lifecycle(&self, shard: &str) -> Result<bool> {
         let renew = nacre_types::cls::lock::MAY_RENEW;
-        let taken = self.pools.lifecycle.lock_exclusive(shard, LOCK, self.session(), "", LOCK_TIME, renew);
+        let taken =
+            self.pools.lifecycle.lock_exclusive(shard, LOCK, self.connection.session(), "", LOCK_TIME, renew);
         match taken.await {
             Ok(()) => Ok(true),
             Err(error) if matches!(error.errno(), Errno::EBUSY | Errno::EEXIST) => Ok(false),
@@ -321,7 +322,7 @@ impl Gateway {
         let mut query = ListQuery { max: PAGE, markers: true, ..ListQuery::default() };
         let mut renewed = begun_ns;
         loop {
-            let found = self.list(&bucket, &query).await?;
+            let found = self.index.list(&bucket, &query).await?;
             let mut keys = stream::iter(found.entries)
                 .map(|(key, entry)| {
                     let expiring = self.expire(&bucket, &rules, key.clone(), entry, begun_ns);
@@ -486,7 +487,7 @@ impl Gateway {
         let mut after: Option<(String, String)> = None;
         loop {
             let behind = after.as_ref().map(|(key, id)| (key.as_str(), id.as_str()));
-            let (found, more) = self.uploads(bucket, "", behind, PAGE).await?;
+            let (found, more) = self.uploads.list(bucket, "", behind, PAGE).await?;
             for (key, id, upload) in &found {
                 if !rules.aborts(key, upload.begun_ns, now, self.lifecycle.day) {
                     continue;

@@ -8,7 +8,6 @@
 
 mod bucket;
 mod delivery;
-mod outboxes;
 
 pub use delivery::DeliveryConfig;
 pub(crate) use delivery::start;

@@ -15,7 +15,6 @@ use crate::crypt;
 pub use crate::crypt::{Cipher, Encryption, SECRET_BYTES, Salt, Secret, SseKeySource, random_salt};
 pub(crate) use body::BufferList;
 pub use body::{BodyStream, Digests, UploadBody};
-pub(crate) use commit::LastCommits;
 pub use index_op::IndexOp;
 pub use put::PutOp;
 pub use remove::{RemovalEventTypes, RemovalResult};
@@ -121,6 +120,7 @@ impl WriteCondition {
 mod tests {
     use super::*;
     use crate::stored::{DataObjectKind, classify_data_object, head_name};
+    use crate::uploads::upload_name;
 
     fn bucket() -> Bucket {
         Bucket { id: "0123456789abcdef0123456789abcdef".into(), ..Bucket::default() }
@@ -156,7 +156,7 @@ mod tests {
                 Some(DataObjectKind::Head(key.to_owned())),
                 "{name}"
             );
-            let upload = multipart::upload_name(&bucket, key, tag);
+            let upload = upload_name(&bucket, key, tag);
             assert_eq!(
                 classify_data_object(&bucket.id, &upload),
                 Some(DataObjectKind::Upload(key.into(), tag.into())),

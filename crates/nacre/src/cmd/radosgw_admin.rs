@@ -263,11 +263,11 @@ async fn carry_out(
             })))
         }
         CommandGroup::Reshard(ReshardVerb::Add { bucket, num_shards }) => {
-            gateway.request_reshard(&gateway.bucket(&bucket).await?, num_shards).await?;
+            gateway.resharder.request(&gateway.bucket(&bucket).await?, num_shards).await?;
             Ok(None)
         }
         CommandGroup::Reshard(ReshardVerb::List) => {
-            let entries = gateway.reshard_entries().await?;
+            let entries = gateway.resharder.entries().await?;
             let shown = entries.into_iter().map(|(name, entry)| {
                 json!({
                     "bucket_name": name,
@@ -280,11 +280,11 @@ async fn carry_out(
             Ok(Some(shown.collect()))
         }
         CommandGroup::Reshard(ReshardVerb::Cancel { bucket }) => {
-            gateway.cancel_reshard(&bucket).await?;
+            gateway.resharder.cancel(&bucket).await?;
             Ok(None)
         }
         CommandGroup::Reshard(ReshardVerb::Process) => {
-            gateway.process_reshards().await?;
+            gateway.resharder.process().await?;
             Ok(None)
         }
         CommandGroup::Ratelimit(verb) => ratelimit::carry_out(gateway, verb).await,
@@ -444,7 +444,7 @@ async fn buckets(gateway: &Arc<Gateway>, verb: BucketVerb) -> Result<Option<Valu
                     "num shards ({num_shards}) is less than the current number ({shards}); say --yes-i-really-mean-it"
                 );
             }
-            gateway.reshard_bucket(&bucket, num_shards).await?;
+            gateway.resharder.reshard_bucket(&bucket, num_shards).await?;
             None
         }
         BucketVerb::List { uid: None } => Some(json!(gateway.buckets.list().await?)),

@@ -194,7 +194,7 @@ const CYCLES: &[(&str, &[&str], &str)] = &[
     ),
     (
         "rgw",
-        &["gateway", "index", "lifecycle_worker", "notifications", "object", "quota_cache"],
+        &["gateway", "lifecycle_worker", "notifications", "object"],
         "`Gateway` has the state of these parts, and they act on one another through it",
     ),
 ];

@@ -4,11 +4,11 @@
 //! listing shows what a reader of the object would find. Pending records and entries of a shard are read in one operation,
 //! so that a change that is finished meanwhile is not missed.
 
-use super::{ListingEntry, StaleIntent, shard_name};
+use super::{BucketIndex, ListingEntry, StaleIntent};
 use crate::bucket::Bucket;
 use crate::error::Result;
-use crate::gateway::Gateway;
 use crate::record;
+use crate::shards::shard_name;
 use bytes::Bytes;
 use futures::stream::{StreamExt, TryStreamExt};
 use nacre_client::ReadOp;
@@ -64,18 +64,18 @@ struct Cursor {
     stale: Vec<StaleIntent>,
 }
 
-impl Gateway {
+impl BucketIndex {
     /// Lists a bucket.
-    pub async fn list(self: &Arc<Gateway>, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+    pub async fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
         if query.max == 0 {
             return Ok(Listing::default());
         }
         let mut stale = Vec::new();
         let listing = self.merge(bucket, query, &mut stale).await;
         if !stale.is_empty() {
-            let (gateway, bucket) = (Arc::clone(self), bucket.clone());
+            let (recovery, bucket) = (Arc::clone(&self.recovery), bucket.clone());
             tokio::spawn(async move {
-                if let Err(error) = gateway.recover_stale(&bucket, stale).await {
+                if let Err(error) = recovery.recover_stale(&bucket, stale).await {
                     tracing::warn!(%error, bucket = bucket.name, "rgw: pending changes can't be recovered yet");
                 }
             });
@@ -158,9 +158,9 @@ impl Gateway {
             op.omap_get_vals(entries.0, entries.1, page as u64);
             op.omap_get_vals(pending_after, key::position(IndexRecordKind::Pending, prefix), PENDING_PAGE);
             let reply =
-                self.pools.index.operate_read(&cursor.name, op).await.and_then(|reply| reply.success());
+                self.shards.pool().operate_read(&cursor.name, op).await.and_then(|reply| reply.success());
             let mut reply = match reply {
-                Err(error) => return Err(super::moved(self, bucket, error)),
+                Err(error) => return Err(self.shards.unavailable(bucket, error)),
                 Ok(reply) => reply,
             };
             let pending = reply.omap_vals(1)?;
@@ -217,7 +217,7 @@ impl Gateway {
             for (tag, value) in changes {
                 let pending = record::decode::<Pending>(&cursor.name, value)?;
                 let intent = StaleIntent { key: key.clone(), tag, pending };
-                let expiration = self.config.pending_expiration;
+                let expiration = self.pending_expiration;
                 cursor.stale.extend(Some(intent).filter(|intent| intent.is_older(expiration)));
             }
             asked.push(key);

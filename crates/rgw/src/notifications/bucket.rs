@@ -11,7 +11,7 @@ impl Gateway {
     pub async fn set_notifications(&self, name: &str, config: &NotificationConfig) -> Result<()> {
         let listed = self.bucket(name).await?;
         if !config.configurations.is_empty() {
-            self.register_notifying_bucket(&listed).await?;
+            self.notifying.register(&listed).await?;
         }
         self.change_notifications(name, |bucket, now| {
             // Another bucket created with that name is not listed.

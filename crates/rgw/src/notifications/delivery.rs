@@ -3,7 +3,7 @@
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
-use crate::index;
+use crate::shards::shard_name;
 use crate::topics::EndpointRules;
 use futures::future::BoxFuture;
 use nacre_client::tokio_environment;
@@ -50,7 +50,7 @@ struct Buckets(Weak<Gateway>);
 
 /// The shards of a bucket's index, which may hold events.
 fn outbox_of(bucket: &Bucket) -> BucketOutbox {
-    let shards = (0..bucket.shards).map(|shard| index::shard_name(bucket, shard)).collect();
+    let shards = (0..bucket.shards).map(|shard| shard_name(bucket, shard)).collect();
     BucketOutbox { bucket: bucket.id.clone(), shards }
 }
 
@@ -81,23 +81,21 @@ impl Buckets {
 
 impl Outboxes for Buckets {
     fn list(&self) -> BoxFuture<'static, nacre_client::Result<Vec<BucketOutbox>>> {
-        self.ask(
-            |gateway| async move { Ok(gateway.notifying_buckets().await?.iter().map(outbox_of).collect()) },
-        )
+        self.ask(|gateway| async move { Ok(gateway.notifying.all().await?.iter().map(outbox_of).collect()) })
     }
 
     fn find(&self, bucket: &str) -> BoxFuture<'static, nacre_client::Result<Option<BucketOutbox>>> {
         let id = bucket.to_owned();
-        self.ask(|gateway| async move { Ok(gateway.notifying_bucket(&id).await?.as_ref().map(outbox_of)) })
+        self.ask(|gateway| async move { Ok(gateway.notifying.get(&id).await?.as_ref().map(outbox_of)) })
     }
 
     fn open_left(&self, bucket: &str, shard: &str) -> BoxFuture<'static, nacre_client::Result<()>> {
         let (id, shard) = (bucket.to_owned(), shard.to_owned());
         self.ask(|gateway| async move {
-            match gateway.notifying_bucket(&id).await? {
+            match gateway.notifying.get(&id).await? {
                 // A shard of another generation is frozen for good.
                 Some(bucket) if outbox_of(&bucket).shards.contains(&shard) => {
-                    index::thaw_abandoned(&gateway, &bucket, &shard).await
+                    gateway.shards.thaw_abandoned(&bucket, &shard).await
                 }
                 _ => Ok(()),
             }

@@ -1,19 +1,20 @@
 //! A change of an object between its prepare in the index and its outcome.
 
-use super::multipart;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::execute;
 use crate::gateway::Gateway;
-use crate::index::{self, RESHARD_POLL_INTERVAL, RESHARD_WAIT_TIMEOUT, Tails};
+use crate::index::Prepared;
 use crate::notifications::ChangeEvents;
+use crate::shards::{RESHARD_POLL_INTERVAL, RESHARD_WAIT_TIMEOUT, open_state, shard_of};
 use crate::stored::Head;
 use crate::time::now_ns;
+use crate::uploads::upload_name;
 use nacre_index::commit::{AssumedHead, PreparedChange};
 use nacre_index::finish::{ChangeOutcome, ResolvedChange};
 use nacre_index::prepare::{self, KeyView, Prepare, PrepareBatch};
 use nacre_index::record::{
-    Attributes, ChangeEffect, CommitRecord, EventSubject, ListingEntry, Pending, VersionKind,
+    Attributes, ChangeEffect, CommitRecord, EventSubject, ListingEntry, Pending, Tails, VersionKind,
 };
 use nacre_index::seq::HeadIncarnation;
 use std::sync::Arc;
@@ -71,9 +72,9 @@ impl IndexOp {
         let deadline = Instant::now() + RESHARD_WAIT_TIMEOUT;
         let mut current = Arc::clone(bucket);
         loop {
-            let shard = index::shard_of(&current, key);
-            match gateway.preparer.prepare(gateway, &current, &shard, change.clone()).await {
-                Ok(index::Prepared { slot, at, view }) => {
+            let shard = shard_of(&current, key);
+            match gateway.index.preparer.prepare(&current, &shard, change.clone()).await {
+                Ok(Prepared { slot, at, view }) => {
                     change.pending.slot = slot;
                     if overwrites && !expect_new {
                         gateway.commits.record_is_new(bucket, view.entry.is_none());
@@ -99,7 +100,7 @@ impl IndexOp {
             tokio::time::sleep(RESHARD_POLL_INTERVAL).await;
             let now = gateway.bucket(&bucket.name).await?;
             // It is another bucket with that name, or its state is another one and the change would have to be made differently.
-            if now.id != bucket.id || index::open_state(&now) != index::open_state(bucket) {
+            if now.id != bucket.id || open_state(&now) != open_state(bucket) {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
             current = Arc::new(now);
@@ -205,7 +206,7 @@ impl IndexOp {
         if now.id != self.bucket.id {
             return Err(Error::NoSuchBucket(self.bucket.name.clone()));
         }
-        self.shard = index::shard_of(&now, &self.change.key);
+        self.shard = shard_of(&now, &self.change.key);
         self.bucket = Arc::new(now);
         Ok(())
     }
@@ -231,7 +232,7 @@ impl IndexOp {
     /// Reads what the shard has of the key again.
     pub(super) async fn refresh_view(&mut self) -> Result<()> {
         self.change.expect_new = false;
-        let batch = PrepareBatch::new(index::open_state(&self.bucket), vec![self.change.clone()]);
+        let batch = PrepareBatch::new(open_state(&self.bucket), vec![self.change.clone()]);
         let Some(read) = batch.read() else { return Ok(()) };
         match execute::read(&self.gateway.pools.index, &self.shard, &read).await? {
             Some(reply) => {
@@ -250,7 +251,7 @@ impl IndexOp {
         if let (true, Some(id)) = (self.is_marked, &self.change.pending.upload) {
             // The upload is cleared up while the change is pending, so that recovery would do it after a crash.
             let kept: Vec<&Tails> = self.change.pending.parts.iter().collect();
-            let clearing = self.gateway.purge_upload(&self.bucket, (&self.change.key, id), &kept);
+            let clearing = self.gateway.uploads.purge(&self.bucket, (&self.change.key, id), &kept);
             if let Err(error) = clearing.await {
                 tracing::warn!(%error, id, "rgw: an upload that became an object stays until it is ended");
             }
@@ -311,10 +312,8 @@ impl IndexOp {
         if let (true, Some(id)) = (self.is_marked, &self.change.pending.upload) {
             // The upload may be completed again. The mark is removed while the change is pending: otherwise the upload would be
             // taken for one that became an object.
-            let name = multipart::upload_name(&self.bucket, &self.change.key, id);
-            if let Err(error) =
-                multipart::unmark_upload(&self.gateway.pools.data, &name, &self.change.tag).await
-            {
+            let name = upload_name(&self.bucket, &self.change.key, id);
+            if let Err(error) = self.gateway.uploads.unmark(&name, &self.change.tag).await {
                 tracing::warn!(%error, id, "rgw: an upload stays marked as being completed");
                 return;
             }
@@ -325,7 +324,7 @@ impl IndexOp {
     async fn finish(self, outcome: ChangeOutcome) {
         let (key, tag) = (self.change.key.clone(), self.change.tag.clone());
         let change = ResolvedChange { key, tag, outcome };
-        self.gateway.finisher.enqueue(&self.gateway, (&self.bucket.name, &self.shard), change.into()).await;
+        self.gateway.index.finisher.enqueue((&self.bucket.name, &self.shard), change.into()).await;
     }
 }
 

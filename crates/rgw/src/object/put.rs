@@ -6,17 +6,18 @@ use super::{BufferList, Digests, IndexOp, UploadBody, WriteCondition};
 use super::{head_write_steps, tail_count, tails_name, versions};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, spawn_boxed};
-use crate::index::Tails;
+use crate::gateway::Gateway;
 use crate::notifications::{Cause, ChangeEvents};
 use crate::quota::QuotaUsage;
 use crate::quota_cache::ReservationKind;
+use crate::spawn::spawn_boxed;
 use crate::stored::{DataLocation, Head, MAX_INLINE_BYTES, STRIPE_BYTES, head_name};
 use crate::time::now_ns;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use nacre_client::{IoCtx, WriteOp};
 use nacre_index::commit::{self, AssumedHead, ListingUpdate};
+use nacre_index::record::Tails;
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 
@@ -62,7 +63,8 @@ impl PutOp {
         let pool = gateway.classes.pool_for_write(&self.head.class).await?;
         let usage = |bytes| QuotaUsage { objects: 1, bytes };
         let held = gateway
-            .reserve_quota(&self.bucket, &self.head.tag, usage(length.unwrap_or(0)), ReservationKind::Object)
+            .quotas
+            .reserve(&self.bucket, &self.head.tag, usage(length.unwrap_or(0)), ReservationKind::Object)
             .await?;
         let events = gateway.change_events(&self.bucket, &self.key, self.types, &self.cause).await?;
         let mut op = None;

@@ -13,7 +13,6 @@ use super::{IndexOp, PutOp, WriteCondition};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
-use crate::index::{Stats, Tails};
 use crate::notifications::{Cause, ChangeEvents};
 use crate::record;
 use crate::stored::versions::{
@@ -24,7 +23,7 @@ use crate::stored::{CurrentObject, HEAD, Head, HeadState, VERSIONS, head_name};
 use bytes::Bytes;
 use nacre_index::commit::{self, ListingUpdate};
 use nacre_index::op::Step;
-use nacre_index::record::{CommitRecord, EventSubject};
+use nacre_index::record::{CommitRecord, EventSubject, Stats, Tails};
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 

@@ -7,9 +7,9 @@ use super::super::remove::tombstone_steps;
 use super::{VersionEdit, event_version_id, made};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, spawn_boxed};
-use crate::index::{ListingEntry, Tails};
+use crate::gateway::Gateway;
 use crate::notifications::{Cause, ChangeEvents};
+use crate::spawn::spawn_boxed;
 use crate::stored::versions::{
     ATTEMPTS, NULL_VERSION, StoredVersion, check_id, data_key, decode_version, head_key, unless_changed,
     wait_before_retry,
@@ -18,6 +18,7 @@ use crate::stored::{Head, HeadState, head_name};
 use nacre_client::ReadOp;
 use nacre_index::commit::{self, ListingUpdate};
 use nacre_index::op::Step;
+use nacre_index::record::{ListingEntry, Tails};
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 
