@@ -61,7 +61,7 @@ pub(crate) enum FreezeReason {
 }
 
 impl FreezeReason {
-    /// Returns how long an attempt may be silent before it gives way (`renew_until_lost` in `index/freeze.rs`). Most attempts are never renewed.
+    /// Returns how long an attempt may be silent before it gives way (`renew_until_lost` in `shards/freeze.rs`). Most attempts are never renewed.
     fn timeout(self) -> Duration {
         match self {
             FreezeReason::Removal | FreezeReason::Versioning | FreezeReason::Conversion => {

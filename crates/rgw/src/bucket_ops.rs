@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::gateway::Gateway;
 use crate::index::ListQuery;
 use crate::message::GatewayMessage;
-use crate::notifications::Cause;
 use crate::object::{RemovalEventTypes, WriteCondition};
 use crate::record;
 use crate::shards::shard_name;
@@ -126,7 +125,7 @@ impl Gateway {
             .await?;
         let bucket = removed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))?;
         if bucket.documents.contains_key(LIFECYCLE) {
-            self.register_lifecycle(&bucket, false).await?;
+            self.lifecycle.register(&bucket, false).await?;
         }
         if let Some(listed) = listed {
             self.users.buckets.replace(&bucket.owner, name, listed, None).await?;
@@ -204,7 +203,7 @@ impl Gateway {
                 return Ok(());
             }
             for (key, id, _) in &found {
-                match self.abort_upload(bucket, key, id).await {
+                match self.writer.abort_upload(bucket, key, id).await {
                     // The upload is listed but does not exist: an attempt to abort it was interrupted.
                     Err(Error::NoSuchUpload) => self.uploads.remove_entry(bucket, key, id).await?,
                     ended => ended?,
@@ -224,16 +223,16 @@ impl Gateway {
                 break;
             }
             for listed in &found.versions {
-                let cause = Cause::administration(self);
+                let cause = self.notifications.administration_cause();
                 if bucket.versioning == Versioning::Off {
                     let (key, events) = ((&*listed.key, ""), (&cause, RemovalEventTypes::REQUEST));
-                    self.remove_object(&bucket, key, WriteCondition::None, events).await?;
+                    self.writer.remove_object(&bucket, key, WriteCondition::None, events).await?;
                     continue;
                 }
                 let may = |head: &Head, _| head.check_lock(true);
                 let version = (&*listed.key, listed.head.version_id());
                 let events = (&cause, RemovalEventTypes::REQUEST.removed);
-                self.remove_version(&bucket, version, events, may).await?;
+                self.writer.remove_version(&bucket, version, events, may).await?;
             }
         }
         self.abort_uploads(&bucket).await

@@ -1,6 +1,7 @@
 //! A gateway of a cluster: its parts, and the work that continues after a request is answered.
 
 use crate::bucket::Buckets;
+use crate::check::BucketChecker;
 use crate::connection::Connection;
 use crate::error::Result;
 use crate::garbage::GarbageQueue;
@@ -8,16 +9,15 @@ use crate::index::{
     BucketIndex, ConvertedBuckets, IndexLimits, IndexParts, ReshardSettings, Resharder, recover_periodically,
     reshard_periodically,
 };
-use crate::last_commits::LastCommits;
 use crate::lease::Leases;
-use crate::lifecycle_worker::LifecycleSchedule;
+use crate::lifecycle_worker::{LifecycleSchedule, LifecycleWorker, apply_periodically};
 use crate::message::{GatewayMessage, NOTIFY_OBJECT};
-use crate::notifications::{self, DeliveryConfig};
+use crate::notifications::{DeliveryConfig, Notifications};
 use crate::notifying_buckets::NotifyingBuckets;
+use crate::object::ObjectWriter;
 use crate::peers::{MessageListener, Peers};
 use crate::pools::Pools;
 use crate::quota::{Quota, QuotaTtls};
-use crate::quota_cache::QuotaCache;
 use crate::quota_enforcer::QuotaEnforcer;
 use crate::ratelimit::RateLimiter;
 use crate::role::Roles;
@@ -33,10 +33,7 @@ use crate::user::{DefaultQuotas, Users};
 use nacre_client::Cluster;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
 
-/// The bytes that one permit of [`Gateway::put_memory`] stands for.
-pub(crate) const PERMIT_BYTES: usize = 1024;
 /// How long each step of a shutdown waits for the cluster.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a health check waits for the cluster, and how long its result is cached.
@@ -158,7 +155,6 @@ pub struct Gateway {
     pub buckets: Arc<Buckets>,
     /// The buckets as requests use them.
     pub(crate) converted: Arc<ConvertedBuckets>,
-    pub(crate) notifying: Arc<NotifyingBuckets>,
     /// The shards of buckets' indexes.
     pub shards: Arc<IndexShards>,
     /// The indexes of buckets.
@@ -175,11 +171,15 @@ pub struct Gateway {
     pub garbage: Arc<GarbageQueue>,
     /// The configuration that the gateway was started with.
     pub config: Config,
-    pub(crate) commits: Arc<LastCommits>,
-    pub(crate) lifecycle: LifecycleSchedule,
+    /// Writes and removes objects.
+    pub writer: Arc<ObjectWriter>,
+    /// Applies the lifecycle rules of buckets.
+    pub lifecycle: Arc<LifecycleWorker>,
+    /// Checks and repairs buckets.
+    pub checker: BucketChecker,
+    /// The notifications of buckets.
+    pub notifications: Arc<Notifications>,
     pub(crate) leases: Arc<Leases>,
-    /// Permits of [`PERMIT_BYTES`] each.
-    pub(crate) put_memory: Arc<Semaphore>,
     pub(crate) quotas: Arc<QuotaEnforcer>,
     /// The usage log.
     pub usage: Arc<UsageStore>,
@@ -213,10 +213,44 @@ impl MessageListener for ReleaseListener {
     }
 }
 
+/// Creates the parts that the index uses.
+fn index_parts(
+    connection: &Arc<Connection>,
+    peers: &Arc<Peers>,
+    classes: &Arc<StorageClasses>,
+    config: &Config,
+) -> IndexParts {
+    let pools = &connection.pools;
+    let buckets = Arc::new(Buckets::new(connection, peers));
+    let shards = Arc::new(IndexShards::new(connection, &buckets));
+    let objects = Arc::new(StoredObjects::new(pools.data.clone(), classes));
+    let garbage = Arc::new(GarbageQueue::new(&pools.garbage, classes, config.gc_wait));
+    let quotas = Arc::default();
+    let uploads = Uploads::new(connection, (&buckets, &shards), (classes, &objects), &garbage, &quotas);
+    let rules = match &config.delivery {
+        Some(delivery) => delivery.rules.clone(),
+        None => EndpointRules::new(&connection.cluster),
+    };
+    IndexParts {
+        connection: Arc::clone(connection),
+        peers: Arc::clone(peers),
+        leases: Arc::new(Leases::new(connection, peers, config.lease)),
+        notifying: Arc::new(NotifyingBuckets::new(&pools.log, &buckets)),
+        topics: Topics::new(connection, peers, &config.region, rules),
+        uploads: Arc::new(uploads),
+        commits: Arc::default(),
+        buckets,
+        shards,
+        objects,
+        garbage,
+        quotas,
+    }
+}
+
 impl Gateway {
     /// Opens the pools, creates missing ones, and starts to watch. Must be called within a runtime.
     pub async fn open(cluster: Cluster, config: Config) -> Result<Arc<Gateway>> {
-        let lifecycle = LifecycleSchedule::read(&config.lifecycle_time, config.lifecycle_debug)?;
+        let schedule = LifecycleSchedule::read(&config.lifecycle_time, config.lifecycle_debug)?;
         let connection = Arc::new(Connection::open(cluster, config.watch).await?);
         let (cluster, pools) = (connection.cluster.clone(), connection.pools.clone());
         let peers = Peers::new(&connection);
@@ -225,60 +259,35 @@ impl Gateway {
         let users = Arc::new(Users::new(&connection, &peers, default_quotas));
         let roles = Arc::new(Roles::new(&connection, &peers));
         let classes = Arc::new(StorageClasses::new(&connection));
-        let rules = match &config.delivery {
-            Some(delivery) => delivery.rules.clone(),
-            None => EndpointRules::new(&cluster),
-        };
-        // At least one piece must fit.
-        let room = config.put_bytes.max(crate::stored::PIECE_BYTES as u64);
-        let permits = (room as usize / PERMIT_BYTES).min(u32::MAX as usize);
-        let buckets = Arc::new(Buckets::new(&connection, &peers));
-        let shards = Arc::new(IndexShards::new(&connection, &buckets));
-        let objects = Arc::new(StoredObjects::new(pools.data.clone(), &classes));
-        let garbage = Arc::new(GarbageQueue::new(&pools.garbage, &classes, config.gc_wait));
-        let usage_cache = Arc::new(QuotaCache::default());
-        let uploads =
-            Uploads::new(&connection, (&buckets, &shards), (&classes, &objects), &garbage, &usage_cache);
-        let uploads = Arc::new(uploads);
-        let leases = Arc::new(Leases::new(&connection, &peers, config.lease));
-        let topics = Topics::new(&connection, &peers, &config.region, rules);
-        let commits = Arc::new(LastCommits::default());
-        let notifying = Arc::new(NotifyingBuckets::new(&pools.log, &buckets));
-        let parts = IndexParts {
-            connection: Arc::clone(&connection),
-            peers: Arc::clone(&peers),
-            leases: Arc::clone(&leases),
-            buckets: Arc::clone(&buckets),
-            shards: Arc::clone(&shards),
-            uploads: Arc::clone(&uploads),
-            objects: Arc::clone(&objects),
-            garbage: Arc::clone(&garbage),
-            quotas: Arc::clone(&usage_cache),
-            commits: Arc::clone(&commits),
-            notifying: Arc::clone(&notifying),
-            topics: Arc::clone(&topics),
-        };
+        let parts = index_parts(&connection, &peers, &classes, &config);
         let limits = IndexLimits {
             pending_expiration: config.pending_expiration,
             objects_per_shard: config.objects_per_shard,
         };
         let index = BucketIndex::new(&parts, limits);
         let converted = ConvertedBuckets::new(&parts, &index.recovery);
+        let quotas = QuotaEnforcer::new(&parts.quotas, &users, &converted, &parts.shards, config.quota_ttls);
+        let notifications = Arc::new(Notifications::new(&parts, &converted, &config.region));
+        let (of_index, put_bytes) = ((&index, &converted), config.put_bytes);
+        let writer = ObjectWriter::new(&parts, of_index, &classes, &quotas, &notifications, put_bytes);
+        let writer = Arc::new(writer);
         let settings = ReshardSettings {
             objects_per_shard: config.objects_per_shard,
             dynamic_shards: config.dynamic_shards,
             lock_time: config.reshard_lock,
         };
+        let IndexParts { buckets, shards, uploads, objects, garbage, leases, topics, .. } = parts;
         let gateway = Arc::new(Gateway {
-            quotas: QuotaEnforcer::new(&usage_cache, &users, &converted, &shards, config.quota_ttls),
             resharder: Arc::new(Resharder::new(&connection, &converted, &index, settings)),
+            lifecycle: Arc::new(LifecycleWorker::new(&writer, schedule)),
+            checker: BucketChecker::new(&writer, config.pending_expiration),
+            writer,
+            notifications,
+            quotas,
             index,
             converted,
-            notifying,
             uploads,
             shards,
-            commits,
-            lifecycle,
             authenticator: Authenticator::new(&pools.sts, &users, &roles),
             buckets,
             objects,
@@ -290,7 +299,6 @@ impl Gateway {
             users,
             roles,
             classes,
-            put_memory: Arc::new(Semaphore::new(permits)),
             ratelimits: RateLimiter::default(),
             answered: tokio::sync::Mutex::new(None),
             peers,
@@ -310,8 +318,7 @@ impl Gateway {
             tokio::spawn(crate::peers::keep_watching(Arc::downgrade(&self.peers)));
         }
         if let Some(delivery) = &self.config.delivery {
-            let notifier = notifications::start(self, delivery, self.connection.number);
-            self.topics.set_notifier(notifier);
+            self.notifications.start_delivery(delivery);
             tokio::spawn(refresh_endpoint_rules(Arc::downgrade(&self.topics)));
         }
         tokio::spawn(crate::lease::renew_periodically(Arc::downgrade(&self.leases), self.config.lease));
@@ -327,7 +334,8 @@ impl Gateway {
             tokio::spawn(reshard_periodically(Arc::downgrade(&self.resharder), self.config.reshard_period));
         }
         if self.config.lifecycle {
-            tokio::spawn(crate::lifecycle_worker::run_lifecycle(Arc::downgrade(self), self.lifecycle));
+            let worker = Arc::downgrade(&self.lifecycle);
+            tokio::spawn(apply_periodically(worker, self.lifecycle.schedule));
         }
     }
 
@@ -384,11 +392,6 @@ impl Gateway {
     /// Returns a name that nothing in the cluster has or ever had: 32 hexadecimal digits.
     pub fn new_tag(&self) -> String {
         self.connection.new_tag()
-    }
-
-    /// Returns the name of this gateway's session in blocklists.
-    pub(crate) fn session(&self) -> &str {
-        self.connection.session()
     }
 }
 

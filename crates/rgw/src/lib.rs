@@ -4,7 +4,8 @@
 //! would need. It uses only what any RADOS cluster offers: compound operations with guards, omap, watch and notify. Any
 //! number of gateways can serve one cluster.
 //!
-//! [`Gateway`] has the operations and the parts that stand alone; [`bucket`], [`stored`] and [`user`] the records.
+//! Each part of a gateway owns the state that it needs, and its tests build it alone. [`Gateway`] creates the parts, and has the
+//! operations that concern several of them.
 
 /// Counts allocations for tests that decode damaged input.
 #[cfg(test)]
@@ -64,7 +65,7 @@ pub mod zone;
 pub use acl::{Acl, Grant, Grantee, Permission};
 pub use admin::{UserStats, parse_epoch};
 pub use bucket::{Bucket, Buckets, IndexFormat, Versioning};
-pub use check::{BucketInconsistency, CheckReport};
+pub use check::{BucketChecker, BucketInconsistency, CheckReport};
 pub use error::{BodyFault, Error, Result};
 pub use garbage::{GarbageRecord, GcResult};
 pub use gateway::{Config, Gateway, UsageSettings};

@@ -6,14 +6,19 @@ use crate::connection::Connection;
 use crate::garbage::GarbageQueue;
 use crate::index::{BucketIndex, ConvertedBuckets, IndexLimits, IndexParts};
 use crate::lease::Leases;
+use crate::notifications::Notifications;
 use crate::notifying_buckets::NotifyingBuckets;
+use crate::object::ObjectWriter;
 use crate::peers::Peers;
+use crate::quota::{Quota, QuotaTtls};
+use crate::quota_enforcer::QuotaEnforcer;
 use crate::record;
 use crate::shards::IndexShards;
 use crate::storage_classes::StorageClasses;
 use crate::stored::StoredObjects;
 use crate::topics::{EndpointRules, Topics};
 use crate::uploads::Uploads;
+use crate::user::{DefaultQuotas, Users};
 use nacre_sim::gateway::executor::{Executor, ProcessId};
 use nacre_sim::gateway::faults::Faults;
 use nacre_sim::gateway::mem_engine::MemCluster;
@@ -120,6 +125,18 @@ pub(crate) fn index_on(parts: &IndexParts) -> (Arc<BucketIndex>, Arc<ConvertedBu
     let index = BucketIndex::new(parts, limits);
     let buckets = ConvertedBuckets::new(parts, &index.recovery);
     (index, buckets)
+}
+
+/// A writer of objects on these parts, without quotas.
+pub(crate) fn writer_on(parts: &IndexParts) -> Arc<ObjectWriter> {
+    let (index, buckets) = index_on(parts);
+    let classes = Arc::new(StorageClasses::new(&parts.connection));
+    let none = DefaultQuotas { user: Quota::default(), bucket: Quota::default() };
+    let users = Arc::new(Users::new(&parts.connection, &parts.peers, none));
+    let ttls = QuotaTtls { bucket: LIMIT, user: LIMIT };
+    let quotas = QuotaEnforcer::new(&parts.quotas, &users, &buckets, &parts.shards, ttls);
+    let notifications = Arc::new(Notifications::new(parts, &buckets, "default"));
+    Arc::new(ObjectWriter::new(parts, (&index, &buckets), &classes, &quotas, &notifications, 0))
 }
 
 /// Creates a bucket of `owner` with an empty index.

@@ -237,7 +237,7 @@ async fn carry_out(
             Ok(Some(gateway.metadata(section, key).await?))
         }
         CommandGroup::Lc(LcVerb::List) => {
-            let entries = gateway.lifecycle_entries().await?;
+            let entries = gateway.lifecycle.entries().await?;
             let status = |status| match status {
                 LifecycleStatus::Uninitial => "UNINITIAL",
                 LifecycleStatus::Processing => "PROCESSING",
@@ -254,8 +254,8 @@ async fn carry_out(
         }
         CommandGroup::Lc(LcVerb::Process { bucket }) => {
             let LifecycleCounts { objects, noncurrent, markers, uploads, moved } = match bucket {
-                Some(bucket) => gateway.process_lifecycle(&bucket).await?,
-                None => gateway.process_lifecycles(true).await?,
+                Some(bucket) => gateway.lifecycle.process_bucket(&bucket).await?,
+                None => gateway.lifecycle.process(true).await?,
             };
             Ok(Some(json!({
                 "objects": objects, "noncurrent_versions": noncurrent, "delete_markers": markers, "uploads": uploads,
@@ -470,7 +470,7 @@ async fn buckets(gateway: &Arc<Gateway>, verb: BucketVerb) -> Result<Option<Valu
             let mut all = Vec::new();
             let mut wrong = 0;
             for name in names {
-                let report = gateway.check_bucket(&name, fix).await?;
+                let report = gateway.checker.check(&name, fix).await?;
                 wrong += if fix { 0 } else { report.found };
                 all.push(checked(&name, &report, fix));
             }

@@ -4,10 +4,10 @@
 //! key one at a time, and caches what the last one left ([`crate::last_commits`]). A commit by another gateway, or tidying of
 //! the head, only costs a refused commit and a read.
 
+use super::ObjectWriter;
 use super::index_op::IndexOp;
 use crate::error::{Error, Result};
 use crate::execute;
-use crate::gateway::Gateway;
 use crate::stored::HeadState;
 use nacre_index::commit::{self, AssumedHead, Commit};
 use nacre_index::prepare::KeyView;
@@ -25,7 +25,7 @@ const BACKLOG_DELAY: Duration = Duration::from_millis(50);
 
 /// The right to commit changes of a key in this gateway.
 pub(super) struct CommitGuard {
-    gateway: Arc<Gateway>,
+    writer: Arc<ObjectWriter>,
     name: String,
     last: OwnedMutexGuard<Option<AssumedHead>>,
     /// Evidence of the last attempt to remove the head, which leaves no evidence in it.
@@ -44,10 +44,10 @@ pub(super) enum HeadRead {
 
 impl CommitGuard {
     /// Waits for the right to commit a change of the head `name`.
-    pub(super) async fn acquire(gateway: &Arc<Gateway>, name: &str) -> CommitGuard {
-        let last = gateway.commits.lock(name).await;
+    pub(super) async fn acquire(writer: &Arc<ObjectWriter>, name: &str) -> CommitGuard {
+        let last = writer.commits.lock(name).await;
         CommitGuard {
-            gateway: Arc::clone(gateway),
+            writer: Arc::clone(writer),
             name: name.to_owned(),
             last,
             removal: None,
@@ -73,7 +73,7 @@ impl CommitGuard {
 
     /// Reads the head, and looks for evidence of `op` in it.
     pub(super) async fn read_head(&self, op: &IndexOp) -> Result<HeadRead> {
-        let state = self.gateway.objects.head_state(&self.name).await?;
+        let state = self.writer.objects.head_state(&self.name).await?;
         let made = commit::find_commit(op.tag(), self.removal.as_ref(), state.protocol.as_ref());
         Ok(match made {
             Some(evidence) => HeadRead::Committed(Box::new(evidence)),
@@ -104,7 +104,7 @@ impl CommitGuard {
         if commit.evidence.content == ChangeEffect::Removed {
             self.removal = Some(commit.evidence.clone());
         }
-        let written = execute::write(&self.gateway.pools.data, &self.name, write).await;
+        let written = execute::write(&self.writer.connection.pools.data, &self.name, write).await;
         match written {
             Ok(version) => {
                 let evidence = commit.evidence.clone();

@@ -2,10 +2,9 @@
 
 use super::index_op::PrepareIntent as ChangeIntent;
 use super::put::{PutOp, write_tails};
-use super::{Digests, IndexOp, Salt, UploadBody, WriteCondition, tail_count, tails_name};
+use super::{Digests, IndexOp, ObjectWriter, Salt, UploadBody, WriteCondition, tail_count, tails_name};
 use crate::bucket::Bucket;
 use crate::error::{BodyFault, Error, Result};
-use crate::gateway::Gateway;
 use crate::notifications::Cause;
 use crate::quota::QuotaUsage;
 use crate::quota_cache::ReservationKind;
@@ -58,11 +57,11 @@ fn bytes_of_md5(etag: &str) -> Option<[u8; 16]> {
     u128::from_str_radix(etag, 16).ok().filter(|_| etag.len() == 32).map(u128::to_be_bytes)
 }
 
-impl Gateway {
+impl ObjectWriter {
     /// Writes a part's data into its upload's storage class and lists the part, in place of an earlier part with its number.
     /// `seal` gets the digests when all data has been taken. The body is encrypted with the key that `salt` belongs to.
     pub async fn put_part(
-        self: &Arc<Gateway>,
+        self: &Arc<ObjectWriter>,
         bucket: &Bucket,
         place: PartId<'_>,
         (mut body, salt): (UploadBody, Option<Salt>),
@@ -72,7 +71,7 @@ impl Gateway {
         let PartId { key, upload, number, class } = place;
         let pool = self.classes.pool_for_write(class).await?;
         let name = upload_name(bucket, key, upload);
-        let tag = self.new_tag();
+        let tag = self.connection.new_tag();
         let most = body.stored_len(length.unwrap_or(MAX_PART_BYTES));
         let mut tails = Tails { name: tails_name(bucket, class, &tag), count: tail_count(most) };
         let usage = |bytes| QuotaUsage { objects: 0, bytes };
@@ -113,24 +112,24 @@ impl Gateway {
 
     /// Makes an object of an upload's parts. `seal` gets the named parts with their numbers; it completes the head or fails.
     pub async fn complete_upload(
-        self: &Arc<Gateway>,
+        self: &Arc<ObjectWriter>,
         bucket: &Arc<Bucket>,
         (key, id): (&str, &str),
         named: Vec<RequestedPart>,
         (condition, cause): (WriteCondition, Cause),
         seal: impl FnOnce(&Upload, &[(u32, Part)], &mut Head) -> Result<()> + Send + 'static,
     ) -> Result<Head> {
-        let (gateway, bucket) = (Arc::clone(self), Arc::clone(bucket));
+        let (writer, bucket) = (Arc::clone(self), Arc::clone(bucket));
         let (key, id) = (key.to_owned(), id.to_owned());
         // A separate task, which completes even if the client disconnects.
         let completion = spawn_boxed(async move {
-            gateway.try_complete_upload(&bucket, (&key, &id), &named, (condition, cause), seal).await
+            writer.try_complete_upload(&bucket, (&key, &id), &named, (condition, cause), seal).await
         });
         completion.await.map_err(Error::task_failed("the completion of an upload"))?
     }
 
     async fn try_complete_upload(
-        self: &Arc<Gateway>,
+        self: &Arc<ObjectWriter>,
         bucket: &Arc<Bucket>,
         (key, id): (&str, &str),
         named: &[RequestedPart],
@@ -162,7 +161,7 @@ impl Gateway {
         let digest = u128::from_be_bytes(Md5::checksum(&md5s));
         head.etag = format!("{digest:032x}-{}", chosen.len());
         head.mtime_ns = now_ns();
-        head.tag = self.new_tag();
+        head.tag = self.connection.new_tag();
         head.data = DataLocation::Parts(chosen.len() as u32);
         seal(&upload, &chosen, &mut head)?;
         let usage = QuotaUsage { objects: 1, bytes: head.size };
@@ -183,7 +182,7 @@ impl Gateway {
             return Err(Error::TooLarge);
         }
         let types = &[EventType::ObjectCreatedCompleteMultipartUpload];
-        let events = self.change_events(bucket, key, types, &cause).await?;
+        let events = self.notifications.change_events(bucket, key, types, &cause).await?;
         let (parts, upload) = (tails, Some(id.to_owned()));
         let intent = ChangeIntent { parts, upload, events: events.clone(), ..ChangeIntent::default() };
         let mut change = IndexOp::prepare(self, bucket, (key, &head.tag), intent).await?;
@@ -208,7 +207,7 @@ impl Gateway {
     }
 
     /// Aborts an upload and discards its parts.
-    pub async fn abort_upload(self: &Arc<Gateway>, bucket: &Bucket, key: &str, id: &str) -> Result<()> {
+    pub async fn abort_upload(self: &Arc<ObjectWriter>, bucket: &Bucket, key: &str, id: &str) -> Result<()> {
         let name = upload_name(bucket, key, id);
         let Some((_, mark, _)) = self.uploads.marked(&name).await? else {
             // The upload may be listed without having been created.
@@ -236,7 +235,13 @@ impl Gateway {
     }
 
     /// The outcome of an upload that carries the mark `tag`: the head of its object, or an error if it has not become one.
-    async fn completed(self: &Arc<Gateway>, bucket: &Bucket, key: &str, id: &str, tag: &str) -> Result<Head> {
+    async fn completed(
+        self: &Arc<ObjectWriter>,
+        bucket: &Bucket,
+        key: &str,
+        id: &str,
+        tag: &str,
+    ) -> Result<Head> {
         // The order matters: a change that is no longer pending has its outcome.
         let pending = self.shards.is_pending(bucket, key, tag).await?;
         if let Some(head) = self.uploads.purge_completed(bucket, key, id, tag).await? {

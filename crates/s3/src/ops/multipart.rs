@@ -195,7 +195,8 @@ impl S3Api {
         }
         let body = sent.body(body_stream(input.body));
         let body = self.encrypted_part(&req.headers, &upload.head, body).await?;
-        let part = self.gateway.put_part(&bucket, place, body, length, |digests| sent.check(digests)).await?;
+        let part =
+            self.gateway.writer.put_part(&bucket, place, body, length, |digests| sent.check(digests)).await?;
         let sums = to_s3_checksum(part.checksum.as_ref());
         let output = UploadPartOutput {
             e_tag: Some(ETag::Strong(part.etag)),
@@ -248,8 +249,11 @@ impl S3Api {
         let sent = ClientChecksum::computed_only(&upload.algorithm);
         let body = sent.body(Box::pin(reader.data(range).map(|piece| piece.map_err(Into::into))));
         let body = self.encrypted_part(&req.headers, &upload.head, body).await?;
-        let part =
-            self.gateway.put_part(&bucket, place, body, Some(length), |digests| sent.check(digests)).await?;
+        let part = self
+            .gateway
+            .writer
+            .put_part(&bucket, place, body, Some(length), |digests| sent.check(digests))
+            .await?;
         let sums = to_s3_checksum(part.checksum.as_ref());
         let result = CopyPartResult {
             e_tag: Some(ETag::Strong(part.etag)),
@@ -334,6 +338,7 @@ impl S3Api {
         };
         let head = self
             .gateway
+            .writer
             .complete_upload(&bucket, (&input.key, &input.upload_id), named, (condition, cause), seal)
             .await?;
         let sums = to_s3_checksum(head.checksum.as_ref());
@@ -359,7 +364,7 @@ impl S3Api {
         req: S3Request<AbortMultipartUploadInput>,
     ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
         let bucket = bucket_of(&req)?;
-        self.gateway.abort_upload(&bucket, &req.input.key, &req.input.upload_id).await?;
+        self.gateway.writer.abort_upload(&bucket, &req.input.key, &req.input.upload_id).await?;
         answer(AbortMultipartUploadOutput::default())
     }
 
