@@ -129,14 +129,14 @@ impl Gateway {
     /// Returns the output of `radosgw-admin bucket stats` for a bucket.
     pub async fn bucket_stats(&self, name: &str) -> Result<Value> {
         let bucket = self.bucket(name).await?;
-        let (objects, bytes) = self.bucket_usage(&bucket).await?;
+        let (objects, bytes) = self.shards.usage(&bucket).await?;
         Ok(describe_bucket(&bucket, QuotaUsage { objects, bytes }))
     }
 
     /// Reads the usage of all buckets of a user.
     pub async fn user_stats(&self, id: &str) -> Result<UserStats> {
         self.users.get(id).await?;
-        Ok(UserStats { used: self.user_usage(id).await?, at_ns: crate::time::now_ns() })
+        Ok(UserStats { used: self.quotas.user_usage(id).await?, at_ns: crate::time::now_ns() })
     }
 
     /// Changes the quota of a user. With `bucket`, changes the quota for each of its buckets that has none of its own.

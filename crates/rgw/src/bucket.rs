@@ -61,7 +61,7 @@ pub(crate) enum FreezeReason {
 }
 
 impl FreezeReason {
-    /// Returns how long an attempt may be silent before it gives way (`renew_until_lost` in `index/freeze.rs`). Most attempts are never renewed.
+    /// Returns how long an attempt may be silent before it gives way (`renew_until_lost` in `shards/freeze.rs`). Most attempts are never renewed.
     fn timeout(self) -> Duration {
         match self {
             FreezeReason::Removal | FreezeReason::Versioning | FreezeReason::Conversion => {
@@ -319,6 +319,11 @@ impl Buckets {
         let changing = record::update(&self.records, name, change);
         let changed = self.peers.with_invalidation(GatewayMessage::Bucket(name.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))
+    }
+
+    /// Removes a bucket from this gateway's caches.
+    pub(crate) fn invalidate(&self, name: &str) {
+        self.peers.invalidate_local(&GatewayMessage::Bucket(name.to_owned()));
     }
 
     /// Changes the rate limit of a bucket, which applies per minute and gateway.

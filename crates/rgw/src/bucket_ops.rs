@@ -4,37 +4,36 @@
 //! again, this replaces a list entry that an interrupted attempt left.
 
 use crate::acl::Acl;
-use crate::bucket::{Bucket, FreezeReason, IndexFormat, LIFECYCLE, OBJECT_LOCK, Versioning};
+use crate::bucket::{Bucket, FreezeReason, LIFECYCLE, OBJECT_LOCK, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
-use crate::index;
+use crate::index::ListQuery;
 use crate::message::GatewayMessage;
-use crate::notifications::Cause;
 use crate::object::{RemovalEventTypes, WriteCondition};
 use crate::record;
+use crate::shards::shard_name;
 use crate::stored::Head;
 use crate::time::now_ns;
 use crate::user_buckets::UserBucketEntry;
 use nacre_index::key::IndexRecordKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Objects or uploads per page.
 const PAGE: usize = 1000;
-/// How long the removal of a bucket, or a first change of its versioning, waits for pending changes and their events, and
-/// how often it checks.
+/// How long the removal of a bucket waits for its heads to be tidied, and for its events.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
-const FINISH_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Gateway {
     /// Reads the bucket of that name. Converts an index of an older format first.
     pub async fn bucket(&self, name: &str) -> Result<Bucket> {
-        let bucket = self.buckets.record(name).await?;
-        if bucket.index_format == IndexFormat::V2 {
-            return Ok(bucket);
-        }
-        self.self_handle()?.ensure_current_index(bucket).await
+        self.converted.get(name).await
+    }
+
+    /// Returns the bucket of that name, as of the beginning of the call or later.
+    pub async fn cached_bucket(&self, name: &str) -> Result<Arc<Bucket>> {
+        self.converted.cached(name).await
     }
 
     /// Creates a bucket of `owner` with its initial documents.
@@ -79,7 +78,7 @@ impl Gateway {
             documents,
             ..Bucket::default()
         };
-        index::create_index(&self.pools.index, &bucket).await?;
+        self.shards.create(&bucket).await?;
         // The list entry is written first: an entry without a bucket can be removed, but a bucket without an entry would be
         // lost.
         let own = UserBucketEntry { id: bucket.id.clone(), created_ns: bucket.created_ns };
@@ -90,7 +89,7 @@ impl Gateway {
             return bucket.parse_documents();
         }
         // Another request has created a bucket of this name first.
-        index::remove(&self.pools.index, &bucket).await?;
+        self.shards.remove(&bucket).await?;
         let winner = self.bucket(name).await?;
         let wanted = (winner.owner == owner)
             .then(|| UserBucketEntry { id: winner.id.clone(), created_ns: winner.created_ns });
@@ -103,7 +102,7 @@ impl Gateway {
         let bucket = self.bucket(name).await?;
         // From here on, no change is prepared in it.
         let tag = self.new_tag();
-        let bucket = index::begin_freeze(self, &bucket, FreezeReason::Removal, &tag).await?;
+        let bucket = self.shards.begin_freeze(&bucket, FreezeReason::Removal, &tag).await?;
         let empty = async {
             self.check_empty(&bucket).await?;
             // While the bucket exists, the entry of that name belongs to it.
@@ -112,7 +111,7 @@ impl Gateway {
         let listed = match empty.await {
             Ok(listed) => listed,
             Err(error) => {
-                index::abort_freeze(self, &bucket, &tag).await?;
+                self.shards.abort_freeze(&bucket, &tag).await?;
                 return Err(error);
             }
         };
@@ -126,14 +125,14 @@ impl Gateway {
             .await?;
         let bucket = removed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))?;
         if bucket.documents.contains_key(LIFECYCLE) {
-            self.register_lifecycle(&bucket, false).await?;
+            self.lifecycle.register(&bucket, false).await?;
         }
         if let Some(listed) = listed {
             self.users.buckets.replace(&bucket.owner, name, listed, None).await?;
         }
-        index::remove(&self.pools.index, &bucket).await?;
+        self.shards.remove(&bucket).await?;
         for (generation, shards) in bucket.resharding.into_iter().chain(bucket.stale_generation) {
-            index::remove(&self.pools.index, &Bucket { generation, shards, ..bucket.clone() }).await?;
+            self.shards.remove(&Bucket { generation, shards, ..bucket.clone() }).await?;
         }
         Ok(())
     }
@@ -159,9 +158,9 @@ impl Gateway {
             return self.buckets.modify(name, set).await.map(drop);
         }
         let tag = self.new_tag();
-        let bucket = index::begin_freeze(self, &bucket, FreezeReason::Versioning, &tag).await?;
-        if let Err(error) = self.wait_no_pending(&bucket).await {
-            index::abort_freeze(self, &bucket, &tag).await?;
+        let bucket = self.shards.begin_freeze(&bucket, FreezeReason::Versioning, &tag).await?;
+        if let Err(error) = self.index.wait_no_pending(&bucket).await {
+            self.shards.abort_freeze(&bucket, &tag).await?;
             return Err(error);
         }
         let set = |now: &mut Bucket| {
@@ -172,54 +171,26 @@ impl Gateway {
             Ok(())
         };
         let bucket = self.buckets.modify(name, set).await?;
-        index::thaw(&self.pools.index, &bucket, &tag).await
-    }
-
-    /// Waits until a closed bucket has no pending changes.
-    pub(crate) async fn wait_no_pending(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
-        self.wait_no_records(bucket, IndexRecordKind::Pending, FINISH_TIMEOUT).await
-    }
-
-    /// Waits until a closed bucket's index has no record of that kind.
-    pub(crate) async fn wait_no_records(
-        self: &Arc<Gateway>,
-        bucket: &Bucket,
-        kind: IndexRecordKind,
-        timeout: Duration,
-    ) -> Result<()> {
-        let started = Instant::now();
-        while index::has_records(&self.pools.index, bucket, kind).await? {
-            match kind {
-                // A listing starts the recovery of changes of dead gateways.
-                IndexRecordKind::Pending => drop(self.is_empty(bucket).await?),
-                IndexRecordKind::Tidy => self.tidy_bucket(bucket).await?,
-                _ => {}
-            }
-            if started.elapsed() > timeout {
-                return Err(Error::IndexBusy(bucket.name.clone()));
-            }
-            tokio::time::sleep(FINISH_POLL_INTERVAL).await;
-        }
-        Ok(())
+        self.shards.thaw(&bucket, &tag).await
     }
 
     /// Waits until the pending changes of a closed bucket are finished, its heads are tidied and its events are in their
     /// queues. Fails if the bucket has objects then; otherwise aborts its uploads.
     async fn check_empty(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
-        if !self.is_empty(bucket).await? {
+        if !self.index.is_empty(bucket).await? {
             return Err(Error::BucketNotEmpty(bucket.name.clone()));
         }
         // A pending change may still create an object.
-        self.wait_no_pending(bucket).await?;
-        if !self.is_empty(bucket).await? {
+        self.index.wait_no_pending(bucket).await?;
+        if !self.index.is_empty(bucket).await? {
             return Err(Error::BucketNotEmpty(bucket.name.clone()));
         }
-        self.wait_no_records(bucket, IndexRecordKind::Tidy, FINISH_TIMEOUT).await?;
-        if index::has_records(&self.pools.index, bucket, IndexRecordKind::Outbox).await? {
+        self.index.wait_no_records(bucket, IndexRecordKind::Tidy, FINISH_TIMEOUT).await?;
+        if self.shards.has_records(bucket, IndexRecordKind::Outbox).await? {
             for shard in 0..bucket.shards.max(1) {
-                self.outbox_written(&bucket.name, &index::shard_name(bucket, shard), &[]);
+                self.index.finisher.outbox_written(&bucket.name, &shard_name(bucket, shard), &[]);
             }
-            self.wait_no_records(bucket, IndexRecordKind::Outbox, FINISH_TIMEOUT).await?;
+            self.index.wait_no_records(bucket, IndexRecordKind::Outbox, FINISH_TIMEOUT).await?;
         }
         self.abort_uploads(bucket).await
     }
@@ -227,14 +198,14 @@ impl Gateway {
     /// Aborts all uploads of a bucket.
     async fn abort_uploads(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
         loop {
-            let (found, _) = self.uploads(bucket, "", None, PAGE).await?;
+            let (found, _) = self.uploads.list(bucket, "", None, PAGE).await?;
             if found.is_empty() {
                 return Ok(());
             }
             for (key, id, _) in &found {
-                match self.abort_upload(bucket, key, id).await {
+                match self.writer.abort_upload(bucket, key, id).await {
                     // The upload is listed but does not exist: an attempt to abort it was interrupted.
-                    Err(Error::NoSuchUpload) => index::remove_upload(self, bucket, key, id).await?,
+                    Err(Error::NoSuchUpload) => self.uploads.remove_entry(bucket, key, id).await?,
                     ended => ended?,
                 }
             }
@@ -245,23 +216,23 @@ impl Gateway {
     /// a version, which stays.
     pub async fn purge_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
         let bucket = Arc::new(self.bucket(name).await?);
-        let query = index::ListQuery { max: PAGE, markers: true, ..index::ListQuery::default() };
+        let query = ListQuery { max: PAGE, markers: true, ..ListQuery::default() };
         loop {
-            let found = self.list_versions(&bucket, &query, None).await?;
+            let found = self.index.list_versions(&bucket, &query, None).await?;
             if found.versions.is_empty() {
                 break;
             }
             for listed in &found.versions {
-                let cause = Cause::administration(self);
+                let cause = self.notifications.administration_cause();
                 if bucket.versioning == Versioning::Off {
                     let (key, events) = ((&*listed.key, ""), (&cause, RemovalEventTypes::REQUEST));
-                    self.remove_object(&bucket, key, WriteCondition::None, events).await?;
+                    self.writer.remove_object(&bucket, key, WriteCondition::None, events).await?;
                     continue;
                 }
                 let may = |head: &Head, _| head.check_lock(true);
                 let version = (&*listed.key, listed.head.version_id());
                 let events = (&cause, RemovalEventTypes::REQUEST.removed);
-                self.remove_version(&bucket, version, events, may).await?;
+                self.writer.remove_version(&bucket, version, events, may).await?;
             }
         }
         self.abort_uploads(&bucket).await

@@ -9,18 +9,21 @@
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
-use crate::index::UploadEntry;
-use crate::index::{self, ShardCheck, StaleIntent, Stats, Tails};
+use crate::garbage::GarbageQueue;
+use crate::index::{BucketIndex, ConvertedBuckets, StaleIntent};
+use crate::object::ObjectWriter;
 use crate::record;
-use crate::stored::{DataObjectKind, HeadEntry, classify_data_object};
+use crate::shards::{IndexShards, ShardCheck, shard_name, shard_of};
+use crate::storage_classes::StorageClasses;
+use crate::stored::{DataObjectKind, HeadEntry, StoredObjects, classify_data_object};
 use crate::time::now_ns;
+use crate::uploads::{UploadEntry, Uploads};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_client::{ReadOp, WriteOp};
 use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::op::Page;
-use nacre_index::record::{Entry, EntryTails, ListingEntry, Pending, Tidy, VersionKind};
+use nacre_index::record::{Entry, EntryTails, ListingEntry, Pending, Stats, Tails, Tidy, VersionKind};
 use nacre_index::recovery;
 use nacre_index::seq::Seq;
 use nacre_types::op::CmpOp;
@@ -106,14 +109,42 @@ enum ObservedHead {
 /// Names of runs of tails.
 type Runs = BTreeSet<String>;
 
-impl Gateway {
+/// Checks and repairs buckets.
+pub struct BucketChecker {
+    buckets: Arc<ConvertedBuckets>,
+    shards: Arc<IndexShards>,
+    index: Arc<BucketIndex>,
+    uploads: Arc<Uploads>,
+    objects: Arc<StoredObjects>,
+    classes: Arc<StorageClasses>,
+    garbage: Arc<GarbageQueue>,
+    writer: Arc<ObjectWriter>,
+    /// How old a change must be before it is reported as pending for too long.
+    pending_expiration: Duration,
+}
+
+impl BucketChecker {
+    pub(crate) fn new(writer: &Arc<ObjectWriter>, pending_expiration: Duration) -> BucketChecker {
+        BucketChecker {
+            buckets: Arc::clone(&writer.buckets),
+            shards: Arc::clone(&writer.shards),
+            index: Arc::clone(&writer.index),
+            uploads: Arc::clone(&writer.uploads),
+            objects: Arc::clone(&writer.objects),
+            classes: Arc::clone(&writer.classes),
+            garbage: Arc::clone(&writer.garbage),
+            writer: Arc::clone(writer),
+            pending_expiration,
+        }
+    }
+
     /// Checks a bucket; with `fix`, repairs what is wrong. Garbage is not removed at once: that is left to garbage
     /// collection.
-    pub async fn check_bucket(self: &Arc<Gateway>, name: &str, fix: bool) -> Result<CheckReport> {
-        let bucket = self.bucket(name).await?;
+    pub async fn check(&self, name: &str, fix: bool) -> Result<CheckReport> {
+        let bucket = self.buckets.get(name).await?;
         let mut report = CheckReport::default();
         for shard in 0..bucket.shards.max(1) {
-            self.check_shard(&bucket, &index::shard_name(&bucket, shard), fix, &mut report).await?;
+            self.check_shard(&bucket, &shard_name(&bucket, shard), fix, &mut report).await?;
         }
         self.check_pending(&bucket, fix, &mut report).await?;
         let runs = self.check_data(&bucket, fix, &mut report).await?;
@@ -123,9 +154,9 @@ impl Gateway {
             self.check_orphans(&bucket, runs, fix, &mut report).await?;
         }
         // The sums must include the repairs. The wait is bounded: a busy gateway always has changes to finish.
-        self.drain_finisher().await;
+        self.index.finisher.drain().await;
         for shard in 0..bucket.shards.max(1) {
-            self.check_sums(&index::shard_name(&bucket, shard), fix, &mut report).await?;
+            self.check_sums(&shard_name(&bucket, shard), fix, &mut report).await?;
         }
         Ok(report)
     }
@@ -137,7 +168,7 @@ impl Gateway {
         fix: bool,
         report: &mut CheckReport,
     ) -> Result<()> {
-        match index::check_shard_state(self, bucket, shard, fix).await? {
+        match self.shards.check(bucket, shard, fix).await? {
             ShardCheck::Consistent => {}
             ShardCheck::Absent => report.add(BucketInconsistency::MissingShard(shard.to_owned())),
             ShardCheck::Abandoned => report.add(BucketInconsistency::ClosedShard(shard.to_owned())),
@@ -148,7 +179,7 @@ impl Gateway {
     /// Fails if the bucket's index was replaced or removed. To be called before a difference is attributed to an error of
     /// the index.
     async fn must_stand(&self, bucket: &Bucket) -> Result<()> {
-        match self.bucket(&bucket.name).await? {
+        match self.buckets.get(&bucket.name).await? {
             now if now.id == bucket.id && now.generation == bucket.generation => Ok(()),
             _ => Err(Error::IndexBusy(bucket.name.clone())),
         }
@@ -156,20 +187,15 @@ impl Gateway {
 
     /// Reads a page of a shard's records of one kind; returns an empty page if the shard is absent.
     async fn page(&self, shard: &str, kind: IndexRecordKind, after: Bytes) -> Result<Page> {
-        match self.pools.index.omap_get_vals(shard, after, kind.prefix(), PAGE).await {
+        match self.shards.pool().omap_get_vals(shard, after, kind.prefix(), PAGE).await {
             Err(error) if error.is_not_found() => Ok(Page::default()),
             page => page.map(|page| Page { entries: page.entries, more: page.more }).map_err(Error::from),
         }
     }
 
-    async fn check_pending(
-        self: &Arc<Gateway>,
-        bucket: &Bucket,
-        fix: bool,
-        report: &mut CheckReport,
-    ) -> Result<()> {
+    async fn check_pending(&self, bucket: &Bucket, fix: bool, report: &mut CheckReport) -> Result<()> {
         for number in 0..bucket.shards.max(1) {
-            let shard = index::shard_name(bucket, number);
+            let shard = shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
                 let page = self.page(&shard, IndexRecordKind::Pending, after.clone()).await?;
@@ -177,20 +203,20 @@ impl Gateway {
                 for change in recovery::parse(&shard, &page)? {
                     after = change.name.clone();
                     let intent = StaleIntent::from(change);
-                    if intent.is_older(self.config.pending_expiration) {
+                    if intent.is_older(self.pending_expiration) {
                         report.add(BucketInconsistency::StalePending(intent.key.clone()));
                         stale.push(intent);
                     }
                 }
                 if fix {
-                    self.recover_stale(bucket, stale).await?;
+                    self.index.recovery.recover_stale(bucket, stale).await?;
                 }
                 if !page.more {
                     break;
                 }
             }
         }
-        self.drain_finisher().await;
+        self.index.finisher.drain().await;
         Ok(())
     }
 
@@ -208,14 +234,14 @@ impl Gateway {
     /// Reads an entry and its head until the entry is the same before and after the head is read, without pending changes of
     /// the key. Returns `None` if this does not happen, or if a change stays pending until it is recovered.
     async fn compare(&self, bucket: &Bucket, key: &str) -> Result<Option<Compared>> {
-        let shard = index::shard_of(bucket, key);
+        let shard = shard_of(bucket, key);
         let mut before: Option<Option<Bytes>> = None;
         let mut head = ObservedHead::default();
         for _ in 0..RECHECKS {
             let mut op = ReadOp::new();
             op.omap_get_vals_by_keys(vec![key::entry(key)]);
             op.omap_get_vals("", key::prefix(IndexRecordKind::Pending, key), PAGE);
-            let reply = self.pools.index.operate_read(&shard, op).await.and_then(|reply| reply.success());
+            let reply = self.shards.pool().operate_read(&shard, op).await.and_then(|reply| reply.success());
             let (value, pending) = match reply {
                 Err(error) if error.is_not_found() => (None, false),
                 reply => {
@@ -226,7 +252,7 @@ impl Gateway {
                     let pending = recovery::parse(&shard, &page)?;
                     let mut intents = pending.into_iter().map(StaleIntent::from).peekable();
                     let is_pending = intents.peek().is_some();
-                    if intents.any(|intent| intent.is_older(self.config.pending_expiration)) {
+                    if intents.any(|intent| intent.is_older(self.pending_expiration)) {
                         return Ok(None);
                     }
                     (value, is_pending)
@@ -256,13 +282,13 @@ impl Gateway {
             compared => compared?,
         };
         let Some(Compared { value, head }) = compared else { return Ok(()) };
-        let shard = index::shard_of(bucket, key);
+        let shard = shard_of(bucket, key);
         let entry = value.as_ref().map(|value| record::decode::<Entry>(&shard, value));
         match (&entry, &head) {
             (None, ObservedHead::Absent) => return Ok(()),
             // Tidying has removed the head but not yet the entry.
             (Some(Ok(Entry { object: None, .. })), ObservedHead::Absent) => {
-                return if fix { self.tidy_key(&bucket.id, &shard, key).await } else { Ok(()) };
+                return if fix { self.index.tidier.tidy_key(&bucket.id, &shard, key).await } else { Ok(()) };
             }
             (Some(Ok(Entry { object: None, seq })), ObservedHead::Tombstone(last)) if seq == last => {
                 return Ok(());
@@ -302,7 +328,7 @@ impl Gateway {
                 op.omap_set(set);
             }
         }
-        match self.pools.index.operate(&shard, op).await?.success().map_err(Error::from) {
+        match self.shards.pool().operate(&shard, op).await?.success().map_err(Error::from) {
             // The entry was changed since it was read, so it is no longer the wrong one.
             Err(error) if error.is_canceled() => Ok(()),
             mended => mended.map(drop),
@@ -312,7 +338,7 @@ impl Gateway {
     /// Checks every entry against its head.
     async fn check_entries(&self, bucket: &Bucket, fix: bool, report: &mut CheckReport) -> Result<()> {
         for number in 0..bucket.shards.max(1) {
-            let shard = index::shard_name(bucket, number);
+            let shard = shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
                 let page = self.page(&shard, IndexRecordKind::Entry, after.clone()).await?;
@@ -353,12 +379,7 @@ impl Gateway {
     }
 
     /// Checks every head and every upload against its index record; returns the runs of tails that exist.
-    async fn check_data(
-        self: &Arc<Gateway>,
-        bucket: &Bucket,
-        fix: bool,
-        report: &mut CheckReport,
-    ) -> Result<Runs> {
+    async fn check_data(&self, bucket: &Bucket, fix: bool, report: &mut CheckReport) -> Result<Runs> {
         let mut runs = Runs::new();
         for place in self.classes.pools().await? {
             let mut lister = place.pool.list();
@@ -380,7 +401,7 @@ impl Gateway {
 
     /// Checks a head or an upload in the pool of heads.
     async fn check_role(
-        self: &Arc<Gateway>,
+        &self,
         bucket: &Bucket,
         role: DataObjectKind,
         fix: bool,
@@ -389,28 +410,28 @@ impl Gateway {
         match role {
             DataObjectKind::Tail(_) => {}
             DataObjectKind::Head(key) => {
-                let shard = index::shard_of(bucket, &key);
+                let shard = shard_of(bucket, &key);
                 let name = key::entry(&key);
-                let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await;
+                let found = self.shards.pool().omap_get_vals_by_keys(&shard, vec![name.clone()]).await;
                 // The scan of the entries checks whether it is the right one.
                 if !found.is_ok_and(|found| found.contains_key(&name)) {
                     self.check_key(bucket, &key, fix, report).await?;
                 }
             }
             DataObjectKind::Upload(key, id) => {
-                let shard = index::shard_of(bucket, &key);
+                let shard = shard_of(bucket, &key);
                 let name = key::upload(&key, &id);
                 let listed = async || -> Result<bool> {
-                    let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
+                    let found = self.shards.pool().omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
                     Ok(found.contains_key(&name))
                 };
-                if listed().await? || self.upload_tails(bucket, &key, &id).await?.is_none() {
+                if listed().await? || self.uploads.tails(bucket, &key, &id).await?.is_none() {
                     return Ok(());
                 }
                 self.must_stand(bucket).await?;
                 report.add(BucketInconsistency::UnlistedUpload(key.clone(), id.clone()));
                 if fix {
-                    self.abort_upload(bucket, &key, &id).await?;
+                    self.writer.abort_upload(bucket, &key, &id).await?;
                 }
             }
         }
@@ -420,7 +441,7 @@ impl Gateway {
     /// Checks that every listed upload exists.
     async fn check_uploads(&self, bucket: &Bucket, fix: bool, report: &mut CheckReport) -> Result<()> {
         for number in 0..bucket.shards.max(1) {
-            let shard = index::shard_name(bucket, number);
+            let shard = shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
                 let page = self.page(&shard, IndexRecordKind::Upload, after.clone()).await?;
@@ -431,13 +452,13 @@ impl Gateway {
                     let entry = record::decode::<UploadEntry>(&shard, value)?;
                     let age = now_ns().saturating_sub(entry.begun_ns);
                     // An upload is listed before it is created.
-                    let young = u128::from(age) < self.config.pending_expiration.as_nanos();
-                    if young || self.upload_tails(bucket, key, id).await?.is_some() {
+                    let young = u128::from(age) < self.pending_expiration.as_nanos();
+                    if young || self.uploads.tails(bucket, key, id).await?.is_some() {
                         continue;
                     }
                     report.add(BucketInconsistency::MissingUpload(key.clone(), id.clone()));
                     if fix {
-                        index::remove_upload(self, bucket, key, id).await?;
+                        self.uploads.remove_entry(bucket, key, id).await?;
                     }
                 }
                 if !page.more {
@@ -456,15 +477,10 @@ impl Gateway {
         fix: bool,
         report: &mut CheckReport,
     ) -> Result<()> {
-        let forget = |runs: &mut Runs, tails: &[Tails]| {
-            for tails in tails {
-                runs.remove(&tails.name);
-            }
-        };
         // The order matters: see the module's documentation.
         for kind in [IndexRecordKind::Upload, IndexRecordKind::Pending, IndexRecordKind::Tails] {
             for number in 0..bucket.shards.max(1) {
-                let shard = index::shard_name(bucket, number);
+                let shard = shard_name(bucket, number);
                 let mut after = Bytes::new();
                 loop {
                     let page = self.page(&shard, kind, after.clone()).await?;
@@ -473,7 +489,7 @@ impl Gateway {
                         let Some(key::IndexKey { key, suffix, .. }) = key::parse(name) else { continue };
                         match kind {
                             IndexRecordKind::Upload => {
-                                let tails = self.upload_tails(bucket, &key, &suffix).await?;
+                                let tails = self.uploads.tails(bucket, &key, &suffix).await?;
                                 forget(&mut runs, &tails.unwrap_or_default());
                             }
                             IndexRecordKind::Pending => {
@@ -503,8 +519,22 @@ impl Gateway {
         if runs.is_empty() {
             return Ok(());
         }
-        // If the index is wrong, a head or an upload may reference what the index does not. This scan also counts the tails
-        // of each run, because some may have been collected meanwhile.
+        let (counts, readable) = self.scan_data(bucket, &mut runs).await?;
+        self.must_stand(bucket).await?;
+        for (name, count) in counts {
+            report.add(BucketInconsistency::Orphan(name.clone(), count));
+            // A head that can't be read may reference it.
+            if fix && readable {
+                self.garbage.queue(&[Tails { name, count }]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes from `runs` what heads and uploads reference: if the index is wrong, they may reference what the index does not.
+    /// Returns the number of tails of the runs that are left, some of which may have been collected meanwhile, and whether all
+    /// heads could be read.
+    async fn scan_data(&self, bucket: &Bucket, runs: &mut Runs) -> Result<(BTreeMap<String, u64>, bool)> {
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         let mut readable = true;
         for place in self.classes.pools().await? {
@@ -514,12 +544,12 @@ impl Gateway {
                     Some(DataObjectKind::Head(key)) if place.has_heads() => {
                         match self.objects.referenced_tails(&bucket.id, &key).await {
                             Err(Error::Corrupt { .. }) => readable = false,
-                            named => forget(&mut runs, &named?),
+                            named => forget(runs, &named?),
                         }
                     }
                     Some(DataObjectKind::Upload(key, id)) if place.has_heads() => {
-                        let tails = self.upload_tails(bucket, &key, &id).await?;
-                        forget(&mut runs, &tails.unwrap_or_default());
+                        let tails = self.uploads.tails(bucket, &key, &id).await?;
+                        forget(runs, &tails.unwrap_or_default());
                     }
                     Some(DataObjectKind::Tail(run)) if place.has_tails(&run) => {
                         let number =
@@ -534,15 +564,7 @@ impl Gateway {
             }
         }
         counts.retain(|run, _| runs.contains(run));
-        self.must_stand(bucket).await?;
-        for (name, count) in counts {
-            report.add(BucketInconsistency::Orphan(name.clone(), count));
-            // A head that can't be read may reference it.
-            if fix && readable {
-                self.garbage.queue(&[Tails { name, count }]).await?;
-            }
-        }
-        Ok(())
+        Ok((counts, readable))
     }
 
     /// Checks a shard's sums against its entries; both are read while the shard does not change.
@@ -573,7 +595,7 @@ impl Gateway {
                     let mut op = WriteOp::new();
                     op.assert_version(version)
                         .omap_set(vec![(Bytes::from_static(key::STATS), record::encode(&calculated))]);
-                    if self.pools.index.operate(shard, op).await?.success().is_err() {
+                    if self.shards.pool().operate(shard, op).await?.success().is_err() {
                         continue;
                     }
                 }
@@ -594,7 +616,7 @@ impl Gateway {
     async fn sums(&self, shard: &str) -> Result<Option<(Option<Stats>, u64)>> {
         let mut op = ReadOp::new();
         op.omap_get_vals_by_keys(vec![Bytes::from_static(key::STATS)]);
-        let reply = self.pools.index.operate_read(shard, op).await.and_then(|reply| reply.success());
+        let reply = self.shards.pool().operate_read(shard, op).await.and_then(|reply| reply.success());
         let mut reply = match reply {
             Err(error) if error.is_not_found() => return Ok(None),
             reply => reply?,
@@ -602,6 +624,13 @@ impl Gateway {
         let value = reply.pairs(0)?.remove(key::STATS);
         let stats = value.and_then(|value| record::decode::<Stats>(shard, &value).ok());
         Ok(Some((stats, reply.version)))
+    }
+}
+
+/// Removes the runs of these tails.
+fn forget(runs: &mut Runs, tails: &[Tails]) {
+    for tails in tails {
+        runs.remove(&tails.name);
     }
 }
 
@@ -620,4 +649,38 @@ fn says(entry: &Entry, seq: Seq, listed: &ListingEntry) -> bool {
         object.kind = VersionKind::Plain;
     }
     entry.seq == seq && object.as_ref() == Some(listed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TestCluster, create_bucket, index_parts, writer_on};
+    use crate::uploads::Upload;
+
+    #[test]
+    fn what_is_wrong_is_found_and_repaired() {
+        let cluster = TestCluster::new();
+        let (connection, peers) = cluster.connect();
+        cluster.run_on_tokio(async {
+            let parts = index_parts(&connection, &peers);
+            let bucket = create_bucket(&parts, "b", "alice").await;
+            let checker = BucketChecker::new(&writer_on(&parts), Duration::ZERO);
+            let check = async |fix| checker.check("b", fix).await.unwrap().problems;
+            assert!(check(true).await.is_empty());
+            // An entry without an object, and an upload that is not listed.
+            let (shard, pool) = (shard_of(&bucket, "k"), &connection.pools.index);
+            let entry = Entry { object: Some(ListingEntry::default()), ..Entry::default() };
+            pool.omap_set(&shard, vec![(key::entry("k"), record::encode(&entry))]).await.unwrap();
+            let upload = Upload::new(crate::stored::Head::default(), "", false);
+            let id = parts.uploads.create(&bucket, "u", upload).await.unwrap();
+            parts.uploads.remove_entry(&bucket, "u", &id).await.unwrap();
+            let wrong = BTreeSet::from([
+                BucketInconsistency::WrongEntry("k".into()),
+                BucketInconsistency::UnlistedUpload("u".into(), id),
+            ]);
+            assert!(check(false).await.is_superset(&wrong));
+            assert!(check(true).await.is_superset(&wrong));
+            assert!(check(false).await.is_empty());
+        });
+    }
 }

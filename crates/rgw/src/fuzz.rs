@@ -2,13 +2,13 @@
 
 use crate::acl::{Acl, Grant, Grantee, Permission};
 use crate::bucket::Bucket;
-use crate::index::Tails;
 use crate::policy::Policy;
 use crate::record;
 use crate::stored::{DataLocation, Head, Manifest, ManifestPart, StoredChecksum};
 use crate::user::{AccessKey, User};
 use crate::user_buckets::UserBucketEntry;
 use nacre_fuzz::Target;
+use nacre_index::record::Tails;
 use nacre_types::encoding::Versioned;
 use std::path::Path;
 

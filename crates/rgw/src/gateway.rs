@@ -1,37 +1,39 @@
 //! A gateway of a cluster: its parts, and the work that continues after a request is answered.
 
-use crate::bucket::{Bucket, Buckets};
+use crate::bucket::Buckets;
+use crate::check::BucketChecker;
 use crate::connection::Connection;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::garbage::GarbageQueue;
-use crate::index::{Finisher, Preparer};
+use crate::index::{
+    BucketIndex, ConvertedBuckets, IndexLimits, IndexParts, ReshardSettings, Resharder, recover_periodically,
+    reshard_periodically,
+};
 use crate::lease::Leases;
-use crate::lifecycle_worker::LifecycleSchedule;
+use crate::lifecycle_worker::{LifecycleSchedule, LifecycleWorker, apply_periodically};
 use crate::message::{GatewayMessage, NOTIFY_OBJECT};
-use crate::notifications::{self, DeliveryConfig};
-use crate::object::LastCommits;
-use crate::peers::{MessageListener, MetadataCache, Peers};
+use crate::notifications::{DeliveryConfig, Notifications};
+use crate::notifying_buckets::NotifyingBuckets;
+use crate::object::ObjectWriter;
+use crate::peers::{MessageListener, Peers};
 use crate::pools::Pools;
 use crate::quota::{Quota, QuotaTtls};
-use crate::quota_cache::QuotaCache;
+use crate::quota_enforcer::QuotaEnforcer;
 use crate::ratelimit::RateLimiter;
 use crate::role::Roles;
 use crate::session::Authenticator;
+use crate::shards::IndexShards;
 use crate::sse_secret::SseSecret;
 use crate::storage_classes::StorageClasses;
 use crate::stored::StoredObjects;
 use crate::topics::{EndpointRules, Topics, refresh_endpoint_rules};
+use crate::uploads::Uploads;
 use crate::usage::UsageStore;
 use crate::user::{DefaultQuotas, Users};
 use nacre_client::Cluster;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
 
-/// The bytes that one permit of [`Gateway::put_memory`] stands for.
-pub(crate) const PERMIT_BYTES: usize = 1024;
 /// How long each step of a shutdown waits for the cluster.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a health check waits for the cluster, and how long its result is cached.
@@ -150,32 +152,39 @@ pub struct Gateway {
     /// Identifies the senders of requests.
     pub authenticator: Authenticator,
     /// The records of buckets.
-    pub buckets: Buckets,
+    pub buckets: Arc<Buckets>,
+    /// The buckets as requests use them.
+    pub(crate) converted: Arc<ConvertedBuckets>,
+    /// The shards of buckets' indexes.
+    pub shards: Arc<IndexShards>,
+    /// The indexes of buckets.
+    pub index: Arc<BucketIndex>,
+    /// Moves indexes into other numbers of shards.
+    pub resharder: Arc<Resharder>,
+    /// The records of multipart uploads.
+    pub uploads: Arc<Uploads>,
     /// The storage classes and their pools.
     pub classes: Arc<StorageClasses>,
     /// The objects of all buckets, for reading.
-    pub objects: StoredObjects,
+    pub objects: Arc<StoredObjects>,
     /// Unreferenced data.
-    pub garbage: GarbageQueue,
+    pub garbage: Arc<GarbageQueue>,
     /// The configuration that the gateway was started with.
     pub config: Config,
-    /// A reference to this gateway itself, for tasks that need a handle.
-    own: Weak<Gateway>,
-    pub(crate) preparer: Preparer,
-    pub(crate) commits: LastCommits,
-    pub(crate) finisher: Finisher,
-    /// The number of writes of bucket indexes that left events in an outbox.
-    pub outbox_writes: Arc<AtomicU64>,
-    pub(crate) lifecycle: LifecycleSchedule,
+    /// Writes and removes objects.
+    pub writer: Arc<ObjectWriter>,
+    /// Applies the lifecycle rules of buckets.
+    pub lifecycle: Arc<LifecycleWorker>,
+    /// Checks and repairs buckets.
+    pub checker: BucketChecker,
+    /// The notifications of buckets.
+    pub notifications: Arc<Notifications>,
     pub(crate) leases: Arc<Leases>,
-    /// Permits of [`PERMIT_BYTES`] each.
-    pub(crate) put_memory: Arc<Semaphore>,
-    pub(crate) quotas: Arc<QuotaCache>,
+    pub(crate) quotas: Arc<QuotaEnforcer>,
     /// The usage log.
     pub usage: Arc<UsageStore>,
     /// The remaining rate limits of users and buckets in this gateway.
     pub ratelimits: RateLimiter,
-    pub(crate) bucket_cache: MetadataCache<Bucket>,
     /// The topics of the cluster.
     pub topics: Arc<Topics>,
     /// The secret for SSE-S3.
@@ -188,15 +197,6 @@ impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gateway").field("session", &self.connection.session()).finish_non_exhaustive()
     }
-}
-
-/// Spawns a task for a large future. The future is boxed, because it would be moved several times before it runs.
-pub fn spawn_boxed<F>(future: F) -> JoinHandle<F::Output>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    tokio::spawn(Box::pin(future))
 }
 
 /// Answers questions of other gateways about this release.
@@ -213,10 +213,44 @@ impl MessageListener for ReleaseListener {
     }
 }
 
+/// Creates the parts that the index uses.
+fn index_parts(
+    connection: &Arc<Connection>,
+    peers: &Arc<Peers>,
+    classes: &Arc<StorageClasses>,
+    config: &Config,
+) -> IndexParts {
+    let pools = &connection.pools;
+    let buckets = Arc::new(Buckets::new(connection, peers));
+    let shards = Arc::new(IndexShards::new(connection, &buckets));
+    let objects = Arc::new(StoredObjects::new(pools.data.clone(), classes));
+    let garbage = Arc::new(GarbageQueue::new(&pools.garbage, classes, config.gc_wait));
+    let quotas = Arc::default();
+    let uploads = Uploads::new(connection, (&buckets, &shards), (classes, &objects), &garbage, &quotas);
+    let rules = match &config.delivery {
+        Some(delivery) => delivery.rules.clone(),
+        None => EndpointRules::new(&connection.cluster),
+    };
+    IndexParts {
+        connection: Arc::clone(connection),
+        peers: Arc::clone(peers),
+        leases: Arc::new(Leases::new(connection, peers, config.lease)),
+        notifying: Arc::new(NotifyingBuckets::new(&pools.log, &buckets)),
+        topics: Topics::new(connection, peers, &config.region, rules),
+        uploads: Arc::new(uploads),
+        commits: Arc::default(),
+        buckets,
+        shards,
+        objects,
+        garbage,
+        quotas,
+    }
+}
+
 impl Gateway {
     /// Opens the pools, creates missing ones, and starts to watch. Must be called within a runtime.
     pub async fn open(cluster: Cluster, config: Config) -> Result<Arc<Gateway>> {
-        let lifecycle = LifecycleSchedule::read(&config.lifecycle_time, config.lifecycle_debug)?;
+        let schedule = LifecycleSchedule::read(&config.lifecycle_time, config.lifecycle_debug)?;
         let connection = Arc::new(Connection::open(cluster, config.watch).await?);
         let (cluster, pools) = (connection.cluster.clone(), connection.pools.clone());
         let peers = Peers::new(&connection);
@@ -225,38 +259,46 @@ impl Gateway {
         let users = Arc::new(Users::new(&connection, &peers, default_quotas));
         let roles = Arc::new(Roles::new(&connection, &peers));
         let classes = Arc::new(StorageClasses::new(&connection));
-        let rules = match &config.delivery {
-            Some(delivery) => delivery.rules.clone(),
-            None => EndpointRules::new(&cluster),
+        let parts = index_parts(&connection, &peers, &classes, &config);
+        let limits = IndexLimits {
+            pending_expiration: config.pending_expiration,
+            objects_per_shard: config.objects_per_shard,
         };
-        // At least one piece must fit.
-        let room = config.put_bytes.max(crate::stored::PIECE_BYTES as u64);
-        let permits = (room as usize / PERMIT_BYTES).min(u32::MAX as usize);
-        let gateway = Arc::new_cyclic(|own| Gateway {
-            own: Weak::clone(own),
-            preparer: Preparer::default(),
-            commits: LastCommits::default(),
-            outbox_writes: Arc::default(),
-            finisher: Finisher::default(),
-            lifecycle,
+        let index = BucketIndex::new(&parts, limits);
+        let converted = ConvertedBuckets::new(&parts, &index.recovery);
+        let quotas = QuotaEnforcer::new(&parts.quotas, &users, &converted, &parts.shards, config.quota_ttls);
+        let notifications = Arc::new(Notifications::new(&parts, &converted, &config.region));
+        let (of_index, put_bytes) = ((&index, &converted), config.put_bytes);
+        let writer = ObjectWriter::new(&parts, of_index, &classes, &quotas, &notifications, put_bytes);
+        let writer = Arc::new(writer);
+        let settings = ReshardSettings {
+            objects_per_shard: config.objects_per_shard,
+            dynamic_shards: config.dynamic_shards,
+            lock_time: config.reshard_lock,
+        };
+        let IndexParts { buckets, shards, uploads, objects, garbage, leases, topics, .. } = parts;
+        let gateway = Arc::new(Gateway {
+            resharder: Arc::new(Resharder::new(&connection, &converted, &index, settings)),
+            lifecycle: Arc::new(LifecycleWorker::new(&writer, schedule)),
+            checker: BucketChecker::new(&writer, config.pending_expiration),
+            writer,
+            notifications,
+            quotas,
+            index,
+            converted,
+            uploads,
+            shards,
             authenticator: Authenticator::new(&pools.sts, &users, &roles),
-            buckets: Buckets::new(&connection, &peers),
-            objects: StoredObjects::new(pools.data.clone(), &classes),
-            garbage: GarbageQueue::new(&pools.garbage, &classes, config.gc_wait),
+            buckets,
+            objects,
+            garbage,
             usage: Arc::new(UsageStore::new(&pools.usage, config.usage.map(|usage| usage.threshold))),
-            leases: Arc::new(Leases::new(&connection, &peers, config.lease)),
-            bucket_cache: MetadataCache::new(&peers, |buckets, change| {
-                if let GatewayMessage::Bucket(name) = change {
-                    buckets.remove(name);
-                }
-            }),
-            topics: Topics::new(&connection, &peers, &config.region, rules),
+            leases,
+            topics,
             sse_secret: SseSecret::new(&connection, config.encryption_key),
             users,
             roles,
             classes,
-            put_memory: Arc::new(Semaphore::new(permits)),
-            quotas: Arc::default(),
             ratelimits: RateLimiter::default(),
             answered: tokio::sync::Mutex::new(None),
             peers,
@@ -265,31 +307,36 @@ impl Gateway {
             pools,
             config,
         });
-        gateway.peers.add_listener(Arc::new(ReleaseListener));
-        if gateway.config.watch {
-            tokio::spawn(crate::peers::keep_watching(Arc::downgrade(&gateway.peers)));
-        }
-        if let Some(delivery) = &gateway.config.delivery {
-            let notifier = notifications::start(&gateway, delivery, gateway.connection.number);
-            gateway.topics.set_notifier(notifier);
-            tokio::spawn(refresh_endpoint_rules(Arc::downgrade(&gateway.topics)));
-        }
-        tokio::spawn(crate::lease::renew_periodically(Arc::downgrade(&gateway.leases), gateway.config.lease));
-        if gateway.config.watch {
-            tokio::spawn(crate::index::recover(Arc::downgrade(&gateway)));
-        }
-        tokio::spawn(run_gc(Arc::downgrade(&gateway), gateway.config.gc_period));
-        if let (Some(log), Some(usage)) = (&gateway.usage.log, &gateway.config.usage) {
-            let log = Arc::clone(log);
-            tokio::spawn(crate::usage::flush_periodically(Arc::downgrade(&gateway.usage), log, usage.period));
-        }
-        if gateway.config.dynamic_resharding {
-            tokio::spawn(crate::index::reshard(Arc::downgrade(&gateway), gateway.config.reshard_period));
-        }
-        if gateway.config.lifecycle {
-            tokio::spawn(crate::lifecycle_worker::run_lifecycle(Arc::downgrade(&gateway), lifecycle));
-        }
+        gateway.start_tasks();
         Ok(gateway)
+    }
+
+    /// Starts the tasks that run while the gateway exists.
+    fn start_tasks(self: &Arc<Gateway>) {
+        self.peers.add_listener(Arc::new(ReleaseListener));
+        if self.config.watch {
+            tokio::spawn(crate::peers::keep_watching(Arc::downgrade(&self.peers)));
+        }
+        if let Some(delivery) = &self.config.delivery {
+            self.notifications.start_delivery(delivery);
+            tokio::spawn(refresh_endpoint_rules(Arc::downgrade(&self.topics)));
+        }
+        tokio::spawn(crate::lease::renew_periodically(Arc::downgrade(&self.leases), self.config.lease));
+        if self.config.watch {
+            tokio::spawn(recover_periodically(Arc::downgrade(&self.index.recovery)));
+        }
+        tokio::spawn(run_gc(Arc::downgrade(self), self.config.gc_period));
+        if let (Some(log), Some(usage)) = (&self.usage.log, &self.config.usage) {
+            let log = Arc::clone(log);
+            tokio::spawn(crate::usage::flush_periodically(Arc::downgrade(&self.usage), log, usage.period));
+        }
+        if self.config.dynamic_resharding {
+            tokio::spawn(reshard_periodically(Arc::downgrade(&self.resharder), self.config.reshard_period));
+        }
+        if self.config.lifecycle {
+            let worker = Arc::downgrade(&self.lifecycle);
+            tokio::spawn(apply_periodically(worker, self.lifecycle.schedule));
+        }
     }
 
     /// Finishes the index entries of changes that were acknowledged, and gives up the watch: other gateways no longer wait
@@ -300,7 +347,7 @@ impl Gateway {
         if let Some(notifier) = self.topics.notifier() {
             notifier.stop().await;
         }
-        if !self.drain_finisher().await {
+        if !self.index.finisher.drain().await {
             tracing::warn!("rgw: index entries are left pending, the cluster does not answer");
         }
         match tokio::time::timeout(FINISH_TIMEOUT, self.usage.flush()).await {
@@ -315,11 +362,6 @@ impl Gateway {
             Ok(Err(error)) => tracing::debug!(%error, "rgw: the lease could not be given back"),
             Err(_) => tracing::warn!("rgw: the lease could not be given back"),
         }
-    }
-
-    /// Waits for a bounded time until this gateway has no change left to be finished in an index. Returns whether there is none.
-    pub(crate) async fn drain_finisher(&self) -> bool {
-        tokio::time::timeout(FINISH_TIMEOUT, self.finisher.drain()).await.is_ok()
     }
 
     /// Waits until the cluster has blocklisted this gateway, because it was considered dead. Then all its operations fail,
@@ -347,56 +389,9 @@ impl Gateway {
         answers
     }
 
-    /// Returns a handle for a task that may outlive the call. Fails while the gateway is being dropped.
-    pub(crate) fn self_handle(&self) -> Result<Arc<Gateway>> {
-        self.own.upgrade().ok_or(Error::Rados(nacre_client::Error::ShutDown))
-    }
-
-    /// Notes that a finish left events of these objects in the outbox of a shard of that bucket. If `keys` is empty, they
-    /// may be events of any objects.
-    pub(crate) fn outbox_written(&self, bucket: &str, shard: &str, keys: &[String]) {
-        self.outbox_writes.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!(bucket, shard, "rgw: events are in an outbox");
-        if let Some(notifier) = self.topics.notifier() {
-            notifier.outbox_written(crate::index::bucket_id(shard), shard, keys);
-        }
-    }
-
     /// Returns a name that nothing in the cluster has or ever had: 32 hexadecimal digits.
     pub fn new_tag(&self) -> String {
         self.connection.new_tag()
-    }
-
-    /// Returns the name of this gateway's session in blocklists.
-    pub(crate) fn session(&self) -> &str {
-        self.connection.session()
-    }
-
-    /// Returns the bucket of that name, as of the beginning of the call or later.
-    pub async fn cached_bucket(&self, name: &str) -> Result<Arc<Bucket>> {
-        self.bucket_cache.get(name, self.bucket(name)).await
-    }
-
-    /// Removes a bucket from this gateway's cache.
-    pub(crate) fn invalidate_bucket(&self, name: &str) {
-        self.peers.invalidate_local(&GatewayMessage::Bucket(name.to_owned()));
-    }
-
-    /// Removes leases of gateways that ended without releasing them. A lease stays while its gateway has pending changes in
-    /// buckets with notifications: it is the record by which these changes are recovered ([`crate::index::recover`]).
-    async fn sweep_leases(&self) -> Result<()> {
-        for session in self.leases.unwatched_sessions().await? {
-            // Checked before the claim, which would block the gateways that recover the changes, and again after it, when no
-            // further changes are made.
-            let has_pending = !self.notifying_buckets_with_pending(&session).await?.is_empty();
-            if has_pending || !self.leases.claim_if_dead(&session).await? {
-                continue;
-            }
-            if self.notifying_buckets_with_pending(&session).await?.is_empty() {
-                self.leases.remove(&session).await?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -408,10 +403,10 @@ async fn run_gc(gateway: Weak<Gateway>, every: Duration) {
         if let Err(error) = gateway.garbage.collect(false).await {
             tracing::warn!(%error, "rgw: garbage waits to be collected");
         }
-        if let Err(error) = gateway.tidy_all().await {
+        if let Err(error) = gateway.index.tidier.tidy_all(&gateway.converted).await {
             tracing::debug!(%error, "rgw: heads are tidied later");
         }
-        if let Err(error) = gateway.sweep_leases().await {
+        if let Err(error) = gateway.index.recovery.sweep_leases().await {
             tracing::debug!(%error, "rgw: leases of gateways that ended are not removed now");
         }
     }

@@ -4,7 +4,8 @@
 //! would need. It uses only what any RADOS cluster offers: compound operations with guards, omap, watch and notify. Any
 //! number of gateways can serve one cluster.
 //!
-//! [`Gateway`] has the operations and the parts that stand alone; [`bucket`], [`stored`] and [`user`] the records.
+//! Each part of a gateway owns the state that it needs, and its tests build it alone. [`Gateway`] creates the parts, and has the
+//! operations that concern several of them.
 
 /// Counts allocations for tests that decode damaged input.
 #[cfg(test)]
@@ -26,11 +27,13 @@ mod fuzz;
 pub mod garbage;
 pub mod gateway;
 pub mod index;
+mod last_commits;
 mod lease;
 pub mod lifecycle;
 pub mod lifecycle_worker;
 mod message;
 pub mod notifications;
+mod notifying_buckets;
 pub mod object;
 mod peers;
 pub mod policy;
@@ -39,10 +42,13 @@ mod pools;
 pub mod public_access;
 pub mod quota;
 mod quota_cache;
+mod quota_enforcer;
 pub mod ratelimit;
 mod record;
 pub mod role;
 pub mod session;
+pub mod shards;
+pub mod spawn;
 pub mod sse_secret;
 pub mod storage_classes;
 pub mod stored;
@@ -50,6 +56,7 @@ pub mod stored;
 mod testing;
 pub mod time;
 pub mod topics;
+pub mod uploads;
 pub mod usage;
 pub mod user;
 mod user_buckets;
@@ -58,7 +65,7 @@ pub mod zone;
 pub use acl::{Acl, Grant, Grantee, Permission};
 pub use admin::{UserStats, parse_epoch};
 pub use bucket::{Bucket, Buckets, IndexFormat, Versioning};
-pub use check::{BucketInconsistency, CheckReport};
+pub use check::{BucketChecker, BucketInconsistency, CheckReport};
 pub use error::{BodyFault, Error, Result};
 pub use garbage::{GarbageRecord, GcResult};
 pub use gateway::{Config, Gateway, UsageSettings};

@@ -3,19 +3,20 @@
 //! work.
 
 use crate::bucket::{Bucket, Versioning};
+use crate::connection::Connection;
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
-use crate::index::{ListQuery, ListingEntry};
+use crate::index::{BucketIndex, ConvertedBuckets, ListQuery, ListingEntry};
 use crate::lifecycle::{DAY, LifecycleConfig};
-use crate::notifications::Cause;
-use crate::object::{RemovalEventTypes, WriteCondition};
+use crate::notifications::Notifications;
+use crate::object::{ObjectWriter, RemovalEventTypes, WriteCondition};
 use crate::record;
-use crate::stored::Head;
 use crate::stored::versions::VersionPage;
+use crate::stored::{Head, StoredObjects};
 use crate::time::now_ns;
+use crate::uploads::Uploads;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
-use nacre_client::WriteOp;
+use nacre_client::{IoCtx, WriteOp};
 use nacre_topics::event::EventType;
 use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
@@ -155,26 +156,56 @@ fn shard_of(bucket: &str) -> String {
     format!("lc.{}", ceph_str_hash_rjenkins(bucket.as_bytes()) % SHARDS)
 }
 
-impl Gateway {
+/// Applies the lifecycle rules of buckets.
+pub struct LifecycleWorker {
+    connection: Arc<Connection>,
+    buckets: Arc<ConvertedBuckets>,
+    index: Arc<BucketIndex>,
+    uploads: Arc<Uploads>,
+    objects: Arc<StoredObjects>,
+    notifications: Arc<Notifications>,
+    writer: Arc<ObjectWriter>,
+    pub(crate) schedule: LifecycleSchedule,
+}
+
+impl LifecycleWorker {
+    pub(crate) fn new(writer: &Arc<ObjectWriter>, schedule: LifecycleSchedule) -> LifecycleWorker {
+        LifecycleWorker {
+            connection: Arc::clone(&writer.connection),
+            buckets: Arc::clone(&writer.buckets),
+            index: Arc::clone(&writer.index),
+            uploads: Arc::clone(&writer.uploads),
+            objects: Arc::clone(&writer.objects),
+            notifications: Arc::clone(&writer.notifications),
+            writer: Arc::clone(writer),
+            schedule,
+        }
+    }
+
+    /// The pool of the list of buckets with rules.
+    fn list(&self) -> &IoCtx {
+        &self.connection.pools.lifecycle
+    }
+
     /// Adds a bucket to the list of buckets with rules, or removes it.
-    pub async fn register_lifecycle(&self, bucket: &Bucket, has_rules: bool) -> Result<()> {
+    pub async fn register(&self, bucket: &Bucket, has_rules: bool) -> Result<()> {
         let (shard, name) = (shard_of(&bucket.name), Bytes::from(bucket.name.clone()));
         if has_rules {
-            let (id, tag) = (bucket.id.clone(), self.new_tag());
+            let (id, tag) = (bucket.id.clone(), self.connection.new_tag());
             let entry = LifecycleEntry { id, tag, ..LifecycleEntry::default() };
-            self.pools.lifecycle.omap_set(&shard, vec![(name, record::encode(&entry))]).await?;
+            self.list().omap_set(&shard, vec![(name, record::encode(&entry))]).await?;
             return Ok(());
         }
-        match self.lifecycle_entry(&bucket.name).await? {
-            Some(entry) if entry.id == bucket.id => self.unlist_lifecycle(&bucket.name, &entry.tag).await,
+        match self.entry(&bucket.name).await? {
+            Some(entry) if entry.id == bucket.id => self.unlist(&bucket.name, &entry.tag).await,
             _ => Ok(()),
         }
     }
 
     /// The entry of a bucket in the list.
-    pub async fn lifecycle_entry(&self, bucket: &str) -> Result<Option<LifecycleEntry>> {
+    pub async fn entry(&self, bucket: &str) -> Result<Option<LifecycleEntry>> {
         let (shard, name) = (shard_of(bucket), Bytes::from(bucket.to_owned()));
-        let found = match self.pools.lifecycle.omap_get_vals_by_keys(&shard, vec![name.clone()]).await {
+        let found = match self.list().omap_get_vals_by_keys(&shard, vec![name.clone()]).await {
             Err(error) if error.is_not_found() => return Ok(None),
             found => found?,
         };
@@ -182,11 +213,11 @@ impl Gateway {
     }
 
     /// Removes a bucket from the list, unless its entry has another tag by now.
-    pub async fn unlist_lifecycle(&self, bucket: &str, tag: &str) -> Result<()> {
+    pub async fn unlist(&self, bucket: &str, tag: &str) -> Result<()> {
         for _ in 0..ATTEMPTS {
-            let listed = self.lifecycle_entry(bucket).await?;
+            let listed = self.entry(bucket).await?;
             let Some(listed) = listed.filter(|listed| listed.tag == tag) else { return Ok(()) };
-            if self.swap_lifecycle(bucket, &listed, None).await? {
+            if self.swap(bucket, &listed, None).await? {
                 return Ok(());
             }
         }
@@ -194,12 +225,7 @@ impl Gateway {
     }
 
     /// Replaces the entry `old` of a bucket with `new`, or removes it, by compare-and-swap. Returns whether the list had `old`.
-    async fn swap_lifecycle(
-        &self,
-        bucket: &str,
-        old: &LifecycleEntry,
-        new: Option<LifecycleEntry>,
-    ) -> Result<bool> {
+    async fn swap(&self, bucket: &str, old: &LifecycleEntry, new: Option<LifecycleEntry>) -> Result<bool> {
         let name = Bytes::from(bucket.to_owned());
         let mut op = WriteOp::new();
         op.omap_cmp(vec![(name.clone(), CmpOp::Eq, record::encode(old))]);
@@ -207,17 +233,17 @@ impl Gateway {
             Some(new) => op.omap_set(vec![(name, record::encode(&new))]),
             None => op.omap_rm_keys(vec![name]),
         };
-        let reply = self.pools.lifecycle.operate(&shard_of(bucket), op).await;
+        let reply = self.list().operate(&shard_of(bucket), op).await;
         match reply.and_then(|reply| reply.success()).map_err(Error::from) {
             Err(error) if error.is_not_found() || error.is_canceled() => Ok(false),
             swapped => swapped.map(|_| true),
         }
     }
 
-    async fn lifecycle_shard(&self, shard: &str) -> Result<Vec<(String, LifecycleEntry)>> {
+    async fn shard(&self, shard: &str) -> Result<Vec<(String, LifecycleEntry)>> {
         let (mut all, mut after) = (Vec::new(), Bytes::new());
         loop {
-            let page = self.pools.lifecycle.omap_get_vals(shard, after.clone(), "", BUCKETS).await;
+            let page = self.list().omap_get_vals(shard, after.clone(), "", BUCKETS).await;
             let page = match page {
                 Err(error) if error.is_not_found() => return Ok(all),
                 page => page?,
@@ -240,17 +266,17 @@ impl Gateway {
     }
 
     /// The buckets that have rules.
-    pub async fn lifecycle_entries(&self) -> Result<Vec<(String, LifecycleEntry)>> {
+    pub async fn entries(&self) -> Result<Vec<(String, LifecycleEntry)>> {
         let mut all = Vec::new();
         for shard in 0..SHARDS {
-            all.extend(self.lifecycle_shard(&format!("lc.{shard}")).await?);
+            all.extend(self.shard(&format!("lc.{shard}")).await?);
         }
         all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         Ok(all)
     }
 
     /// Processes the buckets that are due by the schedule; with `all`, every bucket.
-    pub async fn process_lifecycles(self: &Arc<Gateway>, all: bool) -> Result<LifecycleCounts> {
+    pub async fn process(&self, all: bool) -> Result<LifecycleCounts> {
         let (mut expired, mut failed) = (LifecycleCounts::default(), None);
         for shard in (0..SHARDS).map(|shard| format!("lc.{shard}")) {
             match self.process_due_shard(&shard, all).await {
@@ -263,14 +289,14 @@ impl Gateway {
     }
 
     /// Does what is due in the buckets of a shard, or in all of them, while it holds the shard's lock.
-    async fn process_due_shard(self: &Arc<Gateway>, shard: &str, all: bool) -> Result<LifecycleCounts> {
-        let entries = self.lifecycle_shard(shard).await?;
-        let is_due = |entry: &LifecycleEntry| all || self.lifecycle.is_due(entry.begun_ns, now_ns());
-        if !entries.iter().any(|(_, entry)| is_due(entry)) || !self.lock_lifecycle(shard).await? {
+    async fn process_due_shard(&self, shard: &str, all: bool) -> Result<LifecycleCounts> {
+        let entries = self.shard(shard).await?;
+        let is_due = |entry: &LifecycleEntry| all || self.schedule.is_due(entry.begun_ns, now_ns());
+        if !entries.iter().any(|(_, entry)| is_due(entry)) || !self.lock(shard).await? {
             return Ok(LifecycleCounts::default());
         }
         let done = self.process_shard(shard, all).await;
-        match self.pools.lifecycle.unlock(shard, LOCK, self.session()).await {
+        match self.list().unlock(shard, LOCK, self.connection.session()).await {
             Ok(()) => {}
             // The lock expired.
             Err(error) if error.is_not_found() => {}
@@ -280,9 +306,9 @@ impl Gateway {
     }
 
     /// Takes or renews a shard's lock. Returns whether this gateway holds it.
-    async fn lock_lifecycle(&self, shard: &str) -> Result<bool> {
+    async fn lock(&self, shard: &str) -> Result<bool> {
         let renew = nacre_types::cls::lock::MAY_RENEW;
-        let taken = self.pools.lifecycle.lock_exclusive(shard, LOCK, self.session(), "", LOCK_TIME, renew);
+        let taken = self.list().lock_exclusive(shard, LOCK, self.connection.session(), "", LOCK_TIME, renew);
         match taken.await {
             Ok(()) => Ok(true),
             Err(error) if matches!(error.errno(), Errno::EBUSY | Errno::EEXIST) => Ok(false),
@@ -290,18 +316,18 @@ impl Gateway {
         }
     }
 
-    async fn process_shard(self: &Arc<Gateway>, shard: &str, all: bool) -> Result<LifecycleCounts> {
+    async fn process_shard(&self, shard: &str, all: bool) -> Result<LifecycleCounts> {
         let mut expired = LifecycleCounts::default();
         // The entries are read again: another gateway may have processed them meanwhile.
-        for (name, entry) in self.lifecycle_shard(shard).await? {
-            if !all && !self.lifecycle.is_due(entry.begun_ns, now_ns()) {
+        for (name, entry) in self.shard(shard).await? {
+            if !all && !self.schedule.is_due(entry.begun_ns, now_ns()) {
                 continue;
             }
-            match self.process_lifecycle(&name).await {
+            match self.process_bucket(&name).await {
                 Ok(done) => expired.add(done),
                 // The bucket is gone, or has no rules.
                 Err(Error::NoSuchBucket(_)) => {
-                    self.unlist_lifecycle(&name, &entry.tag).await?;
+                    self.unlist(&name, &entry.tag).await?;
                 }
                 Err(error) => {
                     tracing::warn!(%error, bucket = name, "rgw: a bucket's lifecycle is not done with")
@@ -312,8 +338,8 @@ impl Gateway {
     }
 
     /// Does everything that is due in a bucket now.
-    pub async fn process_lifecycle(self: &Arc<Gateway>, name: &str) -> Result<LifecycleCounts> {
-        let bucket = Arc::new(self.bucket(name).await?);
+    pub async fn process_bucket(&self, name: &str) -> Result<LifecycleCounts> {
+        let bucket = Arc::new(self.buckets.get(name).await?);
         let (mut bucket, mut rules) = ruled(bucket, name)?;
         let (shard, begun_ns) = (shard_of(name), now_ns());
         self.note_progress(&bucket, begun_ns, LifecycleStatus::Processing).await?;
@@ -321,7 +347,7 @@ impl Gateway {
         let mut query = ListQuery { max: PAGE, markers: true, ..ListQuery::default() };
         let mut renewed = begun_ns;
         loop {
-            let found = self.list(&bucket, &query).await?;
+            let found = self.index.list(&bucket, &query).await?;
             let mut keys = stream::iter(found.entries)
                 .map(|(key, entry)| {
                     let expiring = self.expire(&bucket, &rules, key.clone(), entry, begun_ns);
@@ -346,7 +372,7 @@ impl Gateway {
             query.after = last;
             if now_ns() - renewed > LOCK_TIME.as_nanos() as u64 / 3 {
                 // The gateway that holds the lock now does the rest.
-                if !self.lock_lifecycle(&shard).await? {
+                if !self.lock(&shard).await? {
                     return Ok(expired);
                 }
                 renewed = now_ns();
@@ -364,7 +390,7 @@ impl Gateway {
 
     /// A bucket and its rules as they are now: either may have changed or been removed since a page was listed.
     async fn still_ruled(&self, bucket: &Bucket) -> Result<(Arc<Bucket>, Arc<LifecycleConfig>)> {
-        let now = self.cached_bucket(&bucket.name).await?;
+        let now = self.buckets.cached(&bucket.name).await?;
         if now.id == bucket.id {
             ruled(now, &bucket.name)
         } else {
@@ -375,10 +401,10 @@ impl Gateway {
     /// Records the progress of the work on a bucket, if the bucket is still listed.
     async fn note_progress(&self, bucket: &Bucket, begun_ns: u64, status: LifecycleStatus) -> Result<()> {
         for _ in 0..ATTEMPTS {
-            let listed = self.lifecycle_entry(&bucket.name).await?;
+            let listed = self.entry(&bucket.name).await?;
             let Some(listed) = listed.filter(|listed| listed.id == bucket.id) else { return Ok(()) };
             let now = LifecycleEntry { begun_ns, status, ..listed.clone() };
-            if self.swap_lifecycle(&bucket.name, &listed, Some(now)).await? {
+            if self.swap(&bucket.name, &listed, Some(now)).await? {
                 return Ok(());
             }
         }
@@ -387,7 +413,7 @@ impl Gateway {
 
     /// Does what is due for a key.
     async fn expire(
-        self: &Arc<Gateway>,
+        &self,
         bucket: &Arc<Bucket>,
         rules: &LifecycleConfig,
         key: String,
@@ -396,7 +422,7 @@ impl Gateway {
     ) -> Result<LifecycleCounts> {
         let key = key.as_str();
         let mut expired = LifecycleCounts::default();
-        let day = self.lifecycle.day;
+        let day = self.schedule.day;
         let ListingEntry { size, mtime_ns, held, class, .. } = entry;
         let has_versions = held.is_some();
         let listed = Head { size, mtime_ns, class, ..Head::default() };
@@ -411,9 +437,9 @@ impl Gateway {
         if !newest.marker && rules.expiration(key, newest, day).is_some_and(|(due, _)| due <= now) {
             // An object that was written since must not be removed.
             let unchanged = WriteCondition::Unchanged(current.mark);
-            let (cause, owner) = (Cause::lifecycle(self), (key, &*bucket.owner));
+            let (cause, owner) = (self.notifications.lifecycle_cause(), (key, &*bucket.owner));
             let events = (&cause, RemovalEventTypes::EXPIRATION);
-            match self.remove_object(bucket, owner, unchanged, events).await {
+            match self.writer.remove_object(bucket, owner, unchanged, events).await {
                 Ok(_) => expired.objects += 1,
                 Err(Error::Precondition(_) | Error::NoSuchKey) => {}
                 Err(error) => return Err(error),
@@ -421,12 +447,19 @@ impl Gateway {
         } else if !newest.marker
             && let Some(class) = rules.transition(key, newest, now, day)
         {
-            let events = (&Cause::lifecycle(self), MOVED);
-            expired.moved += u64::from(self.transition_version(bucket, (key, newest), class, events).await?);
+            let events = (&self.notifications.lifecycle_cause(), MOVED);
+            expired.moved +=
+                u64::from(self.writer.transition_version(bucket, (key, newest), class, events).await?);
         }
-        if bucket.versioning == Versioning::Off || !has_versions {
-            return Ok(expired);
+        if bucket.versioning != Versioning::Off && has_versions {
+            expired.add(self.expire_versions(bucket, key, now).await?);
         }
+        Ok(expired)
+    }
+
+    /// Does what is due for the delete marker and the noncurrent versions of a key.
+    async fn expire_versions(&self, bucket: &Bucket, key: &str, now: u64) -> Result<LifecycleCounts> {
+        let (mut expired, day) = (LifecycleCounts::default(), self.schedule.day);
         let (mut after, mut newer_ns, mut at): (Option<String>, u64, u64) = (None, 0, 0);
         loop {
             let (bucket, rules) = self.still_ruled(bucket).await?;
@@ -452,8 +485,8 @@ impl Gateway {
                         false => Err(Error::Precondition("unchanged")),
                     };
                     let types = if newest { EXPIRED_MARKER } else { EXPIRED_NONCURRENT };
-                    let events = (&Cause::lifecycle(self), types);
-                    match self.remove_version(&bucket, (key, id), events, may).await {
+                    let events = (&self.notifications.lifecycle_cause(), types);
+                    match self.writer.remove_version(&bucket, (key, id), events, may).await {
                         Ok(Some(head)) if head.marker => expired.markers += 1,
                         Ok(Some(_)) => expired.noncurrent += 1,
                         Ok(None) | Err(Error::Locked | Error::Precondition(_)) => {}
@@ -462,8 +495,9 @@ impl Gateway {
                 } else if at > 0 && !head.marker {
                     let place = (newer_ns, at - 1);
                     if let Some(class) = rules.noncurrent_transition((key, head), place, now, day) {
-                        let events = (&Cause::lifecycle(self), MOVED_NONCURRENT);
-                        let moved = self.transition_version(&bucket, (key, head), class, events).await?;
+                        let events = (&self.notifications.lifecycle_cause(), MOVED_NONCURRENT);
+                        let moved =
+                            self.writer.transition_version(&bucket, (key, head), class, events).await?;
                         expired.moved += u64::from(moved);
                     }
                 }
@@ -476,26 +510,21 @@ impl Gateway {
         }
     }
 
-    async fn expire_uploads(
-        self: &Arc<Gateway>,
-        bucket: &Bucket,
-        rules: &LifecycleConfig,
-        now: u64,
-    ) -> Result<u64> {
+    async fn expire_uploads(&self, bucket: &Bucket, rules: &LifecycleConfig, now: u64) -> Result<u64> {
         let mut ended = 0;
         let mut after: Option<(String, String)> = None;
         loop {
             let behind = after.as_ref().map(|(key, id)| (key.as_str(), id.as_str()));
-            let (found, more) = self.uploads(bucket, "", behind, PAGE).await?;
+            let (found, more) = self.uploads.list(bucket, "", behind, PAGE).await?;
             for (key, id, upload) in &found {
-                if !rules.aborts(key, upload.begun_ns, now, self.lifecycle.day) {
+                if !rules.aborts(key, upload.begun_ns, now, self.schedule.day) {
                     continue;
                 }
                 let (bucket, rules) = self.still_ruled(bucket).await?;
-                if !rules.aborts(key, upload.begun_ns, now, self.lifecycle.day) {
+                if !rules.aborts(key, upload.begun_ns, now, self.schedule.day) {
                     continue;
                 }
-                match self.abort_upload(&bucket, key, id).await {
+                match self.writer.abort_upload(&bucket, key, id).await {
                     Ok(()) => ended += 1,
                     // The upload was completed or aborted meanwhile, or is about to be.
                     Err(Error::NoSuchUpload | Error::IndexBusy(_)) => {}
@@ -517,11 +546,11 @@ fn ruled(bucket: Arc<Bucket>, name: &str) -> Result<(Arc<Bucket>, Arc<LifecycleC
 }
 
 /// Processes due buckets periodically, as long as the gateway exists.
-pub(crate) async fn run_lifecycle(gateway: Weak<Gateway>, schedule: LifecycleSchedule) {
+pub(crate) async fn apply_periodically(worker: Weak<LifecycleWorker>, schedule: LifecycleSchedule) {
     loop {
         tokio::time::sleep(schedule.look()).await;
-        let Some(gateway) = gateway.upgrade() else { return };
-        if let Err(error) = gateway.process_lifecycles(false).await {
+        let Some(worker) = worker.upgrade() else { return };
+        if let Err(error) = worker.process(false).await {
             tracing::warn!(%error, "rgw: buckets' lifecycles wait");
         }
     }
@@ -530,6 +559,7 @@ pub(crate) async fn run_lifecycle(gateway: Weak<Gateway>, schedule: LifecycleSch
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{TestCluster, create_bucket, index_parts, writer_on};
 
     #[test]
     fn work_is_done_once_a_day_at_its_time() {
@@ -544,5 +574,28 @@ mod tests {
         for wrong in ["", "1-2", "25:00-26:00", "00:00", "00:60-01:00"] {
             assert!(LifecycleSchedule::read(wrong, -1).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_bucket_is_listed_until_it_has_no_rules() {
+        let cluster = TestCluster::new();
+        let (connection, peers) = cluster.connect();
+        cluster.run_on_tokio(async {
+            let parts = index_parts(&connection, &peers);
+            let bucket = create_bucket(&parts, "b", "alice").await;
+            let schedule = LifecycleSchedule::read("00:00-00:00", -1).unwrap();
+            let worker = LifecycleWorker::new(&writer_on(&parts), schedule);
+            for _ in 0..2 {
+                worker.register(&bucket, true).await.unwrap();
+            }
+            let listed = worker.entries().await.unwrap();
+            assert_eq!((listed.len(), listed[0].0.as_str()), (1, "b"));
+            assert_eq!(listed[0].1.status, LifecycleStatus::Uninitial);
+            worker.unlist("b", "another tag").await.unwrap();
+            assert_eq!(worker.entry("b").await.unwrap().unwrap().id, bucket.id);
+            assert!(matches!(worker.process_bucket("b").await, Err(Error::NoSuchBucket(_))));
+            assert_eq!(worker.process(true).await.unwrap(), LifecycleCounts::default());
+            assert!(worker.entry("b").await.unwrap().is_none());
+        });
     }
 }

@@ -1,22 +1,25 @@
 //! Bucket notifications: topics, buckets' notification configurations, and the events that a change of an object may have.
 //!
-//! A change calls [`Gateway::change_events`] before it is prepared. The events of persistent topics go into the index with
+//! A change calls [`Notifications::change_events`] before it is prepared. The events of persistent topics go into the index with
 //! the prepare, and are delivered from there, whichever gateway finishes the change. Events of other topics are pushed once
-//! the change is committed ([`Gateway::push_immediately`]). A configuration applies to every change that begins after its
+//! the change is committed ([`Notifications::push_immediately`]). A configuration applies to every change that begins after its
 //! PUT has returned, on every gateway: it is part of the bucket's record, and all gateways are notified of changes of that
 //! record.
 
 mod bucket;
 mod delivery;
-mod outboxes;
 
 pub use delivery::DeliveryConfig;
-pub(crate) use delivery::start;
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Buckets};
+use crate::connection::Connection;
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
+use crate::index::{ConvertedBuckets, IndexParts};
+use crate::notifying_buckets::NotifyingBuckets;
+use crate::peers::Peers;
+use crate::shards::IndexShards;
 use crate::time::now_ns;
+use crate::topics::Topics;
 use nacre_index::record::{Event as IndexEvent, EventSubject};
 use nacre_index::seq::Seq;
 use nacre_notify::QueueReservation;
@@ -49,41 +52,6 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// Returns the cause for a request with that id, which that user sent from that address.
-    pub fn of_request(gateway: &Gateway, user: &str, source_ip: String, id: String) -> Cause {
-        let request = RequestInfo {
-            time_ns: now_ns(),
-            user: user.to_owned(),
-            source_ip,
-            id,
-            host_id: gateway.host_id(),
-            position: 0,
-        };
-        Cause { request }
-    }
-
-    /// Returns the cause for work of lifecycle rules, with an id of its own.
-    pub(crate) fn lifecycle(gateway: &Gateway) -> Cause {
-        Cause::of_work(gateway, "lifecycle")
-    }
-
-    /// Returns the cause for an administrator's command, with an id of its own. It does not name the administrator.
-    pub fn administration(gateway: &Gateway) -> Cause {
-        Cause::of_work(gateway, "")
-    }
-
-    /// Returns the cause for a change that no S3 client requests. CloudEvents tell events apart by the id.
-    fn of_work(gateway: &Gateway, user: &str) -> Cause {
-        let request = RequestInfo {
-            time_ns: now_ns(),
-            user: user.to_owned(),
-            id: gateway.new_tag(),
-            host_id: gateway.host_id(),
-            ..RequestInfo::default()
-        };
-        Cause { request }
-    }
-
     /// Returns the cause of the request's change number `position`, counted from 0, which is made now.
     pub fn nth_change(&self, position: u32) -> Cause {
         Cause { request: RequestInfo { time_ns: now_ns(), position, ..self.request.clone() } }
@@ -179,7 +147,68 @@ fn object_of(seq: Seq, subject: &EventSubject) -> ObjectInfo {
     }
 }
 
-impl Gateway {
+/// The notifications of all buckets.
+pub struct Notifications {
+    connection: Arc<Connection>,
+    peers: Arc<Peers>,
+    topics: Arc<Topics>,
+    records: Arc<Buckets>,
+    buckets: Arc<ConvertedBuckets>,
+    notifying: Arc<NotifyingBuckets>,
+    shards: Arc<IndexShards>,
+    /// The region, which events name as the zone group.
+    region: String,
+}
+
+impl Notifications {
+    pub(crate) fn new(parts: &IndexParts, buckets: &Arc<ConvertedBuckets>, region: &str) -> Notifications {
+        Notifications {
+            connection: Arc::clone(&parts.connection),
+            peers: Arc::clone(&parts.peers),
+            topics: Arc::clone(&parts.topics),
+            records: Arc::clone(&parts.buckets),
+            buckets: Arc::clone(buckets),
+            notifying: Arc::clone(&parts.notifying),
+            shards: Arc::clone(&parts.shards),
+            region: region.to_owned(),
+        }
+    }
+
+    /// Returns the cause for a request with that id, which that user sent from that address.
+    pub fn cause_of_request(&self, user: &str, source_ip: String, id: String) -> Cause {
+        let request = RequestInfo {
+            time_ns: now_ns(),
+            user: user.to_owned(),
+            source_ip,
+            id,
+            host_id: self.host_id(),
+            position: 0,
+        };
+        Cause { request }
+    }
+
+    /// Returns the cause for work of lifecycle rules, with an id of its own.
+    pub(crate) fn lifecycle_cause(&self) -> Cause {
+        self.cause_of_work("lifecycle")
+    }
+
+    /// Returns the cause for an administrator's command, with an id of its own. It does not name the administrator.
+    pub fn administration_cause(&self) -> Cause {
+        self.cause_of_work("")
+    }
+
+    /// Returns the cause for a change that no S3 client requests. CloudEvents tell events apart by the id.
+    fn cause_of_work(&self, user: &str) -> Cause {
+        let request = RequestInfo {
+            time_ns: now_ns(),
+            user: user.to_owned(),
+            id: self.connection.new_tag(),
+            host_id: self.host_id(),
+            ..RequestInfo::default()
+        };
+        Cause { request }
+    }
+
     /// Returns the events that a change of `key` of these types may have. Fast if the bucket has no configuration.
     ///
     /// Fails with [`Error::QueueFull`] if a topic's queue is full and its policy refuses further events. Then the operation
@@ -254,7 +283,7 @@ impl Gateway {
             owner: bucket.owner.clone(),
             id: bucket.id.clone(),
             tenant: String::new(),
-            zonegroup: self.config.region.clone(),
+            zonegroup: self.region.clone(),
         };
         PendingEvents { request: cause.request.clone(), bucket, candidates: Vec::new() }
     }
@@ -262,9 +291,9 @@ impl Gateway {
     /// Returns the name of this gateway in events, as in radosgw: its number in the cluster in hexadecimal digits, the zone
     /// and the zone group.
     fn host_id(&self) -> String {
-        let number = self.session().trim_start_matches("client.").parse::<u64>();
+        let number = self.connection.session().trim_start_matches("client.").parse::<u64>();
         let number = number.expect("invariant: sessions are named by numbers");
-        format!("{number:x}-default-{}", self.config.region)
+        format!("{number:x}-default-{}", self.region)
     }
 }
 

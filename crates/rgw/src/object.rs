@@ -14,20 +14,75 @@ pub(crate) mod versions;
 use crate::crypt;
 pub use crate::crypt::{Cipher, Encryption, SECRET_BYTES, Salt, Secret, SseKeySource, random_salt};
 pub(crate) use body::BufferList;
+use body::memory_for_bodies;
 pub use body::{BodyStream, Digests, UploadBody};
-pub(crate) use commit::LastCommits;
 pub use index_op::IndexOp;
 pub use put::PutOp;
 pub use remove::{RemovalEventTypes, RemovalResult};
 
 use crate::bucket::Bucket;
+use crate::connection::Connection;
 use crate::error::{Error, Result};
+use crate::garbage::GarbageQueue;
+use crate::index::{BucketIndex, ConvertedBuckets, IndexParts};
+use crate::last_commits::LastCommits;
+use crate::notifications::Notifications;
+use crate::quota_enforcer::QuotaEnforcer;
 use crate::record;
-use crate::stored::{ETAG, HEAD, Head, HeadStateId, STRIPE_BYTES};
+use crate::shards::IndexShards;
+use crate::storage_classes::StorageClasses;
+use crate::stored::{ETAG, HEAD, Head, HeadStateId, STRIPE_BYTES, StoredObjects};
+use crate::uploads::Uploads;
 use bytes::Bytes;
 use nacre_index::commit::AssumedHead;
 use nacre_index::op::{Guard, Step};
 use nacre_index::record::Tails;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+
+/// Writes and removes objects.
+pub struct ObjectWriter {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) buckets: Arc<ConvertedBuckets>,
+    pub(crate) shards: Arc<IndexShards>,
+    pub(crate) index: Arc<BucketIndex>,
+    pub(crate) uploads: Arc<Uploads>,
+    pub(crate) objects: Arc<StoredObjects>,
+    pub(crate) classes: Arc<StorageClasses>,
+    pub(crate) garbage: Arc<GarbageQueue>,
+    commits: Arc<LastCommits>,
+    quotas: Arc<QuotaEnforcer>,
+    pub(crate) notifications: Arc<Notifications>,
+    /// The memory for data on its way into RADOS.
+    put_memory: Arc<Semaphore>,
+}
+
+impl ObjectWriter {
+    /// A writer whose requests together hold at most `put_bytes` bytes of data in memory.
+    pub(crate) fn new(
+        parts: &IndexParts,
+        (index, buckets): (&Arc<BucketIndex>, &Arc<ConvertedBuckets>),
+        classes: &Arc<StorageClasses>,
+        quotas: &Arc<QuotaEnforcer>,
+        notifications: &Arc<Notifications>,
+        put_bytes: u64,
+    ) -> ObjectWriter {
+        ObjectWriter {
+            connection: Arc::clone(&parts.connection),
+            buckets: Arc::clone(buckets),
+            shards: Arc::clone(&parts.shards),
+            index: Arc::clone(index),
+            uploads: Arc::clone(&parts.uploads),
+            objects: Arc::clone(&parts.objects),
+            classes: Arc::clone(classes),
+            garbage: Arc::clone(&parts.garbage),
+            commits: Arc::clone(&parts.commits),
+            quotas: Arc::clone(quotas),
+            notifications: Arc::clone(notifications),
+            put_memory: memory_for_bodies(put_bytes),
+        }
+    }
+}
 
 /// A condition of a write or removal on the existing object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -118,61 +173,4 @@ impl WriteCondition {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::stored::{DataObjectKind, classify_data_object, head_name};
-
-    fn bucket() -> Bucket {
-        Bucket { id: "0123456789abcdef0123456789abcdef".into(), ..Bucket::default() }
-    }
-
-    #[test]
-    fn conditions_are_decided_by_a_base_or_by_the_head() {
-        let seq = |number| nacre_index::seq::Seq { number, ..nacre_index::seq::Seq::LEGACY };
-        let entry = AssumedHead::Entry(seq(3));
-        let etag = WriteCondition::Etag("e".into());
-        for (condition, absent, there) in [
-            (&WriteCondition::None, true, true),
-            (&WriteCondition::Absent, true, false),
-            (&WriteCondition::Present, false, true),
-            (&etag, false, true),
-        ] {
-            let decided = [&AssumedHead::Absent, &entry].map(|base| condition.is_decided_on(base));
-            assert_eq!(decided, [absent, there], "{condition:?}");
-        }
-        assert_eq!(etag.guards(), [Guard::AttrEquals(ETAG, Bytes::from_static(b"e"))]);
-    }
-
-    #[test]
-    fn names_of_heads_tails_and_uploads_differ() {
-        let bucket = bucket();
-        let tag = "fedcba9876543210fedcba9876543210";
-        for key in
-            ["a", "_a", "__a", "_shadow_x_0", "__shadow_x_0", "_multipart_k.u", "multipart_k.u", "/", "a_0"]
-        {
-            let name = head_name(&bucket.id, key);
-            assert_eq!(
-                classify_data_object(&bucket.id, &name),
-                Some(DataObjectKind::Head(key.to_owned())),
-                "{name}"
-            );
-            let upload = multipart::upload_name(&bucket, key, tag);
-            assert_eq!(
-                classify_data_object(&bucket.id, &upload),
-                Some(DataObjectKind::Upload(key.into(), tag.into())),
-                "{upload}"
-            );
-        }
-        let run = tails_name(&bucket, "", tag);
-        assert_eq!(run, format!("{}__shadow_{tag}", bucket.id), "data that is there already keeps its name");
-        for run in [run.clone(), tails_name(&bucket, "COLD", tag), tails_name(&bucket, "STANDARD_IA", tag)] {
-            assert_eq!(
-                classify_data_object(&bucket.id, &format!("{run}_17")),
-                Some(DataObjectKind::Tail(run.clone()))
-            );
-        }
-        // A key can't name it.
-        assert_ne!(head_name(&bucket.id, &format!("_shadow_{tag}_17")), format!("{run}_17"));
-        assert_eq!(classify_data_object(&bucket.id, "other_a"), None);
-    }
-}
+mod tests;

@@ -1,17 +1,8 @@
-//! Enforcement of quotas.
-//!
-//! Quotas are checked against usage that a gateway caches for a bounded time (`rgw_bucket_quota_ttl`), as radosgw does, and
-//! not against the index at each write. Between two reads of the index, this gateway's own changes update the cached usage
-//! when they are finished ([`QuotaCache::apply_finished`]), and writes in flight reserve their amounts
-//! ([`QuotaReservation`]). Changes of other gateways are included by the next read. So a quota can be exceeded only by what
-//! other gateways write in that time. If no quota is enabled, nothing is counted or read.
+//! The usage of buckets and users that a gateway caches, and the space that its writes in flight reserve.
+//! [`crate::quota_enforcer`] reads the usage and checks quotas against it.
 
-use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
 use crate::quota::{Quota, QuotaUsage, UsageDelta};
-use crate::user::User;
-use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,15 +12,10 @@ use std::time::{Duration, Instant};
 /// The maximum number of scopes with cached usage; beyond it, all are dropped and read again. With this many reservations in
 /// a scope, old ones are dropped.
 const REMEMBERED: usize = 10_000;
-/// The minimum time for which a reservation counts that is neither finished nor released. It is longer than a write and the
-/// finish of its index entry take, however short the maximum age of cached usage is.
-const RESERVATION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Buckets of a user that are read concurrently.
-const BUCKETS: usize = 8;
 
 /// What a quota applies to: a bucket, by its id, or all buckets of a user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum QuotaScope {
+pub(crate) enum QuotaScope {
     Bucket(String),
     User(String),
 }
@@ -61,6 +47,17 @@ pub(crate) struct QuotaCache {
     owners: Mutex<HashMap<String, String>>,
     /// Whether usage is cached at all. Most gateways have none, and their writes check nothing else.
     any: AtomicBool,
+}
+
+/// What is known of the usage of a scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UsageState {
+    /// The usage may be used.
+    Fresh,
+    /// The usage may be used, but the caller must read it again.
+    Renew,
+    /// The usage must be read before it is used.
+    Outdated,
 }
 
 /// The kind of a write.
@@ -142,6 +139,90 @@ impl QuotaCache {
         }
     }
 
+    /// Notes that usage is cached, and who owns the bucket `id`.
+    pub(crate) fn set_owner(&self, id: &str, owner: &str) {
+        self.any.store(true, Ordering::Relaxed);
+        let mut owners = self.owners.lock();
+        if owners.get(id).is_some_and(|known| known == owner) {
+            return;
+        }
+        if owners.len() >= REMEMBERED {
+            owners.clear();
+        }
+        owners.insert(id.to_owned(), owner.to_owned());
+    }
+
+    /// Returns what is known of the usage of a scope, which may be used up to the age `max_age`. Usage that is older than half
+    /// of that age is to be read again; one caller is told so, which then calls [`QuotaCache::set_usage`] or
+    /// [`QuotaCache::set_not_renewed`].
+    pub(crate) fn usage_state(&self, scope: &QuotaScope, max_age: Duration) -> UsageState {
+        let mut all = self.known.lock();
+        let Some(known) = all.get_mut(scope) else { return UsageState::Outdated };
+        let age = known.read.elapsed();
+        if age > max_age {
+            return UsageState::Outdated;
+        }
+        if age <= max_age / 2 || known.renewed {
+            return UsageState::Fresh;
+        }
+        known.renewed = true;
+        UsageState::Renew
+    }
+
+    /// Caches the usage of a scope as it was read now. Drops reservations that are older than `reservation_timeout`.
+    pub(crate) fn set_usage(&self, scope: &QuotaScope, usage: QuotaUsage, reservation_timeout: Duration) {
+        let mut all = self.known.lock();
+        if all.len() >= REMEMBERED && !all.contains_key(scope) {
+            all.clear();
+        }
+        let reserved = all.remove(scope).map(|known| known.reserved).unwrap_or_default();
+        let is_young = |reserved: &ReservedUsage| reserved.since.elapsed() < reservation_timeout;
+        let reserved = reserved.into_iter().filter(|(_, reserved)| is_young(reserved)).collect();
+        all.insert(scope.clone(), CachedUsage { usage, read: Instant::now(), renewed: false, reserved });
+    }
+
+    /// Notes that the usage of a scope could not be read again.
+    pub(crate) fn set_not_renewed(&self, scope: &QuotaScope) {
+        if let Some(known) = self.known.lock().get_mut(scope) {
+            known.renewed = false;
+        }
+    }
+
+    /// Reserves space for the write `tag` in all scopes, or fails with [`Error::QuotaExceeded`].
+    pub(crate) fn reserve(
+        self: &Arc<QuotaCache>,
+        scopes: Vec<(QuotaScope, Quota)>,
+        (tag, kind): (&str, ReservationKind<'_>),
+        usage: QuotaUsage,
+        reservation_timeout: Duration,
+    ) -> Result<QuotaReservation> {
+        let (upload, completed) = match kind {
+            ReservationKind::Object => ("", ""),
+            ReservationKind::Part(upload) => (upload, ""),
+            ReservationKind::Completion(upload) => ("", upload),
+        };
+        let mut all = self.known.lock();
+        for (scope, quota) in &scopes {
+            if let Some(known) = all.get_mut(scope) {
+                // A reservation that is neither finished nor released must not count forever.
+                if known.reserved.len() >= REMEMBERED {
+                    known.reserved.retain(|_, reserved| reserved.since.elapsed() < reservation_timeout);
+                }
+                if !quota.has_room(known.total(tag, completed) + usage) {
+                    return Err(Error::QuotaExceeded);
+                }
+            }
+        }
+        for (scope, _) in &scopes {
+            if let Some(known) = all.get_mut(scope) {
+                let reserved = ReservedUsage { usage, since: Instant::now(), upload: upload.to_owned() };
+                known.reserved.insert(tag.to_owned(), reserved);
+            }
+        }
+        drop(all);
+        Ok(QuotaReservation { quotas: Arc::clone(self), scopes, tag: tag.to_owned(), kept: false })
+    }
+
     fn release(&self, scopes: &[(QuotaScope, Quota)], tag: &str) {
         let mut all = self.known.lock();
         for (scope, _) in scopes {
@@ -181,175 +262,6 @@ impl Drop for QuotaReservation {
         if !self.kept {
             self.quotas.release(&self.scopes, &self.tag);
         }
-    }
-}
-
-impl Gateway {
-    /// Reserves space for a write of `tag` into a bucket, or fails with [`Error::QuotaExceeded`]. Returns `None` if no quota
-    /// applies to it.
-    pub(crate) async fn reserve_quota(
-        self: &Arc<Gateway>,
-        bucket: &Bucket,
-        tag: &str,
-        usage: QuotaUsage,
-        purpose: ReservationKind<'_>,
-    ) -> Result<Option<QuotaReservation>> {
-        let (upload, completed) = match purpose {
-            ReservationKind::Object => ("", ""),
-            ReservationKind::Part(upload) => (upload, ""),
-            ReservationKind::Completion(upload) => ("", upload),
-        };
-        let owner = match self.users.cached(&bucket.owner).await {
-            Ok(owner) => owner,
-            Err(Error::NoSuchUser(_)) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let own = bucket.quota.filter(|quota| quota.enabled).unwrap_or(owner.bucket_quota);
-        if !own.is_effective() && !owner.user_quota.is_effective() {
-            return Ok(None);
-        }
-        let mut scopes = Vec::new();
-        if own.is_effective() {
-            scopes.push((QuotaScope::Bucket(bucket.id.clone()), own));
-        }
-        if owner.user_quota.is_effective() {
-            scopes.push((QuotaScope::User(owner.id.clone()), owner.user_quota));
-        }
-        for (scope, _) in &scopes {
-            self.ensure_cached(scope, bucket, &owner).await?;
-        }
-        let mut all = self.quotas.known.lock();
-        for (scope, quota) in &scopes {
-            if let Some(known) = all.get_mut(scope) {
-                // A reservation that is neither finished nor released must not count forever.
-                if known.reserved.len() >= REMEMBERED {
-                    known
-                        .reserved
-                        .retain(|_, reserved| reserved.since.elapsed() < self.reservation_timeout());
-                }
-                if !quota.has_room(known.total(tag, completed) + usage) {
-                    return Err(Error::QuotaExceeded);
-                }
-            }
-        }
-        for (scope, _) in &scopes {
-            if let Some(known) = all.get_mut(scope) {
-                let reserved = ReservedUsage { usage, since: Instant::now(), upload: upload.to_owned() };
-                known.reserved.insert(tag.to_owned(), reserved);
-            }
-        }
-        drop(all);
-        Ok(Some(QuotaReservation {
-            quotas: Arc::clone(&self.quotas),
-            scopes,
-            tag: tag.to_owned(),
-            kept: false,
-        }))
-    }
-
-    /// Ensures that usage is cached and not too old. Usage that is older than half of its maximum age is read again while
-    /// the request continues.
-    async fn ensure_cached(
-        self: &Arc<Gateway>,
-        scope: &QuotaScope,
-        bucket: &Bucket,
-        owner: &User,
-    ) -> Result<()> {
-        let most = match scope {
-            QuotaScope::Bucket(_) => self.config.quota_ttls.bucket,
-            QuotaScope::User(_) => self.config.quota_ttls.user,
-        };
-        self.quotas.any.store(true, Ordering::Relaxed);
-        let known = |id: &str| self.quotas.owners.lock().get(id).is_some_and(|known| *known == owner.id);
-        if !known(&bucket.id) {
-            let mut owners = self.quotas.owners.lock();
-            if owners.len() >= REMEMBERED {
-                owners.clear();
-            }
-            owners.insert(bucket.id.clone(), owner.id.clone());
-        }
-        let age = {
-            let mut all = self.quotas.known.lock();
-            all.get_mut(scope).map(|known| {
-                let age = known.read.elapsed();
-                let renew = age > most / 2 && age <= most && !known.renewed;
-                known.renewed |= renew;
-                (age, renew)
-            })
-        };
-        match age {
-            Some((age, false)) if age <= most => Ok(()),
-            Some((_, true)) => {
-                let (gateway, scope, bucket) = (Arc::clone(self), scope.clone(), bucket.clone());
-                tokio::spawn(async move {
-                    if let Err(error) = gateway.read_usage(&scope, &bucket).await {
-                        tracing::warn!(%error, ?scope, "rgw: usage for a quota can't be read");
-                        if let Some(known) = gateway.quotas.known.lock().get_mut(&scope) {
-                            known.renewed = false;
-                        }
-                    }
-                });
-                Ok(())
-            }
-            _ => self.read_usage(scope, bucket).await,
-        }
-    }
-
-    /// How long a reservation counts that is neither finished nor released.
-    fn reservation_timeout(&self) -> Duration {
-        self.config.quota_ttls.bucket.max(RESERVATION_TIMEOUT)
-    }
-
-    async fn read_usage(&self, scope: &QuotaScope, bucket: &Bucket) -> Result<()> {
-        let usage = match scope {
-            QuotaScope::Bucket(_) => {
-                let (objects, bytes) = self.bucket_usage(bucket).await?;
-                QuotaUsage { objects, bytes }
-            }
-            QuotaScope::User(id) => self.user_usage(id).await?,
-        };
-        let mut all = self.quotas.known.lock();
-        if all.len() >= REMEMBERED && !all.contains_key(scope) {
-            all.clear();
-        }
-        let reserved = all.remove(scope).map(|known| known.reserved).unwrap_or_default();
-        let most = self.reservation_timeout();
-        let reserved = reserved.into_iter().filter(|(_, reserved)| reserved.since.elapsed() < most).collect();
-        all.insert(scope.clone(), CachedUsage { usage, read: Instant::now(), renewed: false, reserved });
-        Ok(())
-    }
-
-    /// Reads the objects and bytes of all buckets of a user, without pending changes.
-    pub async fn user_usage(&self, id: &str) -> Result<QuotaUsage> {
-        let own = self.users.buckets.list(id, "", u64::MAX).await?;
-        let mut reads = FuturesUnordered::new();
-        let mut total = QuotaUsage::default();
-        for (name, _) in own {
-            if reads.len() >= BUCKETS
-                && let Some(usage) = reads.next().await
-            {
-                total = total + usage?;
-            }
-            reads.push(self.usage_of(id, name));
-        }
-        while let Some(usage) = reads.next().await {
-            total = total + usage?;
-        }
-        Ok(total)
-    }
-
-    /// Reads the usage of a bucket, if the bucket belongs to that user.
-    async fn usage_of(&self, user: &str, name: String) -> Result<QuotaUsage> {
-        let bucket = match self.cached_bucket(&name).await {
-            // A bucket is listed before it is created, and until after it is removed.
-            Err(Error::NoSuchBucket(_)) => return Ok(QuotaUsage::default()),
-            bucket => bucket?,
-        };
-        if bucket.owner != user {
-            return Ok(QuotaUsage::default());
-        }
-        let (objects, bytes) = self.bucket_usage(&bucket).await?;
-        Ok(QuotaUsage { objects, bytes })
     }
 }
 

@@ -1,8 +1,24 @@
 //! A cluster in memory, for tests of the gateway's parts. It executes operations as OSDs do and has no faults; its time is
 //! virtual.
 
+use crate::bucket::{Bucket, Buckets};
 use crate::connection::Connection;
+use crate::garbage::GarbageQueue;
+use crate::index::{BucketIndex, ConvertedBuckets, IndexLimits, IndexParts};
+use crate::lease::Leases;
+use crate::notifications::Notifications;
+use crate::notifying_buckets::NotifyingBuckets;
+use crate::object::ObjectWriter;
 use crate::peers::Peers;
+use crate::quota::{Quota, QuotaTtls};
+use crate::quota_enforcer::QuotaEnforcer;
+use crate::record;
+use crate::shards::IndexShards;
+use crate::storage_classes::StorageClasses;
+use crate::stored::StoredObjects;
+use crate::topics::{EndpointRules, Topics};
+use crate::uploads::Uploads;
+use crate::user::{DefaultQuotas, Users};
 use nacre_sim::gateway::executor::{Executor, ProcessId};
 use nacre_sim::gateway::faults::Faults;
 use nacre_sim::gateway::mem_engine::MemCluster;
@@ -11,6 +27,9 @@ use std::time::Duration;
 
 /// The virtual time within which an operation must end.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// How often [`TestCluster::run_on_tokio`] checks whether the cluster has something to do.
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A cluster, and a process for all its clients.
 pub(crate) struct TestCluster {
@@ -51,4 +70,80 @@ impl TestCluster {
     pub(crate) fn pass(&self, time: Duration) {
         self.executor.run_for(time.as_nanos() as u64);
     }
+
+    /// Runs a future of code that uses tokio's tasks and timers to its end. The time of these is real; the cluster's time passes
+    /// as fast as possible.
+    pub(crate) fn run_on_tokio<T>(&self, future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let steps = async {
+            loop {
+                if self.executor.step() {
+                    tokio::task::yield_now().await;
+                } else {
+                    tokio::time::sleep(IDLE_POLL_INTERVAL).await;
+                }
+            }
+        };
+        runtime.block_on(async {
+            tokio::select! {
+                done = tokio::time::timeout(LIMIT, future) => done.expect("it must end in time"),
+                () = steps => unreachable!("the cluster is executed forever"),
+            }
+        })
+    }
+}
+
+/// The parts of a gateway that the index uses.
+pub(crate) fn index_parts(connection: &Arc<Connection>, peers: &Arc<Peers>) -> IndexParts {
+    let buckets = Arc::new(Buckets::new(connection, peers));
+    let shards = Arc::new(IndexShards::new(connection, &buckets));
+    let classes = Arc::new(StorageClasses::new(connection));
+    let objects = Arc::new(StoredObjects::new(connection.pools.data.clone(), &classes));
+    let garbage = Arc::new(GarbageQueue::new(&connection.pools.garbage, &classes, Duration::ZERO));
+    let quotas = Arc::default();
+    let uploads = Uploads::new(connection, (&buckets, &shards), (&classes, &objects), &garbage, &quotas);
+    let rules = EndpointRules::new(&connection.cluster);
+    IndexParts {
+        connection: Arc::clone(connection),
+        peers: Arc::clone(peers),
+        leases: Arc::new(Leases::new(connection, peers, LIMIT)),
+        notifying: Arc::new(NotifyingBuckets::new(&connection.pools.log, &buckets)),
+        topics: Topics::new(connection, peers, "default", rules),
+        uploads: Arc::new(uploads),
+        commits: Arc::default(),
+        buckets,
+        shards,
+        objects,
+        garbage,
+        quotas,
+    }
+}
+
+/// An index on these parts, and the buckets with such indexes.
+pub(crate) fn index_on(parts: &IndexParts) -> (Arc<BucketIndex>, Arc<ConvertedBuckets>) {
+    let limits = IndexLimits { pending_expiration: Duration::from_secs(1), objects_per_shard: 0 };
+    let index = BucketIndex::new(parts, limits);
+    let buckets = ConvertedBuckets::new(parts, &index.recovery);
+    (index, buckets)
+}
+
+/// A writer of objects on these parts, without quotas.
+pub(crate) fn writer_on(parts: &IndexParts) -> Arc<ObjectWriter> {
+    let (index, buckets) = index_on(parts);
+    let classes = Arc::new(StorageClasses::new(&parts.connection));
+    let none = DefaultQuotas { user: Quota::default(), bucket: Quota::default() };
+    let users = Arc::new(Users::new(&parts.connection, &parts.peers, none));
+    let ttls = QuotaTtls { bucket: LIMIT, user: LIMIT };
+    let quotas = QuotaEnforcer::new(&parts.quotas, &users, &buckets, &parts.shards, ttls);
+    let notifications = Arc::new(Notifications::new(parts, &buckets, "default"));
+    Arc::new(ObjectWriter::new(parts, (&index, &buckets), &classes, &quotas, &notifications, 0))
+}
+
+/// Creates a bucket of `owner` with an empty index.
+pub(crate) async fn create_bucket(parts: &IndexParts, name: &str, owner: &str) -> Arc<Bucket> {
+    let (name, owner) = (name.to_owned(), owner.to_owned());
+    let bucket = Bucket { id: parts.connection.new_tag(), name, owner, shards: 2, ..Bucket::default() };
+    assert!(record::create(&parts.connection.pools.buckets, &bucket.name, &bucket).await.unwrap());
+    parts.shards.create(&bucket).await.unwrap();
+    Arc::new(bucket)
 }

@@ -98,7 +98,7 @@ impl Metrics {
     pub(crate) fn of_gateway(gateway: &Gateway) -> Metrics {
         Metrics {
             damaged_garbage: Arc::clone(&gateway.garbage.damaged),
-            outbox_writes: Arc::clone(&gateway.outbox_writes),
+            outbox_writes: Arc::clone(&gateway.index.outbox_writes),
             delivery: Delivery(gateway.topics.notifier().cloned()),
             ..Metrics::default()
         }

@@ -75,7 +75,7 @@ impl S3Route for NotificationRoute {
                 Ok(answer(StatusCode::OK, None))
             }
             Method::DELETE => {
-                self.gateway.remove_notifications(&name, id.as_deref()).await?;
+                self.gateway.notifications.remove(&name, id.as_deref()).await?;
                 Ok(answer(StatusCode::NO_CONTENT, None))
             }
             _ => {
@@ -118,7 +118,7 @@ impl NotificationRoute {
         }
         // Every gateway that reads the bucket compiles what is stored.
         Matcher::new(config.clone()).map_err(Error::from)?;
-        self.gateway.set_notifications(bucket, &config).await?;
+        self.gateway.notifications.set(bucket, &config).await?;
         Ok(())
     }
 }

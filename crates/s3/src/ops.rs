@@ -70,7 +70,7 @@ impl S3Api {
                 let source_ip = origin.map(|origin| origin.address.to_canonical().to_string());
                 let user = Requester::from_request(req);
                 let (source_ip, id) = (source_ip.unwrap_or_default(), id.unwrap_or_default());
-                Cause::of_request(&self.gateway, user.id(), source_ip, id)
+                self.gateway.notifications.cause_of_request(user.id(), source_ip, id)
             }
         }
     }

@@ -237,7 +237,7 @@ async fn carry_out(
             Ok(Some(gateway.metadata(section, key).await?))
         }
         CommandGroup::Lc(LcVerb::List) => {
-            let entries = gateway.lifecycle_entries().await?;
+            let entries = gateway.lifecycle.entries().await?;
             let status = |status| match status {
                 LifecycleStatus::Uninitial => "UNINITIAL",
                 LifecycleStatus::Processing => "PROCESSING",
@@ -254,8 +254,8 @@ async fn carry_out(
         }
         CommandGroup::Lc(LcVerb::Process { bucket }) => {
             let LifecycleCounts { objects, noncurrent, markers, uploads, moved } = match bucket {
-                Some(bucket) => gateway.process_lifecycle(&bucket).await?,
-                None => gateway.process_lifecycles(true).await?,
+                Some(bucket) => gateway.lifecycle.process_bucket(&bucket).await?,
+                None => gateway.lifecycle.process(true).await?,
             };
             Ok(Some(json!({
                 "objects": objects, "noncurrent_versions": noncurrent, "delete_markers": markers, "uploads": uploads,
@@ -263,11 +263,11 @@ async fn carry_out(
             })))
         }
         CommandGroup::Reshard(ReshardVerb::Add { bucket, num_shards }) => {
-            gateway.request_reshard(&gateway.bucket(&bucket).await?, num_shards).await?;
+            gateway.resharder.request(&gateway.bucket(&bucket).await?, num_shards).await?;
             Ok(None)
         }
         CommandGroup::Reshard(ReshardVerb::List) => {
-            let entries = gateway.reshard_entries().await?;
+            let entries = gateway.resharder.entries().await?;
             let shown = entries.into_iter().map(|(name, entry)| {
                 json!({
                     "bucket_name": name,
@@ -280,11 +280,11 @@ async fn carry_out(
             Ok(Some(shown.collect()))
         }
         CommandGroup::Reshard(ReshardVerb::Cancel { bucket }) => {
-            gateway.cancel_reshard(&bucket).await?;
+            gateway.resharder.cancel(&bucket).await?;
             Ok(None)
         }
         CommandGroup::Reshard(ReshardVerb::Process) => {
-            gateway.process_reshards().await?;
+            gateway.resharder.process().await?;
             Ok(None)
         }
         CommandGroup::Ratelimit(verb) => ratelimit::carry_out(gateway, verb).await,
@@ -444,7 +444,7 @@ async fn buckets(gateway: &Arc<Gateway>, verb: BucketVerb) -> Result<Option<Valu
                     "num shards ({num_shards}) is less than the current number ({shards}); say --yes-i-really-mean-it"
                 );
             }
-            gateway.reshard_bucket(&bucket, num_shards).await?;
+            gateway.resharder.reshard_bucket(&bucket, num_shards).await?;
             None
         }
         BucketVerb::List { uid: None } => Some(json!(gateway.buckets.list().await?)),
@@ -470,7 +470,7 @@ async fn buckets(gateway: &Arc<Gateway>, verb: BucketVerb) -> Result<Option<Valu
             let mut all = Vec::new();
             let mut wrong = 0;
             for name in names {
-                let report = gateway.check_bucket(&name, fix).await?;
+                let report = gateway.checker.check(&name, fix).await?;
                 wrong += if fix { 0 } else { report.found };
                 all.push(checked(&name, &report, fix));
             }

@@ -176,11 +176,6 @@ const CYCLES: &[(&str, &[&str], &str)] = &[
         &["damage", "membership", "peering", "pg", "primary", "recovery", "replica", "restore", "tail"],
         "the machine of one PG: each file is an `impl Pg` for one part of the protocol, and has its state",
     ),
-    (
-        "rgw",
-        &["gateway", "index", "lifecycle_worker", "notifications", "object", "quota_cache"],
-        "`Gateway` has the state of these parts, and they act on one another through it",
-    ),
 ];
 
 /// The differences between the cycles of a crate and those that the list allows.

@@ -4,12 +4,18 @@
 //! earlier releases. Dead gateways are fenced, and the records of keys with their pending changes are written according to
 //! the heads.
 
-use super::freeze;
-use super::{RESHARD_POLL_INTERVAL, RESHARD_WAIT_TIMEOUT, shard_name};
-use crate::bucket::{Bucket, FreezeReason, IndexFormat};
+use super::{ChangeRecovery, IndexParts};
+use crate::bucket::{Bucket, Buckets, FreezeReason, IndexFormat};
+use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::execute;
-use crate::gateway::Gateway;
+use crate::garbage::GarbageQueue;
+use crate::lease::Leases;
+use crate::message::GatewayMessage;
+use crate::peers::{MetadataCache, Peers};
+use crate::shards::{IndexShards, RESHARD_POLL_INTERVAL, RESHARD_WAIT_TIMEOUT, shard_name};
+use crate::stored::StoredObjects;
+use crate::uploads::Uploads;
 use bytes::Bytes;
 use futures::stream::{self, TryStreamExt};
 use nacre_index::key::{self, IndexRecordKind};
@@ -30,36 +36,75 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 /// A pending change of format 1: shard, key, tag and record.
 type OldChange = (String, String, String, OldPending);
 
-impl Gateway {
-    /// Returns the bucket with its index in the current format; converts the index if needed.
-    pub(crate) async fn ensure_current_index(self: &Arc<Gateway>, bucket: Bucket) -> Result<Bucket> {
+/// The buckets as requests use them: with indexes in the current format.
+pub(crate) struct ConvertedBuckets {
+    connection: Arc<Connection>,
+    peers: Arc<Peers>,
+    leases: Arc<Leases>,
+    pub(super) records: Arc<Buckets>,
+    shards: Arc<IndexShards>,
+    uploads: Arc<Uploads>,
+    objects: Arc<StoredObjects>,
+    garbage: Arc<GarbageQueue>,
+    recovery: Arc<ChangeRecovery>,
+    cache: MetadataCache<Bucket>,
+}
+
+impl ConvertedBuckets {
+    pub(crate) fn new(parts: &IndexParts, recovery: &Arc<ChangeRecovery>) -> Arc<ConvertedBuckets> {
+        let cache = MetadataCache::new(&parts.peers, |buckets, change| {
+            if let GatewayMessage::Bucket(name) = change {
+                buckets.remove(name);
+            }
+        });
+        Arc::new(ConvertedBuckets {
+            connection: Arc::clone(&parts.connection),
+            peers: Arc::clone(&parts.peers),
+            leases: Arc::clone(&parts.leases),
+            records: Arc::clone(&parts.buckets),
+            shards: Arc::clone(&parts.shards),
+            uploads: Arc::clone(&parts.uploads),
+            objects: Arc::clone(&parts.objects),
+            garbage: Arc::clone(&parts.garbage),
+            recovery: Arc::clone(recovery),
+            cache,
+        })
+    }
+
+    /// Reads the bucket of that name. Converts an index of an older format first.
+    pub(crate) async fn get(self: &Arc<ConvertedBuckets>, name: &str) -> Result<Bucket> {
+        let mut bucket = self.records.record(name).await?;
         let deadline = Instant::now() + RESHARD_WAIT_TIMEOUT;
-        let mut bucket = bucket;
         loop {
             if bucket.index_format == IndexFormat::V2 {
                 return Ok(bucket);
             }
-            let gateway = Arc::clone(self);
+            let buckets = Arc::clone(self);
             let seen = bucket.clone();
             // The conversion must continue if the request is dropped.
-            let converting = tokio::spawn(async move { gateway.convert_index(&seen).await });
+            let converting = tokio::spawn(async move { buckets.convert_index(&seen).await });
             match converting.await.map_err(Error::task_failed("the conversion of a bucket's index"))? {
                 // Another gateway may be converting it.
                 Err(Error::IndexBusy(_)) if Instant::now() < deadline => {}
                 converted => return converted,
             }
             tokio::time::sleep(RESHARD_POLL_INTERVAL).await;
-            bucket = self.buckets.record(&bucket.name).await?;
+            bucket = self.records.record(&bucket.name).await?;
         }
     }
 
-    async fn convert_index(self: &Arc<Gateway>, seen: &Bucket) -> Result<Bucket> {
-        let tag = self.new_tag();
-        let bucket = freeze::begin_freeze(self, seen, FreezeReason::Conversion, &tag).await?;
+    /// Returns the bucket of that name, as of the beginning of the call or later.
+    pub(crate) async fn cached(self: &Arc<ConvertedBuckets>, name: &str) -> Result<Arc<Bucket>> {
+        self.cache.get(name, self.get(name)).await
+    }
+
+    async fn convert_index(&self, seen: &Bucket) -> Result<Bucket> {
+        let tag = self.connection.new_tag();
+        let bucket = self.shards.begin_freeze(seen, FreezeReason::Conversion, &tag).await?;
         let converting = async {
             let orphans = self.old_orphans(&bucket).await?;
             self.convert_shards(&bucket, &tag, &orphans).await?;
-            self.buckets
+            self.records
                 .modify(&bucket.name, |now| {
                     if now.id != bucket.id || now.generation != bucket.generation || !now.is_frozen_by(&tag) {
                         return Err(Error::IndexBusy(now.name.clone()));
@@ -72,21 +117,21 @@ impl Gateway {
         // Converting a large index takes longer than others wait for an attempt that is not renewed.
         let converted = tokio::select! {
             converted = converting => converted,
-            lost = freeze::renew_until_lost(self, &bucket, &tag) => Err(lost),
+            lost = self.shards.renew_until_lost(&bucket, &tag) => Err(lost),
         };
         let now = match converted {
             Ok(now) => now,
             Err(error) => {
-                freeze::abort_freeze(self, &bucket, &tag).await?;
+                self.shards.abort_freeze(&bucket, &tag).await?;
                 return Err(error);
             }
         };
-        freeze::thaw(&self.pools.index, &now, &tag).await?;
+        self.shards.thaw(&now, &tag).await?;
         for number in 0..now.shards.max(1) {
-            self.drop_old_records(&shard_name(&now, number)).await?;
+            self.shards.drop_old_records(&shard_name(&now, number)).await?;
         }
         tracing::info!(bucket = now.name, "rgw: a bucket's index is converted to format 2");
-        self.buckets.record(&now.name).await
+        self.records.record(&now.name).await
     }
 
     /// Waits until only fenced gateways have pending changes, and returns these changes.
@@ -103,7 +148,7 @@ impl Gateway {
                     continue;
                 }
                 if !alive.contains(session) && self.leases.claim_if_dead(session).await? {
-                    self.fence(session).await?;
+                    self.recovery.fence(session).await?;
                     self.leases.remove(session).await?;
                     fenced.insert(session.to_owned());
                 } else {
@@ -126,7 +171,7 @@ impl Gateway {
             let shard = shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
-                let page = self.pools.index.omap_get_vals(&shard, after, "p", PAGE).await?;
+                let page = self.shards.pool().omap_get_vals(&shard, after, "p", PAGE).await?;
                 for (name, value) in &page.entries {
                     if let Some((key, tag, old)) = legacy::pending(&shard, name, value)? {
                         found.push((shard.clone(), key, tag, old));
@@ -146,7 +191,7 @@ impl Gateway {
         stream::iter((0..bucket.shards.max(1)).map(Ok::<_, Error>))
             .try_for_each_concurrent(SHARDS, |number| async move {
                 let shard = shard_name(bucket, number);
-                execute::write(&self.pools.index, &shard, legacy::clear_converted(tag)).await?;
+                execute::write(self.shards.pool(), &shard, legacy::clear_converted(tag)).await?;
                 for kind in ["o", "t", "m"] {
                     self.copy_old_records(&shard, kind, tag).await?;
                 }
@@ -165,10 +210,10 @@ impl Gateway {
     async fn copy_old_records(&self, shard: &str, kind: &'static str, tag: &str) -> Result<()> {
         let mut after = Bytes::new();
         loop {
-            let page = self.pools.index.omap_get_vals(shard, after, kind, PAGE).await?;
+            let page = self.shards.pool().omap_get_vals(shard, after, kind, PAGE).await?;
             if !page.entries.is_empty() {
                 let write = legacy::convert_page(shard, tag, &page.entries)?;
-                execute::write(&self.pools.index, shard, write).await?;
+                execute::write(self.shards.pool(), shard, write).await?;
             }
             match page.entries.last() {
                 Some((last, _)) if page.more => after = last.clone(),
@@ -188,17 +233,17 @@ impl Gateway {
     ) -> Result<()> {
         for (_, _, change, old) in changes {
             if !old.parts.is_empty() {
-                self.resolve_v1_upload(bucket, key, change).await?;
+                self.uploads.resolve_v1(bucket, key, change).await?;
             }
         }
         // Uploads are read first, because parts move from them to the head.
         let mut named = Vec::new();
-        for id in self.uploads_of(bucket, key).await? {
-            named.extend(self.upload_tails(bucket, key, &id).await?.unwrap_or_default());
+        for id in self.uploads.ids_of(bucket, key).await? {
+            named.extend(self.uploads.tails(bucket, key, &id).await?.unwrap_or_default());
         }
         let head = self.objects.head_index_entry(&bucket.id, key).await?;
         named.extend(self.objects.referenced_tails(&bucket.id, key).await?);
-        let stored = self.pools.index.omap_get_vals_by_keys(shard, vec![key::tails(key)]).await?;
+        let stored = self.shards.pool().omap_get_vals_by_keys(shard, vec![key::tails(key)]).await?;
         let before = match stored.get(&key::tails(key)) {
             Some(value) => record::decode::<record::EntryTails>(shard, value)?.tails,
             None => Vec::new(),
@@ -212,7 +257,7 @@ impl Gateway {
             .collect();
         self.garbage.queue(&garbage).await?;
         let object = head.map(|head| (head.listed, head.tails));
-        execute::write(&self.pools.index, shard, legacy::replace_converted(tag, key, object)).await?;
+        execute::write(self.shards.pool(), shard, legacy::replace_converted(tag, key, object)).await?;
         Ok(())
     }
 
@@ -222,7 +267,7 @@ impl Gateway {
         let mut after = Bytes::new();
         loop {
             let page =
-                self.pools.index.omap_get_vals(shard, after, IndexRecordKind::Entry.prefix(), PAGE).await?;
+                self.shards.pool().omap_get_vals(shard, after, IndexRecordKind::Entry.prefix(), PAGE).await?;
             for (name, value) in &page.entries {
                 sums.add(reshard::record_stats(shard, name, value)?);
             }
@@ -232,29 +277,7 @@ impl Gateway {
             }
         }
         let sums = (Bytes::from_static(key::STATS), record::encode(&sums));
-        execute::write(&self.pools.index, shard, reshard::add(tag, vec![sums])).await?;
-        Ok(())
-    }
-
-    /// Removes records of format 1 from a shard of a converted bucket.
-    pub(super) async fn drop_old_records(&self, shard: &str) -> Result<()> {
-        for kind in legacy::LEGACY_PREFIXES {
-            loop {
-                let page = match self.pools.index.omap_get_vals(shard, "", kind, PAGE).await {
-                    Err(error) if error.is_not_found() => return Ok(()),
-                    page => page?,
-                };
-                let names: Vec<Bytes> = page.entries.into_iter().map(|(name, _)| name).collect();
-                if names.is_empty() {
-                    break;
-                }
-                match execute::write(&self.pools.index, shard, legacy::drop_old(names)).await {
-                    // The records of the shard are being moved, without those of format 1.
-                    Err(error) if error.is_canceled() || error.is_not_found() => return Ok(()),
-                    removed => drop(removed?),
-                }
-            }
-        }
+        execute::write(self.shards.pool(), shard, reshard::add(tag, vec![sums])).await?;
         Ok(())
     }
 }

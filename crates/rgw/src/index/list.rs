@@ -4,17 +4,18 @@
 //! listing shows what a reader of the object would find. Pending records and entries of a shard are read in one operation,
 //! so that a change that is finished meanwhile is not missed.
 
-use super::{ListingEntry, StaleIntent, shard_name};
+use super::{BucketIndex, ListingEntry, StaleIntent};
 use crate::bucket::Bucket;
 use crate::error::Result;
-use crate::gateway::Gateway;
 use crate::record;
+use crate::shards::shard_name;
 use bytes::Bytes;
 use futures::stream::{StreamExt, TryStreamExt};
 use nacre_client::ReadOp;
 use nacre_index::finish::ChangeOutcome;
 use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::record::{ChangeEffect, CommitRecord, Entry, Pending, VersionKind};
+use nacre_types::op::OmapValsReply;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -64,18 +65,18 @@ struct Cursor {
     stale: Vec<StaleIntent>,
 }
 
-impl Gateway {
+impl BucketIndex {
     /// Lists a bucket.
-    pub async fn list(self: &Arc<Gateway>, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+    pub async fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
         if query.max == 0 {
             return Ok(Listing::default());
         }
         let mut stale = Vec::new();
         let listing = self.merge(bucket, query, &mut stale).await;
         if !stale.is_empty() {
-            let (gateway, bucket) = (Arc::clone(self), bucket.clone());
+            let (recovery, bucket) = (Arc::clone(&self.recovery), bucket.clone());
             tokio::spawn(async move {
-                if let Err(error) = gateway.recover_stale(&bucket, stale).await {
+                if let Err(error) = recovery.recover_stale(&bucket, stale).await {
                     tracing::warn!(%error, bucket = bucket.name, "rgw: pending changes can't be recovered yet");
                 }
             });
@@ -145,11 +146,17 @@ impl Gateway {
         }
     }
 
-    /// Reads more from a shard. Afterwards entries are ready, or the shard has ended, or it must be read again.
-    async fn fill(&self, bucket: &Bucket, query: &ListQuery, cursor: &mut Cursor, page: usize) -> Result<()> {
+    /// Reads entries and pending changes of a shard in one operation.
+    async fn read_page(
+        &self,
+        bucket: &Bucket,
+        query: &ListQuery,
+        cursor: &Cursor,
+        page: usize,
+    ) -> Result<(OmapValsReply, OmapValsReply)> {
         let prefix = query.prefix.as_bytes();
         let mut pending_after = key::position(IndexRecordKind::Pending, &cursor.after);
-        let (mut reply, pending) = loop {
+        loop {
             let mut op = ReadOp::new();
             let entries = (
                 key::position(IndexRecordKind::Entry, &cursor.after),
@@ -157,22 +164,23 @@ impl Gateway {
             );
             op.omap_get_vals(entries.0, entries.1, page as u64);
             op.omap_get_vals(pending_after, key::position(IndexRecordKind::Pending, prefix), PENDING_PAGE);
-            let reply =
-                self.pools.index.operate_read(&cursor.name, op).await.and_then(|reply| reply.success());
-            let mut reply = match reply {
-                Err(error) => return Err(super::moved(self, bucket, error)),
-                Ok(reply) => reply,
-            };
+            let reply = self.shards.pool().operate_read(&cursor.name, op).await;
+            let reply = reply.and_then(|reply| reply.success());
+            let mut reply = reply.map_err(|error| self.shards.unavailable(bucket, error))?;
             let pending = reply.omap_vals(1)?;
             match pending.entries.last() {
                 // The page contains only changes of the key listed last, of which there may be any number.
                 Some((last, _)) if pending.more && !behind(&pending.entries, &cursor.after).any(|_| true) => {
                     pending_after = last.clone();
                 }
-                _ => break (reply, pending),
+                _ => return Ok((reply.omap_vals(0)?, pending)),
             }
-        };
-        let entries = reply.omap_vals(0)?;
+        }
+    }
+
+    /// Reads more from a shard. Afterwards entries are ready, or the shard has ended, or it must be read again.
+    async fn fill(&self, bucket: &Bucket, query: &ListQuery, cursor: &mut Cursor, page: usize) -> Result<()> {
+        let (entries, pending) = self.read_page(bucket, query, cursor, page).await?;
         let keyed = entries.entries.iter().filter_map(|(name, value)| Some((key::parse(name)?.key, value)));
         let keyed: Vec<(String, &Bytes)> = keyed.collect();
         // The key up to which both are complete; `None` if they are complete to the end.
@@ -217,7 +225,7 @@ impl Gateway {
             for (tag, value) in changes {
                 let pending = record::decode::<Pending>(&cursor.name, value)?;
                 let intent = StaleIntent { key: key.clone(), tag, pending };
-                let expiration = self.config.pending_expiration;
+                let expiration = self.pending_expiration;
                 cursor.stale.extend(Some(intent).filter(|intent| intent.is_older(expiration)));
             }
             asked.push(key);

@@ -4,11 +4,13 @@
 //! has at most one batch in flight for every [`SHARDS_PER_BATCH`] shards, so that changes gather although they are scattered
 //! over many shards; the shards take turns. If a request is dropped before it gets the result, its change is cancelled here.
 
-use super::{freeze, open_state};
+use super::Finisher;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::execute;
-use crate::gateway::{Gateway, spawn_boxed};
+use crate::lease::Leases;
+use crate::shards::{IndexShards, open_state};
+use crate::spawn::spawn_boxed;
 use futures::FutureExt;
 use nacre_index::finish::{ChangeOutcome, ResolvedChange};
 use nacre_index::prepare::{KeyView, MAX_BATCH, Prepare, PrepareBatch, PrepareRefusal};
@@ -44,9 +46,18 @@ pub(crate) struct Prepared {
     pub(crate) view: KeyView,
 }
 
+/// Prepares the changes of this gateway.
+pub(crate) struct Preparer {
+    queues: PrepareQueues,
+    shards: Arc<IndexShards>,
+    leases: Arc<Leases>,
+    /// Cancels changes whose requests are dropped.
+    finisher: Arc<Finisher>,
+}
+
 /// Changes that wait to be prepared, by shard.
 #[derive(Debug)]
-pub(crate) struct Preparer {
+struct PrepareQueues {
     /// The queues of changes. A shard is in the map while a task sends its batches.
     shards: Mutex<HashMap<String, VecDeque<QueuedPrepare>>>,
     /// The turns of buckets with waiting changes, by the bucket's id.
@@ -62,9 +73,9 @@ struct QueuedPrepare {
     _room: Option<OwnedSemaphorePermit>,
 }
 
-impl Default for Preparer {
-    fn default() -> Preparer {
-        Preparer {
+impl Default for PrepareQueues {
+    fn default() -> PrepareQueues {
+        PrepareQueues {
             shards: Mutex::default(),
             turns: Mutex::default(),
             room: Arc::new(Semaphore::new(WAITING)),
@@ -73,42 +84,134 @@ impl Default for Preparer {
 }
 
 impl Preparer {
+    pub(super) fn new(shards: &Arc<IndexShards>, leases: &Arc<Leases>, finisher: &Arc<Finisher>) -> Preparer {
+        let queues = PrepareQueues::default();
+        let (shards, leases, finisher) = (Arc::clone(shards), Arc::clone(leases), Arc::clone(finisher));
+        Preparer { queues, shards, leases, finisher }
+    }
+
     /// Prepares a change in a shard of the bucket's index. Fails with [`Error::IndexBusy`] if the shard is closed or absent,
     /// or does not have the state that `bucket` implies. If the future is dropped or fails, the change is cancelled in case
     /// it was prepared nevertheless.
     pub(crate) async fn prepare(
-        &self,
-        gateway: &Arc<Gateway>,
+        self: &Arc<Preparer>,
         bucket: &Arc<Bucket>,
         shard: &str,
         change: Prepare,
     ) -> Result<Prepared> {
-        gateway.leases.ensure_held().await?;
-        // The semaphore is never closed.
-        let room = Arc::clone(&self.room).acquire_owned().await.ok();
+        self.leases.ensure_held().await?;
         let (answer, prepared) = oneshot::channel();
-        let waiting = QueuedPrepare { bucket: Arc::clone(bucket), change, answer, _room: room };
-        let is_idle = {
-            let mut shards = self.shards.lock();
-            match shards.get_mut(shard) {
-                Some(queue) => {
-                    queue.push_back(waiting);
-                    false
-                }
-                None => {
-                    shards.insert(shard.to_owned(), VecDeque::from([waiting]));
-                    true
-                }
-            }
-        };
-        if is_idle {
-            let turns = self.turns_of(bucket);
-            spawn_boxed(run(Arc::clone(gateway), turns, shard.to_owned()));
+        if self.queues.add(bucket, shard, change, answer).await {
+            let turns = self.queues.turns_of(bucket);
+            spawn_boxed(run(Arc::clone(self), turns, shard.to_owned()));
         }
         prepared.await.unwrap_or_else(|_| {
             let detail = "the task that prepares them ended".to_owned();
             Err(Error::Internal { what: "the prepare of changes", detail })
         })
+    }
+
+    /// Sends a batch and answers each of its requests.
+    async fn send(&self, shard: &str, waiting: Vec<QueuedPrepare>) {
+        let Some(bucket) = waiting.first().map(|first| Arc::clone(&first.bucket)) else { return };
+        let changes = waiting.iter().map(|waiting| waiting.change.clone()).collect();
+        let prepared =
+            self.prepare_batch(&bucket, shard, PrepareBatch::new(open_state(&bucket), changes)).await;
+        let answers: Vec<Result<Prepared>> = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => waiting.iter().map(|_| Err(error.clone())).collect(),
+        };
+        for (waiting, answer) in waiting.into_iter().zip(answers) {
+            // Only this error implies that the change is certainly not prepared.
+            let is_there = !matches!(answer, Err(Error::IndexBusy(_)));
+            let failed = answer.is_err();
+            let is_unheard = waiting.answer.send(answer).is_err();
+            if is_there && (failed || is_unheard) {
+                let Prepare { key, tag, .. } = waiting.change;
+                let change = ResolvedChange { key, tag, outcome: ChangeOutcome::Cancelled };
+                self.finisher.enqueue((&bucket.name, shard), change.into()).await;
+            }
+        }
+    }
+
+    /// Prepares a batch; returns the outcome of each of its changes.
+    async fn prepare_batch(
+        &self,
+        bucket: &Bucket,
+        shard: &str,
+        mut batch: PrepareBatch,
+    ) -> Result<Vec<Result<Prepared>>> {
+        let pool = self.shards.pool();
+        let mut attempts = 0;
+        loop {
+            let write = execute::write(pool, shard, batch.write());
+            let (written, found) = match batch.read() {
+                Some(read) => {
+                    let (written, found) = futures::join!(write, execute::read(pool, shard, &read));
+                    (written, Some(found))
+                }
+                None => (write.await, None),
+            };
+            let version = match written {
+                Ok(version) => version,
+                Err(error) if error.is_not_found() => {
+                    return Err(self.shards.recover_closed(bucket, shard).await);
+                }
+                Err(error) if error.is_canceled() => {
+                    attempts += 1;
+                    let refusal = match execute::read(pool, shard, &batch.refusal_read()).await? {
+                        Some(reply) => batch.refusal(&reply)?,
+                        None => return Err(self.shards.recover_closed(bucket, shard).await),
+                    };
+                    batch = match refusal {
+                        PrepareRefusal::State(_) => {
+                            return Err(self.shards.recover_closed(bucket, shard).await);
+                        }
+                        PrepareRefusal::Slots(batch) if attempts < SLOT_ATTEMPTS => batch,
+                        PrepareRefusal::Slots(batch) => without_slots(bucket, &batch),
+                    };
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let views = match found {
+                // The shard existed a moment ago. Its changes have moved, or the bucket was removed.
+                Some(found) => batch.views(&found?.ok_or_else(|| Error::Contended(bucket.name.clone()))?)?,
+                None => batch.default_views(),
+            };
+            let at = HeadIncarnation { generation: bucket.generation, version };
+            let prepared = |(change, view): (&Prepare, nacre_index::Result<KeyView>)| {
+                Ok(Prepared { slot: change.pending.slot, at, view: view? })
+            };
+            return Ok(batch.changes().iter().zip(views).map(prepared).collect());
+        }
+    }
+}
+
+impl PrepareQueues {
+    /// Adds a change to the queue of its shard; waits if too many changes wait already. Returns whether the shard had no
+    /// queue, so that the caller must start a task that sends its batches.
+    async fn add(
+        &self,
+        bucket: &Arc<Bucket>,
+        shard: &str,
+        change: Prepare,
+        answer: oneshot::Sender<Result<Prepared>>,
+    ) -> bool {
+        // The semaphore is never closed.
+        let room = Arc::clone(&self.room).acquire_owned().await.ok();
+        let waiting = QueuedPrepare { bucket: Arc::clone(bucket), change, answer, _room: room };
+        let mut shards = self.shards.lock();
+        match shards.get_mut(shard) {
+            Some(queue) => {
+                queue.push_back(waiting);
+                false
+            }
+            None => {
+                shards.insert(shard.to_owned(), VecDeque::from([waiting]));
+                true
+            }
+        }
     }
 
     /// Returns the permits for batches of a bucket.
@@ -148,14 +251,14 @@ impl Preparer {
     }
 }
 
-async fn run(gateway: Arc<Gateway>, turns: Arc<Semaphore>, shard: String) {
+async fn run(preparer: Arc<Preparer>, turns: Arc<Semaphore>, shard: String) {
     // Requests that are ready to run join the first batch.
     tokio::task::yield_now().await;
     loop {
         // The semaphore is never closed.
         let turn = turns.acquire().await.ok();
-        let Some(batch) = gateway.preparer.take(&shard) else { return };
-        let mut sending = pin!(AssertUnwindSafe(send(&gateway, &shard, batch)).catch_unwind());
+        let Some(batch) = preparer.queues.take(&shard) else { return };
+        let mut sending = pin!(AssertUnwindSafe(preparer.send(&shard, batch)).catch_unwind());
         let sent = match tokio::time::timeout(LONGEST_TURN, sending.as_mut()).await {
             Ok(sent) => sent,
             Err(_) => {
@@ -167,82 +270,6 @@ async fn run(gateway: Arc<Gateway>, turns: Arc<Semaphore>, shard: String) {
             // The panic hook has printed the message and the place; the requests got errors.
             tracing::error!(shard, "rgw: preparing changes panicked");
         }
-    }
-}
-
-/// Sends a batch and answers each of its requests.
-async fn send(gateway: &Arc<Gateway>, shard: &str, waiting: Vec<QueuedPrepare>) {
-    let Some(bucket) = waiting.first().map(|first| Arc::clone(&first.bucket)) else { return };
-    let changes = waiting.iter().map(|waiting| waiting.change.clone()).collect();
-    let prepared =
-        prepare_batch(gateway, &bucket, shard, PrepareBatch::new(open_state(&bucket), changes)).await;
-    let answers: Vec<Result<Prepared>> = match prepared {
-        Ok(prepared) => prepared,
-        Err(error) => waiting.iter().map(|_| Err(error.clone())).collect(),
-    };
-    for (waiting, answer) in waiting.into_iter().zip(answers) {
-        // Only this error implies that the change is certainly not prepared.
-        let is_there = !matches!(answer, Err(Error::IndexBusy(_)));
-        let failed = answer.is_err();
-        let is_unheard = waiting.answer.send(answer).is_err();
-        if is_there && (failed || is_unheard) {
-            let Prepare { key, tag, .. } = waiting.change;
-            let change = ResolvedChange { key, tag, outcome: ChangeOutcome::Cancelled };
-            gateway.finisher.enqueue(gateway, (&bucket.name, shard), change.into()).await;
-        }
-    }
-}
-
-/// Prepares a batch; returns the outcome of each of its changes.
-async fn prepare_batch(
-    gateway: &Gateway,
-    bucket: &Bucket,
-    shard: &str,
-    mut batch: PrepareBatch,
-) -> Result<Vec<Result<Prepared>>> {
-    let pool = &gateway.pools.index;
-    let mut attempts = 0;
-    loop {
-        let write = execute::write(pool, shard, batch.write());
-        let (written, found) = match batch.read() {
-            Some(read) => {
-                let (written, found) = futures::join!(write, execute::read(pool, shard, &read));
-                (written, Some(found))
-            }
-            None => (write.await, None),
-        };
-        let version = match written {
-            Ok(version) => version,
-            Err(error) if error.is_not_found() => {
-                return Err(freeze::recover_closed_shard(gateway, bucket, shard).await);
-            }
-            Err(error) if error.is_canceled() => {
-                attempts += 1;
-                let refusal = match execute::read(pool, shard, &batch.refusal_read()).await? {
-                    Some(reply) => batch.refusal(&reply)?,
-                    None => return Err(freeze::recover_closed_shard(gateway, bucket, shard).await),
-                };
-                batch = match refusal {
-                    PrepareRefusal::State(_) => {
-                        return Err(freeze::recover_closed_shard(gateway, bucket, shard).await);
-                    }
-                    PrepareRefusal::Slots(batch) if attempts < SLOT_ATTEMPTS => batch,
-                    PrepareRefusal::Slots(batch) => without_slots(bucket, &batch),
-                };
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        let views = match found {
-            // The shard existed a moment ago. Its changes have moved, or the bucket was removed.
-            Some(found) => batch.views(&found?.ok_or_else(|| Error::Contended(bucket.name.clone()))?)?,
-            None => batch.default_views(),
-        };
-        let at = HeadIncarnation { generation: bucket.generation, version };
-        let prepared = |(change, view): (&Prepare, nacre_index::Result<KeyView>)| {
-            Ok(Prepared { slot: change.pending.slot, at, view: view? })
-        };
-        return Ok(batch.changes().iter().zip(views).map(prepared).collect());
     }
 }
 
@@ -274,28 +301,28 @@ mod tests {
     }
 
     fn batches(waiting: Vec<QueuedPrepare>) -> Vec<usize> {
-        let preparer = Preparer::default();
-        preparer.shards.lock().insert("s".into(), waiting.into());
+        let queues = PrepareQueues::default();
+        queues.shards.lock().insert("s".into(), waiting.into());
         let mut sizes = Vec::new();
-        while let Some(batch) = preparer.take("s") {
+        while let Some(batch) = queues.take("s") {
             sizes.push(batch.len());
         }
-        assert!(preparer.shards.lock().is_empty(), "an idle shard is remembered");
+        assert!(queues.shards.lock().is_empty(), "an idle shard is remembered");
         sizes
     }
 
     #[test]
     fn shards_of_a_bucket_take_turns_and_idle_buckets_are_forgotten() {
-        let preparer = Preparer::default();
+        let queues = PrepareQueues::default();
         let bucket = |id: usize| Bucket { id: id.to_string(), shards: 11, ..Bucket::default() };
-        let turns = preparer.turns_of(&bucket(0));
-        assert!(Arc::ptr_eq(&turns, &preparer.turns_of(&bucket(0))));
+        let turns = queues.turns_of(&bucket(0));
+        assert!(Arc::ptr_eq(&turns, &queues.turns_of(&bucket(0))));
         assert_eq!(turns.available_permits(), 3);
         for id in 1..2 * REMEMBERED_TURNS {
-            preparer.turns_of(&bucket(id));
+            queues.turns_of(&bucket(id));
         }
-        assert!(preparer.turns.lock().len() <= REMEMBERED_TURNS);
-        assert!(Arc::ptr_eq(&turns, &preparer.turns_of(&bucket(0))));
+        assert!(queues.turns.lock().len() <= REMEMBERED_TURNS);
+        assert!(Arc::ptr_eq(&turns, &queues.turns_of(&bucket(0))));
     }
 
     #[test]

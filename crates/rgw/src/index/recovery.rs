@@ -3,19 +3,24 @@
 //! A session that has no watch on the gateways' object and whose lease has expired ([`crate::lease`]) is blocklisted first:
 //! from then on, OSDs refuse its operations in flight. Then its pending changes are finished or cancelled as orphans.
 //!
-//! A listing or a check recovers old pending changes that it meets. In addition, each gateway runs [`run_recovery`], which checks
+//! A listing or a check recovers old pending changes that it meets. In addition, each gateway runs [`recover_periodically`], which checks
 //! every second which sessions watch. If a session has stopped watching and has pending changes in a bucket with a
 //! notification configuration, it is fenced as soon as its lease has expired, and those changes are recovered, because their
 //! events must not wait for a listing. The lease's object is the durable record of that work: it is removed when the work is
 //! done, and all leases are checked once a minute.
 
 use super::finish::FinishTask;
-use super::{shard_name, shard_of};
+use super::{Finisher, IndexParts};
 use crate::bucket::Bucket;
+use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::execute;
-use crate::gateway::Gateway;
+use crate::lease::Leases;
+use crate::notifying_buckets::NotifyingBuckets;
+use crate::peers::Peers;
+use crate::shards::{shard_name, shard_of};
 use crate::time::now_ns;
+use crate::topics::Topics;
 use bytes::Bytes;
 use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::op::Fetched;
@@ -65,19 +70,42 @@ impl From<PendingChange> for StaleIntent {
     }
 }
 
-impl Gateway {
+/// Recovers the pending changes of gateways that ended.
+pub(crate) struct ChangeRecovery {
+    connection: Arc<Connection>,
+    peers: Arc<Peers>,
+    leases: Arc<Leases>,
+    notifying: Arc<NotifyingBuckets>,
+    topics: Arc<Topics>,
+    finisher: Arc<Finisher>,
+    pending_expiration: Duration,
+}
+
+impl ChangeRecovery {
+    pub(super) fn new(
+        parts: &IndexParts,
+        finisher: &Arc<Finisher>,
+        pending_expiration: Duration,
+    ) -> ChangeRecovery {
+        ChangeRecovery {
+            connection: Arc::clone(&parts.connection),
+            peers: Arc::clone(&parts.peers),
+            leases: Arc::clone(&parts.leases),
+            notifying: Arc::clone(&parts.notifying),
+            topics: Arc::clone(&parts.topics),
+            finisher: Arc::clone(finisher),
+            pending_expiration,
+        }
+    }
+
     /// Queues those of `intents` whose gateways are dead to be finished or cancelled; returns their number.
-    pub(crate) async fn recover_stale(
-        self: &Arc<Gateway>,
-        bucket: &Bucket,
-        intents: Vec<StaleIntent>,
-    ) -> Result<usize> {
+    pub(crate) async fn recover_stale(&self, bucket: &Bucket, intents: Vec<StaleIntent>) -> Result<usize> {
         let alive: BTreeSet<String> = self.peers.live_gateways().await?;
         let mut fenced = BTreeMap::new();
         let mut recovered = 0;
         for StaleIntent { key, tag, pending } in intents {
             let session = &pending.session;
-            if session.is_empty() || alive.contains(session) || session == self.session() {
+            if session.is_empty() || alive.contains(session) || session == self.connection.session() {
                 continue;
             }
             let is_fenced = match fenced.get(session) {
@@ -85,7 +113,7 @@ impl Gateway {
                 None => {
                     let is_fenced = self.fence_if_lease_expired(session).await?;
                     if is_fenced {
-                        let buckets = self.notifying_buckets_with_pending(session).await?;
+                        let buckets = self.buckets_with_pending(session).await?;
                         self.recover_orphans(&buckets, session).await?;
                         self.leases.remove(session).await?;
                     }
@@ -97,25 +125,20 @@ impl Gateway {
                 continue;
             }
             let shard = shard_of(bucket, &key);
-            self.finisher.enqueue(self, (&bucket.name, &shard), FinishTask::Orphan { key, tag }).await;
+            self.finisher.enqueue((&bucket.name, &shard), FinishTask::Orphan { key, tag }).await;
             recovered += 1;
         }
         Ok(recovered)
     }
 
     /// Recovers a change that a request waits for, if its gateway is dead.
-    pub(crate) async fn recover_change(
-        self: &Arc<Gateway>,
-        bucket: &Bucket,
-        key: &str,
-        tag: &str,
-    ) -> Result<()> {
+    pub(crate) async fn recover_change(&self, bucket: &Bucket, key: &str, tag: &str) -> Result<()> {
         let (shard, name) = (shard_of(bucket, key), key::pending(key, tag));
-        let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
+        let found = self.connection.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
         let Some(value) = found.get(&name) else { return Ok(()) };
         let pending = crate::record::decode::<Pending>(&shard, value)?;
         let intent = StaleIntent { key: key.to_owned(), tag: tag.to_owned(), pending };
-        if intent.is_older(self.config.pending_expiration) {
+        if intent.is_older(self.pending_expiration) {
             self.recover_stale(bucket, vec![intent]).await?;
         }
         Ok(())
@@ -136,22 +159,26 @@ impl Gateway {
             session,
             "rgw: a gateway is gone and is blocklisted; its pending changes are recovered"
         );
-        let ticket = self.cluster.option("auth_service_ticket_ttl").and_then(|life| life.parse::<f64>().ok());
+        let ticket = self
+            .connection
+            .cluster
+            .option("auth_service_ticket_ttl")
+            .and_then(|life| life.parse::<f64>().ok());
         let expire = FENCE_S.max(FENCE_TICKETS * ticket.unwrap_or(TICKET_S));
         let command = serde_json::json!({
             "prefix": "osd blocklist", "blocklistop": "add", "addr": session, "expire": expire,
         });
-        self.cluster.command(command.to_string(), "").await?;
+        self.connection.cluster.command(command.to_string(), "").await?;
         // Reads from here on are executed by OSDs that know the blocklist.
-        self.cluster.refresh_map().await?;
+        self.connection.cluster.refresh_map().await?;
         self.topics.gateway_ended(session);
         Ok(())
     }
 
     /// Returns the buckets that have, or had, notification configurations and have pending changes of a session.
-    pub(crate) async fn notifying_buckets_with_pending(&self, session: &str) -> Result<Vec<Bucket>> {
+    async fn buckets_with_pending(&self, session: &str) -> Result<Vec<Bucket>> {
         let mut found = Vec::new();
-        for bucket in self.notifying_buckets().await? {
+        for bucket in self.notifying.all().await? {
             if !self.orphans(&bucket, session).await?.is_empty() {
                 found.push(bucket);
             }
@@ -167,7 +194,7 @@ impl Gateway {
             let mut after = Bytes::new();
             loop {
                 let scan = recovery::scan(IndexRecordKind::Pending.prefix(), after, PAGE);
-                let reply = execute::read(&self.pools.index, &shard, &scan).await?;
+                let reply = execute::read(&self.connection.pools.index, &shard, &scan).await?;
                 // The shard is absent if the bucket was removed or its index has moved.
                 let Some(Fetched::Page(page)) = reply.and_then(|reply| reply.parts.into_iter().next()) else {
                     break;
@@ -187,10 +214,10 @@ impl Gateway {
     }
 
     /// Finishes or cancels the changes of a fenced session in these buckets, and waits until this is done.
-    async fn recover_orphans(self: &Arc<Gateway>, buckets: &[Bucket], session: &str) -> Result<()> {
+    async fn recover_orphans(&self, buckets: &[Bucket], session: &str) -> Result<()> {
         for bucket in buckets {
             for (shard, orphan) in self.orphans(bucket, session).await? {
-                self.finisher.enqueue(self, (&bucket.name, &shard), orphan).await;
+                self.finisher.enqueue((&bucket.name, &shard), orphan).await;
             }
         }
         for bucket in buckets {
@@ -208,12 +235,12 @@ impl Gateway {
 
     /// Recovers the changes that a session without a watch left in buckets with notifications. Returns `false` if this is
     /// not possible yet.
-    async fn recover_session(self: &Arc<Gateway>, session: &str) -> Result<bool> {
+    async fn recover_session(&self, session: &str) -> Result<bool> {
         if !self.leases.exists(session).await? {
             // The session has ended, or another gateway has recovered its changes.
             return Ok(true);
         }
-        let buckets = self.notifying_buckets_with_pending(session).await?;
+        let buckets = self.buckets_with_pending(session).await?;
         if buckets.is_empty() {
             // The session may come back. Its later changes are found by its lease.
             return Ok(true);
@@ -224,6 +251,46 @@ impl Gateway {
         self.recover_orphans(&buckets, session).await?;
         self.leases.remove(session).await?;
         Ok(true)
+    }
+
+    /// Removes leases of gateways that ended without releasing them. A lease stays while its gateway has pending changes in
+    /// buckets with notifications: it is the record by which these changes are recovered.
+    pub(crate) async fn sweep_leases(&self) -> Result<()> {
+        for session in self.leases.unwatched_sessions().await? {
+            // Checked before the claim, which would block the gateways that recover the changes, and again after it, when no
+            // further changes are made.
+            let has_pending = !self.buckets_with_pending(&session).await?.is_empty();
+            if has_pending || !self.leases.claim_if_dead(&session).await? {
+                continue;
+            }
+            if self.buckets_with_pending(&session).await?.is_empty() {
+                self.leases.remove(&session).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Recovers the changes of sessions that no longer watch. With `scan`, looks for them among all leases, too.
+    async fn recover_lost_sessions(&self, sessions: &mut SessionTracker, scan: bool) -> Result<()> {
+        let now = match self.peers.live_gateways().await {
+            // No gateway ever watched.
+            Err(error) if error.is_not_found() => return Ok(()),
+            now => now?,
+        };
+        sessions.update(now, self.connection.session());
+        if scan {
+            let leases = self.leases.sessions().await?;
+            let lost = leases.into_iter().filter(|session| !sessions.watching.contains(session));
+            sessions
+                .lost
+                .extend(lost.filter(|session| session != self.connection.session()).take(MAX_SESSIONS));
+        }
+        for session in sessions.lost.clone() {
+            if self.recover_session(&session).await? {
+                sessions.lost.remove(&session);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -246,16 +313,15 @@ impl SessionTracker {
 }
 
 /// Recovers the changes of other gateways that died, while this gateway exists.
-pub(crate) async fn run_recovery(gateway: Weak<Gateway>) {
+pub(crate) async fn recover_periodically(recovery: Weak<ChangeRecovery>) {
     let mut sessions = SessionTracker::default();
     let mut looks = 0;
     loop {
         let jitter = SESSION_POLL_INTERVAL / 2 * (now_ns() % 1000) as u32 / 1000;
         tokio::time::sleep(SESSION_POLL_INTERVAL + jitter).await;
-        let Some(gateway) = gateway.upgrade() else { return };
-        if let Err(error) =
-            recover_lost_sessions(&gateway, &mut sessions, looks % POLLS_PER_LEASE_SCAN == 0).await
-        {
+        let Some(recovery) = recovery.upgrade() else { return };
+        let scan = looks % POLLS_PER_LEASE_SCAN == 0;
+        if let Err(error) = recovery.recover_lost_sessions(&mut sessions, scan).await {
             if matches!(error, Error::Rados(nacre_client::Error::ShutDown | nacre_client::Error::Blocklisted))
             {
                 return;
@@ -264,30 +330,6 @@ pub(crate) async fn run_recovery(gateway: Weak<Gateway>) {
         }
         looks += 1;
     }
-}
-
-async fn recover_lost_sessions(
-    gateway: &Arc<Gateway>,
-    sessions: &mut SessionTracker,
-    scan: bool,
-) -> Result<()> {
-    let now = match gateway.peers.live_gateways().await {
-        // No gateway ever watched.
-        Err(error) if error.is_not_found() => return Ok(()),
-        now => now?,
-    };
-    sessions.update(now, gateway.session());
-    if scan {
-        let leases = gateway.leases.sessions().await?;
-        let lost = leases.into_iter().filter(|session| !sessions.watching.contains(session));
-        sessions.lost.extend(lost.filter(|session| session != gateway.session()).take(MAX_SESSIONS));
-    }
-    for session in sessions.lost.clone() {
-        if gateway.recover_session(&session).await? {
-            sessions.lost.remove(&session);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -11,17 +11,20 @@
 //! and the work starts again with another generation. The bucket's record names the attempt that it waits for, and the
 //! attempt that keeps the old shards closed. No other attempt can complete the work or open the shards.
 
-use super::{Stats, shard_name};
-use crate::bucket::{Bucket, FreezeReason};
+use super::{BucketIndex, ConvertedBuckets};
+use crate::bucket::{Bucket, Buckets, FreezeReason};
+use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::execute;
-use crate::gateway::Gateway;
 use crate::record;
+use crate::shards::{IndexShards, shard_name};
 use crate::time::now_ns;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
+use nacre_client::IoCtx;
 use nacre_index::key::{self, IndexRecordKind};
 use nacre_index::op::{Guard, Step, Write};
+use nacre_index::record::Stats;
 use nacre_index::reshard;
 use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
@@ -73,23 +76,65 @@ fn shard_for(bucket: &Bucket, name: &[u8]) -> Option<u32> {
     reshard::routing_key(name).map(|key| ceph_str_hash_rjenkins(key.as_bytes()) % bucket.shards.max(1))
 }
 
-impl Gateway {
+/// How a gateway reshards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReshardSettings {
+    /// The number of objects that a shard should have at most; 0 for no limit.
+    pub(crate) objects_per_shard: u64,
+    /// The maximum number of shards that a bucket gets because it has too many objects.
+    pub(crate) dynamic_shards: u32,
+    /// How long a gateway that reshards may be silent before another one takes over.
+    pub(crate) lock_time: Duration,
+}
+
+/// Moves buckets' indexes into other numbers of shards.
+pub struct Resharder {
+    connection: Arc<Connection>,
+    records: Arc<Buckets>,
+    buckets: Arc<ConvertedBuckets>,
+    shards: Arc<IndexShards>,
+    index: Arc<BucketIndex>,
+    settings: ReshardSettings,
+}
+
+impl Resharder {
+    pub(crate) fn new(
+        connection: &Arc<Connection>,
+        buckets: &Arc<ConvertedBuckets>,
+        index: &Arc<BucketIndex>,
+        settings: ReshardSettings,
+    ) -> Resharder {
+        Resharder {
+            connection: Arc::clone(connection),
+            records: Arc::clone(&buckets.records),
+            buckets: Arc::clone(buckets),
+            shards: Arc::clone(&index.shards),
+            index: Arc::clone(index),
+            settings,
+        }
+    }
+
+    /// The pool of the list of buckets to be resharded.
+    fn list(&self) -> &IoCtx {
+        &self.connection.pools.reshard
+    }
+
     /// Requests that the worker of a gateway reshards a bucket.
-    pub async fn request_reshard(&self, bucket: &Bucket, shards: u32) -> Result<()> {
+    pub async fn request(&self, bucket: &Bucket, shards: u32) -> Result<()> {
         if !(1..=MAX_SHARDS).contains(&shards) {
             return Err(Error::Invalid(format!("a bucket has between 1 and {MAX_SHARDS} shards")));
         }
         let from = bucket.shards;
         let entry = ReshardEntry { id: bucket.id.clone(), from, shards, requested_ns: now_ns() };
         let entry = (Bytes::from(bucket.name.clone()), record::encode(&entry));
-        Ok(self.pools.reshard.omap_set(LIST, vec![entry]).await?)
+        Ok(self.list().omap_set(LIST, vec![entry]).await?)
     }
 
     /// Returns the buckets that are to be resharded.
-    pub async fn reshard_entries(&self) -> Result<Vec<(String, ReshardEntry)>> {
+    pub async fn entries(&self) -> Result<Vec<(String, ReshardEntry)>> {
         let (mut all, mut after) = (Vec::new(), Bytes::new());
         loop {
-            let page = match self.pools.reshard.omap_get_vals(LIST, after.clone(), "", PAGE).await {
+            let page = match self.list().omap_get_vals(LIST, after.clone(), "", PAGE).await {
                 Err(error) if error.is_not_found() => return Ok(all),
                 page => page?,
             };
@@ -104,30 +149,30 @@ impl Gateway {
     }
 
     /// Removes a bucket from the list of buckets to be resharded.
-    pub async fn cancel_reshard(&self, name: &str) -> Result<()> {
-        match self.pools.reshard.omap_rm_keys(LIST, vec![Bytes::from(name.to_owned())]).await {
+    pub async fn cancel(&self, name: &str) -> Result<()> {
+        match self.list().omap_rm_keys(LIST, vec![Bytes::from(name.to_owned())]).await {
             Err(error) if error.is_not_found() => Ok(()),
             removed => Ok(removed?),
         }
     }
 
     /// Moves a bucket's index into `shards` shards, and waits until that is done.
-    pub async fn reshard_bucket(self: &Arc<Gateway>, name: &str, shards: u32) -> Result<()> {
-        let bucket = self.bucket(name).await?;
-        self.request_reshard(&bucket, shards).await?;
-        if !self.lock_reshard().await? {
+    pub async fn reshard_bucket(&self, name: &str, shards: u32) -> Result<()> {
+        let bucket = self.buckets.get(name).await?;
+        self.request(&bucket, shards).await?;
+        if !self.lock().await? {
             return Err(Error::IndexBusy(name.to_owned()));
         }
         self.holding_lock(self.reshard(name)).await
     }
 
     /// Reshards the buckets on the list, unless another gateway does.
-    pub async fn process_reshards(self: &Arc<Gateway>) -> Result<()> {
-        if self.reshard_entries().await?.is_empty() || !self.lock_reshard().await? {
+    pub async fn process(&self) -> Result<()> {
+        if self.entries().await?.is_empty() || !self.lock().await? {
             return Ok(());
         }
         let all = async {
-            for (name, _) in self.reshard_entries().await? {
+            for (name, _) in self.entries().await? {
                 if let Err(error) = self.reshard(&name).await {
                     tracing::warn!(%error, bucket = name, "rgw: a bucket waits to be resharded");
                 }
@@ -137,10 +182,10 @@ impl Gateway {
         self.holding_lock(all).await
     }
 
-    async fn lock_reshard(&self) -> Result<bool> {
+    async fn lock(&self) -> Result<bool> {
         let renew = nacre_types::cls::lock::MAY_RENEW;
-        let time = self.config.reshard_lock;
-        let taken = self.pools.reshard.lock_exclusive(LIST, LOCK, self.session(), "", time, renew);
+        let time = self.settings.lock_time;
+        let taken = self.list().lock_exclusive(LIST, LOCK, self.connection.session(), "", time, renew);
         match taken.await {
             Ok(()) => Ok(true),
             Err(error) if matches!(error.errno(), Errno::EBUSY | Errno::EEXIST) => Ok(false),
@@ -148,12 +193,12 @@ impl Gateway {
         }
     }
 
-    /// Runs `run_reshard` while the lock can be renewed, and then releases the lock.
+    /// Runs `work` while the lock can be renewed, and then releases the lock.
     async fn holding_lock(&self, work: impl Future<Output = Result<()>>) -> Result<()> {
         let keep = async {
             loop {
-                tokio::time::sleep(self.config.reshard_lock / 3).await;
-                match self.lock_reshard().await {
+                tokio::time::sleep(self.settings.lock_time / 3).await;
+                match self.lock().await {
                     Ok(true) => {}
                     Ok(false) => return Error::Contended("the list of buckets to reshard".into()),
                     Err(error) => return error,
@@ -164,7 +209,7 @@ impl Gateway {
             done = work => done,
             lost = keep => Err(lost),
         };
-        if let Err(error) = self.pools.reshard.unlock(LIST, LOCK, self.session()).await {
+        if let Err(error) = self.list().unlock(LIST, LOCK, self.connection.session()).await {
             tracing::debug!(%error, "rgw: a lock was not given back");
         }
         done
@@ -172,32 +217,32 @@ impl Gateway {
 
     /// Reshards a bucket as the list says. The caller holds the lock. If another gateway has taken the lock meanwhile, the
     /// bucket's record prevents this attempt from completing.
-    async fn reshard(self: &Arc<Gateway>, name: &str) -> Result<()> {
-        let entries: HashMap<String, ReshardEntry> = self.reshard_entries().await?.into_iter().collect();
+    async fn reshard(&self, name: &str) -> Result<()> {
+        let entries: HashMap<String, ReshardEntry> = self.entries().await?.into_iter().collect();
         let Some(entry) = entries.get(name) else { return Ok(()) };
         let entry = &self.renew_entry(name, entry).await?;
-        let old = match self.bucket(name).await {
+        let old = match self.buckets.get(name).await {
             Ok(bucket) if bucket.id == entry.id => bucket,
             // The bucket was removed, or is another one of the same name.
-            Ok(_) | Err(Error::NoSuchBucket(_)) => return self.cancel_reshard(name).await,
+            Ok(_) | Err(Error::NoSuchBucket(_)) => return self.cancel(name).await,
             Err(error) => return Err(error),
         };
         let old = self.clean_up_other_attempts(&old).await?;
         // Opens the index: writers need not wait while this attempt only copies.
         if let Some(closing) = old.closing.as_ref().filter(|closing| closing.reason == FreezeReason::Reshard)
         {
-            super::abort_freeze(self, &old, &closing.tag).await?;
+            self.shards.abort_freeze(&old, &closing.tag).await?;
         }
         if old.shards == entry.shards {
             // An attempt may have ended after the record no longer named it, but before it opened what it had frozen.
             for shard in 0..old.shards.max(1) {
-                super::freeze::thaw_abandoned(self, &old, &shard_name(&old, shard)).await?;
+                self.shards.thaw_abandoned(&old, &shard_name(&old, shard)).await?;
             }
             return self.complete_reshard(&old, entry).await;
         }
         let generation = old.generation.max(old.stale_generation.map_or(0, |(generation, _)| generation)) + 1;
         let new = with_generation(&old, (generation, entry.shards));
-        let noted = self.buckets.modify(name, |bucket| {
+        let noted = self.records.modify(name, |bucket| {
             let is_same = bucket.id == old.id && bucket.generation == old.generation;
             if !is_same || bucket.resharding.is_some() {
                 return Err(Error::IndexBusy(bucket.name.clone()));
@@ -212,11 +257,11 @@ impl Gateway {
             to = new.shards,
             "rgw: a bucket's index is resharded"
         );
-        let tag = self.new_tag();
+        let tag = self.connection.new_tag();
         let moving = async {
-            super::freeze::create_closed_index(&self.pools.index, &new, &tag).await?;
+            self.shards.create_closed(&new, &tag).await?;
             self.copy(&old, &new, (&*tag, &BULK[..])).await?;
-            super::begin_freeze(self, &old, FreezeReason::Reshard, &tag).await?;
+            self.shards.begin_freeze(&old, FreezeReason::Reshard, &tag).await?;
             self.switch(&old, &new, &tag).await
         };
         let new = match moving.await {
@@ -225,19 +270,19 @@ impl Gateway {
                 // Opens the index: writers need not wait for the next attempt. If this attempt is no longer valid, it either
                 // completed without learning of it, or another attempt takes over what it leaves. In both cases its shards
                 // stay, unless the bucket was removed.
-                let gone = match self.bucket(name).await {
+                let gone = match self.buckets.get(name).await {
                     Ok(now) => now.id != old.id,
                     Err(Error::NoSuchBucket(_)) => true,
                     Err(error) => return Err(error),
                 };
-                if gone || super::abort_freeze(self, &old, &tag).await? {
-                    super::remove(&self.pools.index, &new).await?;
+                if gone || self.shards.abort_freeze(&old, &tag).await? {
+                    self.shards.remove(&new).await?;
                 }
                 return Err(error);
             }
         };
-        super::thaw(&self.pools.index, &new, &tag).await?;
-        super::remove(&self.pools.index, &old).await?;
+        self.shards.thaw(&new, &tag).await?;
+        self.shards.remove(&old).await?;
         self.complete_reshard(&new, entry).await
     }
 
@@ -246,11 +291,11 @@ impl Gateway {
     async fn clean_up_other_attempts(&self, seen: &Bucket) -> Result<Bucket> {
         // This was the index before a completed attempt, or never became the index.
         if let Some(left) = seen.stale_generation {
-            super::remove(&self.pools.index, &with_generation(seen, left)).await?;
+            self.shards.remove(&with_generation(seen, left)).await?;
         }
         // From here on, an attempt that still runs in a gateway without the lock can't complete. What it created may be
         // removed only after that, because it could have become the index before.
-        let ended = self.buckets.modify(&seen.name, |bucket| {
+        let ended = self.records.modify(&seen.name, |bucket| {
             if bucket.id != seen.id || bucket.generation != seen.generation {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
@@ -259,7 +304,7 @@ impl Gateway {
         });
         let now = ended.await?;
         if let Some(left) = now.stale_generation {
-            super::remove(&self.pools.index, &with_generation(&now, left)).await?;
+            self.shards.remove(&with_generation(&now, left)).await?;
         }
         Ok(now)
     }
@@ -267,7 +312,7 @@ impl Gateway {
     /// Notes that nothing is left of the previous generation.
     async fn complete_reshard(&self, bucket: &Bucket, entry: &ReshardEntry) -> Result<()> {
         let generation = bucket.generation;
-        self.buckets
+        self.records
             .modify(&bucket.name, |bucket| {
                 if bucket.generation == generation && bucket.resharding.is_none() {
                     // The generation of a failed attempt is not used again, because operations of that attempt may arrive late.
@@ -279,7 +324,7 @@ impl Gateway {
         let name = Bytes::from(bucket.name.clone());
         let guards = vec![Guard::OmapEquals(name.clone(), record::encode(entry))];
         let write = Write { guards, steps: vec![Step::OmapRemove(vec![name])] };
-        match execute::write(&self.pools.reshard, LIST, write).await {
+        match execute::write(self.list(), LIST, write).await {
             // Another attempt has renewed the entry, or there was another request.
             Err(error) if error.is_canceled() || error.is_not_found() => Ok(()),
             removed => removed.map(drop),
@@ -293,7 +338,7 @@ impl Gateway {
         let name = Bytes::from(name.to_owned());
         let steps = vec![Step::OmapSet(vec![(name.clone(), record::encode(&renewed))])];
         let guards = vec![Guard::OmapEquals(name, record::encode(entry))];
-        match execute::write(&self.pools.reshard, LIST, Write { guards, steps }).await {
+        match execute::write(self.list(), LIST, Write { guards, steps }).await {
             Err(error) if error.is_canceled() || error.is_not_found() => {
                 Err(Error::Contended("the list of buckets to reshard".into()))
             }
@@ -303,13 +348,13 @@ impl Gateway {
 
     /// Makes the new shards equal to the old ones, while the attempt of that tag keeps them closed, and makes the bucket's
     /// record name the new ones. Returns the bucket afterwards.
-    async fn switch(self: &Arc<Gateway>, old: &Bucket, new: &Bucket, tag: &str) -> Result<Bucket> {
-        match self.wait_no_records(old, IndexRecordKind::Pending, FINISH_TIMEOUT).await {
+    async fn switch(&self, old: &Bucket, new: &Bucket, tag: &str) -> Result<Bucket> {
+        match self.index.wait_no_records(old, IndexRecordKind::Pending, FINISH_TIMEOUT).await {
             // Pending changes move, too.
             Err(Error::IndexBusy(_)) => {}
             finished => finished?,
         }
-        super::freeze::freeze_shards(&self.pools.index, old, tag).await?;
+        self.shards.freeze(old, tag).await?;
         let sums = self.copy(old, new, (tag, &IndexRecordKind::ALL[..])).await?;
         self.drop_stale(old, new, tag).await?;
         stream::iter((0..new.shards).zip(sums).map(Ok::<_, Error>))
@@ -319,7 +364,7 @@ impl Gateway {
             })
             .await?;
         let (generation, shards) = (new.generation, new.shards);
-        self.buckets
+        self.records
             .modify(&old.name, |bucket| {
                 let own =
                     bucket.generation == old.generation && bucket.resharding == Some((generation, shards));
@@ -363,7 +408,8 @@ impl Gateway {
         for kind in kinds {
             let mut after = Bytes::new();
             loop {
-                let page = self.pools.index.omap_get_vals(&from, after.clone(), kind.prefix(), PAGE).await?;
+                let page =
+                    self.shards.pool().omap_get_vals(&from, after.clone(), kind.prefix(), PAGE).await?;
                 let mut parts: BTreeMap<u32, Vec<(Bytes, Bytes)>> = BTreeMap::new();
                 for (name, value) in &page.entries {
                     after = name.clone();
@@ -385,7 +431,7 @@ impl Gateway {
     /// Writes those of `records` that a shard lacks or has with another value.
     async fn copy_records(&self, shard: &str, tag: &str, mut records: Vec<(Bytes, Bytes)>) -> Result<()> {
         let names = records.iter().map(|(name, _)| name.clone()).collect();
-        let there = self.pools.index.omap_get_vals_by_keys(shard, names).await?;
+        let there = self.shards.pool().omap_get_vals_by_keys(shard, names).await?;
         records.retain(|(name, value)| there.get(name) != Some(value));
         if records.is_empty() {
             return Ok(());
@@ -395,7 +441,7 @@ impl Gateway {
 
     /// Writes records of a new shard, which the attempt of that tag must keep closed.
     async fn add_records(&self, shard: &str, tag: &str, records: Vec<(Bytes, Bytes)>) -> Result<()> {
-        execute::write(&self.pools.index, shard, reshard::add(tag, records)).await.map(drop)
+        execute::write(self.shards.pool(), shard, reshard::add(tag, records)).await.map(drop)
     }
 
     /// Removes copied records that are no longer in the old shards.
@@ -419,7 +465,7 @@ impl Gateway {
     ) -> Result<()> {
         let mut after = Bytes::new();
         loop {
-            let page = self.pools.index.omap_get_vals(name, after.clone(), kind.prefix(), PAGE).await?;
+            let page = self.shards.pool().omap_get_vals(name, after.clone(), kind.prefix(), PAGE).await?;
             let mut parts: BTreeMap<u32, Vec<Bytes>> = BTreeMap::new();
             for (record, _) in &page.entries {
                 after = record.clone();
@@ -429,11 +475,11 @@ impl Gateway {
             }
             for (shard, records) in parts {
                 let from = shard_name(old, shard);
-                let there = self.pools.index.omap_get_vals_by_keys(&from, records.clone()).await?;
+                let there = self.shards.pool().omap_get_vals_by_keys(&from, records.clone()).await?;
                 let stale: Vec<Bytes> =
                     records.into_iter().filter(|record| !there.contains_key(record)).collect();
                 if !stale.is_empty() {
-                    execute::write(&self.pools.index, name, reshard::remove(tag, stale)).await?;
+                    execute::write(self.shards.pool(), name, reshard::remove(tag, stale)).await?;
                 }
             }
             if !page.more {
@@ -443,35 +489,35 @@ impl Gateway {
     }
 
     /// Requests that a bucket is resharded if it has more objects than its shards should have.
-    pub(crate) async fn request_reshard_if_oversized(&self, name: &str) -> Result<()> {
-        let bucket = self.bucket(name).await?;
-        let (objects, _) = self.bucket_usage(&bucket).await?;
-        let limit = self.config.objects_per_shard;
+    async fn request_if_oversized(&self, name: &str) -> Result<()> {
+        let bucket = self.buckets.get(name).await?;
+        let (objects, _) = self.shards.usage(&bucket).await?;
+        let limit = self.settings.objects_per_shard;
         if limit == 0 || objects <= limit * u64::from(bucket.shards.max(1)) {
             return Ok(());
         }
         // Leaves room for as many objects again.
-        let wanted = (objects * 2).div_ceil(limit).min(u64::from(self.config.dynamic_shards));
+        let wanted = (objects * 2).div_ceil(limit).min(u64::from(self.settings.dynamic_shards));
         let wanted = u32::try_from(wanted).unwrap_or(MAX_SHARDS);
         if wanted <= bucket.shards {
             return Ok(());
         }
-        self.request_reshard(&bucket, wanted).await
+        self.request(&bucket, wanted).await
     }
 }
 
 /// Reshards buckets with too many objects in a shard, and those for which it was requested, while the gateway exists.
-pub(crate) async fn run_reshard(gateway: Weak<Gateway>, every: Duration) {
+pub(crate) async fn reshard_periodically(resharder: Weak<Resharder>, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
-        let Some(gateway) = gateway.upgrade() else { return };
-        for name in gateway.finisher.take_oversized_buckets() {
-            match gateway.request_reshard_if_oversized(&name).await {
+        let Some(resharder) = resharder.upgrade() else { return };
+        for name in resharder.index.finisher.take_oversized_buckets() {
+            match resharder.request_if_oversized(&name).await {
                 Ok(()) | Err(Error::NoSuchBucket(_)) => {}
                 Err(error) => tracing::warn!(%error, bucket = name, "rgw: a bucket waits to be resharded"),
             }
         }
-        if let Err(error) = gateway.process_reshards().await {
+        if let Err(error) = resharder.process().await {
             tracing::warn!(%error, "rgw: buckets wait to be resharded");
         }
     }
@@ -492,7 +538,7 @@ mod tests {
             {
                 assert_eq!(shard_for(&bucket, &record), Some(shard));
             }
-            assert_eq!(shard_name(&bucket, shard), super::super::shard_of(&bucket, name));
+            assert_eq!(shard_name(&bucket, shard), crate::shards::shard_of(&bucket, name));
         }
         assert_eq!(shard_for(&bucket, key::STATS), None);
     }

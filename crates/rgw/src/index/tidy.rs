@@ -1,10 +1,12 @@
 //! Removes evidence and tombstones that are no longer needed from heads (docs/format/index.md, step 4).
 
-use super::shard_name;
+use super::ConvertedBuckets;
 use crate::bucket::Bucket;
+use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::execute;
-use crate::gateway::Gateway;
+use crate::last_commits::LastCommits;
+use crate::shards::shard_name;
 use crate::stored::head_name;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
@@ -12,6 +14,7 @@ use nacre_client::IoCtx;
 use nacre_index::op::Fetched;
 use nacre_index::tidy::{self, TidyWork};
 use nacre_types::errno::Errno;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Keys per page, and keys tidied concurrently.
@@ -26,14 +29,24 @@ const LOCK_TIME: Duration = Duration::from_secs(45);
 /// The duration of the lock after everything is tidied, so that other gateways do not repeat the work.
 const DONE_TIME: Duration = Duration::from_secs(600);
 
-impl Gateway {
+/// Tidies the heads of all buckets.
+pub(crate) struct Tidier {
+    connection: Arc<Connection>,
+    commits: Arc<LastCommits>,
+}
+
+impl Tidier {
+    pub(crate) fn new(connection: &Arc<Connection>, commits: &Arc<LastCommits>) -> Tidier {
+        Tidier { connection: Arc::clone(connection), commits: Arc::clone(commits) }
+    }
+
     /// Tidies a key, if this is possible now.
     pub(crate) async fn tidy_key(&self, id: &str, shard: &str, key: &str) -> Result<()> {
-        let index: &IoCtx = &self.pools.index;
+        let index: &IoCtx = &self.connection.pools.index;
         let Some(reply) = execute::read(index, shard, &tidy::read(key)).await? else { return Ok(()) };
         let TidyWork::Remove { head, shard: records } = tidy::plan(key, &reply)? else { return Ok(()) };
         let name = head_name(id, key);
-        let removed = execute::write(&self.pools.data, &name, head).await;
+        let removed = execute::write(&self.connection.pools.data, &name, head).await;
         // The head has another version now.
         self.commits.invalidate(&name);
         match removed {
@@ -63,7 +76,7 @@ impl Gateway {
         self.tidy_shards(bucket, None).await.map(drop)
     }
 
-    /// Like [`Gateway::tidy_bucket`], but holds the lock for tidying all buckets, which was renewed at `renewed`. Returns
+    /// Like [`Tidier::tidy_bucket`], but holds the lock for tidying all buckets, which was renewed at `renewed`. Returns
     /// `false` if another gateway has taken the lock.
     async fn tidy_shards(&self, bucket: &Bucket, mut renewed: Option<&mut Instant>) -> Result<bool> {
         for number in 0..bucket.shards.max(1) {
@@ -78,7 +91,8 @@ impl Gateway {
                         return Ok(false);
                     }
                 }
-                let reply = execute::read(&self.pools.index, &shard, &tidy::scan(after, PAGE)).await?;
+                let reply =
+                    execute::read(&self.connection.pools.index, &shard, &tidy::scan(after, PAGE)).await?;
                 let Some(Fetched::Page(page)) = reply.and_then(|reply| reply.parts.into_iter().next()) else {
                     break;
                 };
@@ -95,7 +109,9 @@ impl Gateway {
     /// Takes the lock for tidying all buckets, or renews it. Returns `false` if another gateway has it.
     async fn lock_tidying(&self, time: Duration) -> Result<bool> {
         let renew = nacre_types::cls::lock::MAY_RENEW;
-        let taken = self.pools.garbage.lock_exclusive(LOCK_OBJECT, LOCK, self.session(), "", time, renew);
+        let Connection { pools, .. } = &*self.connection;
+        let session = self.connection.session();
+        let taken = pools.garbage.lock_exclusive(LOCK_OBJECT, LOCK, session, "", time, renew);
         match taken.await {
             Ok(()) => Ok(true),
             Err(error) if matches!(error.errno(), Errno::EBUSY | Errno::EEXIST) => Ok(false),
@@ -105,13 +121,13 @@ impl Gateway {
 
     /// Tidies all buckets, unless another gateway does. This handles keys that were finished by gateways that ended before
     /// they tidied them.
-    pub(crate) async fn tidy_all(&self) -> Result<()> {
+    pub(crate) async fn tidy_all(&self, buckets: &Arc<ConvertedBuckets>) -> Result<()> {
         let mut renewed = Instant::now();
         if !self.lock_tidying(LOCK_TIME).await? {
             return Ok(());
         }
-        for name in self.buckets.list().await? {
-            match self.bucket(&name).await {
+        for name in buckets.records.list().await? {
+            match buckets.get(&name).await {
                 Ok(bucket) if !self.tidy_shards(&bucket, Some(&mut renewed)).await? => return Ok(()),
                 // The bucket was removed, or its index is being converted: there is nothing to tidy.
                 Ok(_) | Err(Error::NoSuchBucket(_) | Error::IndexBusy(_)) => {}

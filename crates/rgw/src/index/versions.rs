@@ -1,13 +1,11 @@
 //! Lists a bucket's versions: the keys as in a listing and, for keys with versions, the versions in their heads.
 
-use super::{ListQuery, ListingEntry};
+use super::{BucketIndex, ListQuery, ListingEntry};
 use crate::bucket::Bucket;
 use crate::error::Result;
-use crate::gateway::Gateway;
 use crate::stored::Head;
 use crate::stored::versions::VersionPage;
 use futures::stream::{self, StreamExt};
-use std::sync::Arc;
 
 /// Heads read concurrently.
 const HEADS: usize = 16;
@@ -63,11 +61,11 @@ fn listed(key: &str, page: VersionPage) -> impl Iterator<Item = ListedVersion> {
     })
 }
 
-impl Gateway {
+impl BucketIndex {
     /// Lists versions. `after` is the id of a version of the key `query.after`; older versions of that key come first. If
     /// that version is `null` and was removed, its position is not known, and all versions of the key come.
     pub async fn list_versions(
-        self: &Arc<Gateway>,
+        &self,
         bucket: &Bucket,
         query: &ListQuery,
         after: Option<&str>,

@@ -1,19 +1,19 @@
 //! Notification configurations of buckets, as stored and as radosgw-admin prints them.
 
+use super::Notifications;
 use crate::bucket::{Bucket, NOTIFICATIONS};
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
 use nacre_topics::notification_config::{METADATA_PREFIX, NotificationConfig, TopicConfiguration};
 use serde_json::{Value, json};
 
-impl Gateway {
+impl Notifications {
     /// Replaces all notification configurations of a bucket.
-    pub async fn set_notifications(&self, name: &str, config: &NotificationConfig) -> Result<()> {
-        let listed = self.bucket(name).await?;
+    pub async fn set(&self, name: &str, config: &NotificationConfig) -> Result<()> {
+        let listed = self.buckets.get(name).await?;
         if !config.configurations.is_empty() {
-            self.register_notifying_bucket(&listed).await?;
+            self.notifying.register(&listed).await?;
         }
-        self.change_notifications(name, |bucket, now| {
+        self.change(name, |bucket, now| {
             // Another bucket created with that name is not listed.
             if bucket.id != listed.id {
                 return Err(Error::Contended(name.to_owned()));
@@ -25,20 +25,20 @@ impl Gateway {
     }
 
     /// Removes a bucket's notification configuration `id`, or all of them without an id. It is not an error if there is none.
-    pub async fn remove_notifications(&self, bucket: &str, id: Option<&str>) -> Result<()> {
-        self.change_notifications(bucket, |_, now| {
+    pub async fn remove(&self, bucket: &str, id: Option<&str>) -> Result<()> {
+        self.change(bucket, |_, now| {
             now.remove(id);
             Ok(())
         })
         .await
     }
 
-    async fn change_notifications(
+    async fn change(
         &self,
         bucket: &str,
         change: impl Fn(&Bucket, &mut NotificationConfig) -> Result<()>,
     ) -> Result<()> {
-        let changed = self.buckets.modify(bucket, |bucket| {
+        let changed = self.records.modify(bucket, |bucket| {
             let mut config: NotificationConfig = bucket.document(NOTIFICATIONS)?;
             change(bucket, &mut config)?;
             if config.configurations.is_empty() {
@@ -53,8 +53,8 @@ impl Gateway {
     }
 
     /// A bucket's notification configurations, as radosgw-admin prints them; only the one with `id` if it is given.
-    pub async fn describe_notifications(&self, bucket: &str, id: Option<&str>) -> Result<Value> {
-        let config: NotificationConfig = self.bucket(bucket).await?.document(NOTIFICATIONS)?;
+    pub async fn describe(&self, bucket: &str, id: Option<&str>) -> Result<Value> {
+        let config: NotificationConfig = self.buckets.get(bucket).await?.document(NOTIFICATIONS)?;
         match id {
             Some(id) => {
                 let found = config.configurations.iter().find(|configuration| configuration.id == id);

@@ -1,9 +1,9 @@
-//! Delivery of topics' queues by this process: the notifier of `nacre-notify`, and what it needs from the gateway.
+//! Delivery of topics' queues by this process: the notifier of `nacre-notify`, and what it needs to know of buckets and gateways.
 
+use super::Notifications;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
-use crate::index;
+use crate::shards::shard_name;
 use crate::topics::EndpointRules;
 use futures::future::BoxFuture;
 use nacre_client::tokio_environment;
@@ -31,26 +31,29 @@ impl std::fmt::Debug for DeliveryConfig {
     }
 }
 
-/// Starts delivery, as the gateway's configuration says.
-pub(crate) fn start(gateway: &Arc<Gateway>, delivery: &DeliveryConfig, session: u64) -> Arc<Notifier> {
-    Notifier::start(NotifierConfig {
-        env: tokio_environment(tokio::runtime::Handle::current()),
-        log: gateway.pools.log.clone(),
-        index: gateway.pools.index.clone(),
-        topics: gateway.pools.topics.clone(),
-        pusher: Arc::clone(&delivery.pusher),
-        outboxes: Arc::new(Buckets(Arc::downgrade(gateway))),
-        session,
-        settings: delivery.settings.clone(),
-    })
+impl Notifications {
+    /// Starts delivery.
+    pub(crate) fn start_delivery(self: &Arc<Notifications>, delivery: &DeliveryConfig) {
+        let pools = &self.connection.pools;
+        self.topics.set_notifier(Notifier::start(NotifierConfig {
+            env: tokio_environment(tokio::runtime::Handle::current()),
+            log: pools.log.clone(),
+            index: pools.index.clone(),
+            topics: pools.topics.clone(),
+            pusher: Arc::clone(&delivery.pusher),
+            outboxes: Arc::new(BucketOutboxes(Arc::downgrade(self))),
+            session: self.connection.number,
+            settings: delivery.settings.clone(),
+        }));
+    }
 }
 
 /// Provides the notifier with the buckets that have notifications, and with the running gateways.
-struct Buckets(Weak<Gateway>);
+struct BucketOutboxes(Weak<Notifications>);
 
 /// The shards of a bucket's index, which may hold events.
 fn outbox_of(bucket: &Bucket) -> BucketOutbox {
-    let shards = (0..bucket.shards).map(|shard| index::shard_name(bucket, shard)).collect();
+    let shards = (0..bucket.shards).map(|shard| shard_name(bucket, shard)).collect();
     BucketOutbox { bucket: bucket.id.clone(), shards }
 }
 
@@ -65,39 +68,41 @@ fn rados_error(error: Error) -> nacre_client::Error {
     }
 }
 
-impl Buckets {
-    /// Asks the gateway; fails with [`nacre_client::Error::ShutDown`] if it is gone.
+impl BucketOutboxes {
+    /// Asks the gateway; fails with [`nacre_client::Error::ShutDown`] if it has ended.
     fn ask<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
         &self,
-        ask: impl FnOnce(Arc<Gateway>) -> F + Send + 'static,
+        ask: impl FnOnce(Arc<Notifications>) -> F + Send + 'static,
     ) -> BoxFuture<'static, nacre_client::Result<T>> {
-        let gateway = self.0.upgrade();
+        let notifications = self.0.upgrade();
         Box::pin(async move {
-            let gateway = gateway.ok_or(nacre_client::Error::ShutDown)?;
-            ask(gateway).await.map_err(rados_error)
+            let notifications = notifications.ok_or(nacre_client::Error::ShutDown)?;
+            ask(notifications).await.map_err(rados_error)
         })
     }
 }
 
-impl Outboxes for Buckets {
+impl Outboxes for BucketOutboxes {
     fn list(&self) -> BoxFuture<'static, nacre_client::Result<Vec<BucketOutbox>>> {
-        self.ask(
-            |gateway| async move { Ok(gateway.notifying_buckets().await?.iter().map(outbox_of).collect()) },
-        )
+        self.ask(|notifications| async move {
+            Ok(notifications.notifying.all().await?.iter().map(outbox_of).collect())
+        })
     }
 
     fn find(&self, bucket: &str) -> BoxFuture<'static, nacre_client::Result<Option<BucketOutbox>>> {
         let id = bucket.to_owned();
-        self.ask(|gateway| async move { Ok(gateway.notifying_bucket(&id).await?.as_ref().map(outbox_of)) })
+        self.ask(|notifications| async move {
+            Ok(notifications.notifying.get(&id).await?.as_ref().map(outbox_of))
+        })
     }
 
     fn open_left(&self, bucket: &str, shard: &str) -> BoxFuture<'static, nacre_client::Result<()>> {
         let (id, shard) = (bucket.to_owned(), shard.to_owned());
-        self.ask(|gateway| async move {
-            match gateway.notifying_bucket(&id).await? {
+        self.ask(|notifications| async move {
+            match notifications.notifying.get(&id).await? {
                 // A shard of another generation is frozen for good.
                 Some(bucket) if outbox_of(&bucket).shards.contains(&shard) => {
-                    index::thaw_abandoned(&gateway, &bucket, &shard).await
+                    notifications.shards.thaw_abandoned(&bucket, &shard).await
                 }
                 _ => Ok(()),
             }
@@ -105,8 +110,8 @@ impl Outboxes for Buckets {
     }
 
     fn gateways(&self) -> BoxFuture<'static, nacre_client::Result<Vec<u64>>> {
-        self.ask(|gateway| async move {
-            let sessions = gateway.peers.live_gateways().await?;
+        self.ask(|notifications| async move {
+            let sessions = notifications.peers.live_gateways().await?;
             Ok(sessions.iter().filter_map(|name| name.strip_prefix("client.")?.parse().ok()).collect())
         })
     }

@@ -1,8 +1,9 @@
 use super::*;
+use crate::testing::{TestCluster, create_bucket, index_on, index_parts};
 use nacre_index::record::Attributes;
 use nacre_index::seq::HeadIncarnation;
 use nacre_topics::arn::TopicArn;
-use nacre_topics::notification_config::MetadataTagFilter;
+use nacre_topics::notification_config::{MetadataTagFilter, NotificationConfig};
 use nacre_topics::topic::TopicId;
 
 fn candidate(configuration: &str, filter: MetadataTagFilter) -> PendingEvent {
@@ -89,4 +90,30 @@ fn causes_of_one_request_differ_by_position() {
     let second = cause.nth_change(1).request;
     assert_eq!((second.id.as_str(), second.user.as_str(), second.position), ("tx", "alice", 1));
     assert!(second.time_ns > 0);
+}
+
+#[test]
+fn configurations_of_a_bucket_outlive_their_topics() {
+    let cluster = TestCluster::new();
+    let (connection, peers) = cluster.connect();
+    cluster.run_on_tokio(async {
+        let parts = index_parts(&connection, &peers);
+        let bucket = create_bucket(&parts, "b", "alice").await;
+        let notifications = Notifications::new(&parts, &index_on(&parts).1, "default");
+        let text = "<NotificationConfiguration><TopicConfiguration><Id>n</Id><Topic>arn:aws:sns:default::t</Topic>\
+            </TopicConfiguration></NotificationConfiguration>";
+        let config = NotificationConfig::from_xml(text.as_bytes()).unwrap();
+        notifications.set("b", &config).await.unwrap();
+        assert_eq!(parts.notifying.get(&bucket.id).await.unwrap().unwrap().name, "b");
+        let shown = notifications.describe("b", Some("n")).await.unwrap();
+        assert_eq!(shown["TopicArn"], "arn:aws:sns:default::t");
+        let now = parts.buckets.record("b").await.unwrap();
+        assert!(now.notifications.is_some());
+        let cause = notifications.administration_cause();
+        let types = &[EventType::ObjectCreatedPut];
+        assert!(notifications.change_events(&now, "k", types, &cause).await.unwrap().is_none());
+        notifications.remove("b", Some("n")).await.unwrap();
+        assert!(parts.buckets.record("b").await.unwrap().notifications.is_none());
+        assert!(notifications.describe("b", Some("n")).await.is_err());
+    });
 }

@@ -3,7 +3,6 @@
 use super::md5::Md5;
 use crate::crypt::{CHUNK_BYTES, Cipher, Encryptor};
 use crate::error::{BodyFault, Error, Result};
-use crate::gateway::PERMIT_BYTES;
 use crate::stored::PIECE_BYTES;
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
@@ -14,6 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// The bytes that one permit of the memory for bodies stands for.
+const PERMIT_BYTES: usize = 1024;
 /// How long a request that gathers data waits for more data or memory before it checks whether others need the memory that it
 /// holds.
 const TICK: Duration = Duration::from_secs(1);
@@ -279,6 +280,12 @@ impl UploadBody {
     pub(crate) async fn digests(self) -> Digests {
         Digests { md5: self.md5.finish().await, checksums: self.checksums.finalize() }
     }
+}
+
+/// The memory for the data of all bodies together: at most `bytes`, but at least enough for one piece.
+pub(super) fn memory_for_bodies(bytes: u64) -> Arc<Semaphore> {
+    let room = bytes.max(PIECE_BYTES as u64);
+    Arc::new(Semaphore::new((room as usize / PERMIT_BYTES).min(u32::MAX as usize)))
 }
 
 #[cfg(test)]

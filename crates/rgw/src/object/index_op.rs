@@ -1,19 +1,20 @@
 //! A change of an object between its prepare in the index and its outcome.
 
-use super::multipart;
+use super::ObjectWriter;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::execute;
-use crate::gateway::Gateway;
-use crate::index::{self, RESHARD_POLL_INTERVAL, RESHARD_WAIT_TIMEOUT, Tails};
+use crate::index::Prepared;
 use crate::notifications::ChangeEvents;
+use crate::shards::{RESHARD_POLL_INTERVAL, RESHARD_WAIT_TIMEOUT, open_state, shard_of};
 use crate::stored::Head;
 use crate::time::now_ns;
+use crate::uploads::upload_name;
 use nacre_index::commit::{AssumedHead, PreparedChange};
 use nacre_index::finish::{ChangeOutcome, ResolvedChange};
 use nacre_index::prepare::{self, KeyView, Prepare, PrepareBatch};
 use nacre_index::record::{
-    Attributes, ChangeEffect, CommitRecord, EventSubject, ListingEntry, Pending, VersionKind,
+    Attributes, ChangeEffect, CommitRecord, EventSubject, ListingEntry, Pending, Tails, VersionKind,
 };
 use nacre_index::seq::HeadIncarnation;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub(super) struct PrepareIntent {
 
 /// A change that is prepared and has no outcome yet. Dropping it cancels the change, so no commit of it may be in flight then.
 pub struct IndexOp {
-    gateway: Arc<Gateway>,
+    writer: Arc<ObjectWriter>,
     bucket: Arc<Bucket>,
     shard: String,
     change: Prepare,
@@ -57,31 +58,31 @@ pub struct IndexOp {
 impl IndexOp {
     /// Prepares a change in the index. Waits while the index is being resharded.
     pub(super) async fn prepare(
-        gateway: &Arc<Gateway>,
+        writer: &Arc<ObjectWriter>,
         bucket: &Arc<Bucket>,
         (key, tag): (&str, &str),
         intent: PrepareIntent,
     ) -> Result<IndexOp> {
         let PrepareIntent { tails, replaced, parts, upload, slot, overwrites, events, subject } = intent;
-        let expect_new = overwrites && gateway.commits.expects_new(bucket, key);
-        let (begun_ns, session) = (now_ns(), gateway.session().to_owned());
+        let expect_new = overwrites && writer.commits.expects_new(bucket, key);
+        let (begun_ns, session) = (now_ns(), writer.connection.session().to_owned());
         let event = events.index_event(subject);
         let pending = Pending { begun_ns, session, tails, replaced, parts, upload, slot, event };
         let mut change = Prepare { key: key.to_owned(), tag: tag.to_owned(), pending, expect_new };
         let deadline = Instant::now() + RESHARD_WAIT_TIMEOUT;
         let mut current = Arc::clone(bucket);
         loop {
-            let shard = index::shard_of(&current, key);
-            match gateway.preparer.prepare(gateway, &current, &shard, change.clone()).await {
-                Ok(index::Prepared { slot, at, view }) => {
+            let shard = shard_of(&current, key);
+            match writer.index.preparer.prepare(&current, &shard, change.clone()).await {
+                Ok(Prepared { slot, at, view }) => {
                     change.pending.slot = slot;
                     if overwrites && !expect_new {
-                        gateway.commits.record_is_new(bucket, view.entry.is_none());
+                        writer.commits.record_is_new(bucket, view.entry.is_none());
                     }
-                    let gateway = Arc::clone(gateway);
+                    let writer = Arc::clone(writer);
                     let (is_marked, settled) = (false, false);
                     return Ok(IndexOp {
-                        gateway,
+                        writer,
                         bucket: current,
                         shard,
                         change,
@@ -97,9 +98,9 @@ impl IndexOp {
                 Err(error) => return Err(error),
             }
             tokio::time::sleep(RESHARD_POLL_INTERVAL).await;
-            let now = gateway.bucket(&bucket.name).await?;
+            let now = writer.buckets.get(&bucket.name).await?;
             // It is another bucket with that name, or its state is another one and the change would have to be made differently.
-            if now.id != bucket.id || index::open_state(&now) != index::open_state(bucket) {
+            if now.id != bucket.id || open_state(&now) != open_state(bucket) {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
             current = Arc::new(now);
@@ -179,7 +180,7 @@ impl IndexOp {
     /// Records whether a removed object had metadata or tags, if the removal may have an event.
     pub(super) fn record_removed_is_plain(&self, is_plain: bool) {
         if self.events.wants_attributes() {
-            self.gateway.commits.record_no_attributes(&self.bucket, is_plain);
+            self.writer.commits.record_no_attributes(&self.bucket, is_plain);
         }
     }
 
@@ -187,7 +188,7 @@ impl IndexOp {
         let deadline = Instant::now() + RESHARD_WAIT_TIMEOUT;
         loop {
             let write = prepare::amend(&self.change);
-            match execute::write(&self.gateway.pools.index, &self.shard, write).await {
+            match execute::write(&self.writer.connection.pools.index, &self.shard, write).await {
                 Err(error) if error.is_canceled() || error.is_not_found() => {}
                 amended => return amended.map(drop),
             }
@@ -201,11 +202,11 @@ impl IndexOp {
 
     /// Finds the shard that has the change's records now.
     async fn follow(&mut self) -> Result<()> {
-        let now = self.gateway.bucket(&self.bucket.name).await?;
+        let now = self.writer.buckets.get(&self.bucket.name).await?;
         if now.id != self.bucket.id {
             return Err(Error::NoSuchBucket(self.bucket.name.clone()));
         }
-        self.shard = index::shard_of(&now, &self.change.key);
+        self.shard = shard_of(&now, &self.change.key);
         self.bucket = Arc::new(now);
         Ok(())
     }
@@ -213,7 +214,7 @@ impl IndexOp {
     /// Records whether the key of a committed write was new, if the prepare did not read that.
     pub(super) fn record_key_is_new(&self, is_new: bool) {
         if self.change.expect_new {
-            self.gateway.commits.record_is_new(&self.bucket, is_new);
+            self.writer.commits.record_is_new(&self.bucket, is_new);
         }
     }
 
@@ -231,9 +232,9 @@ impl IndexOp {
     /// Reads what the shard has of the key again.
     pub(super) async fn refresh_view(&mut self) -> Result<()> {
         self.change.expect_new = false;
-        let batch = PrepareBatch::new(index::open_state(&self.bucket), vec![self.change.clone()]);
+        let batch = PrepareBatch::new(open_state(&self.bucket), vec![self.change.clone()]);
         let Some(read) = batch.read() else { return Ok(()) };
-        match execute::read(&self.gateway.pools.index, &self.shard, &read).await? {
+        match execute::read(&self.writer.connection.pools.index, &self.shard, &read).await? {
             Some(reply) => {
                 if let Some(view) = batch.views(&reply)?.pop() {
                     self.view = view?;
@@ -250,7 +251,7 @@ impl IndexOp {
         if let (true, Some(id)) = (self.is_marked, &self.change.pending.upload) {
             // The upload is cleared up while the change is pending, so that recovery would do it after a crash.
             let kept: Vec<&Tails> = self.change.pending.parts.iter().collect();
-            let clearing = self.gateway.purge_upload(&self.bucket, (&self.change.key, id), &kept);
+            let clearing = self.writer.uploads.purge(&self.bucket, (&self.change.key, id), &kept);
             if let Err(error) = clearing.await {
                 tracing::warn!(%error, id, "rgw: an upload that became an object stays until it is ended");
             }
@@ -258,9 +259,9 @@ impl IndexOp {
         let (key, tag, seq) = (self.change.key.clone(), self.change.tag.clone(), evidence.seq);
         let events = std::mem::take(&mut self.events);
         events.note_committed(&key, &tag, seq, subject);
-        let gateway = Arc::clone(&self.gateway);
+        let writer = Arc::clone(&self.writer);
         self.finish(ChangeOutcome::Committed(Box::new(evidence))).await;
-        gateway.push_immediately(events, &key, &tag, seq, subject).await;
+        writer.notifications.push_immediately(events, &key, &tag, seq, subject).await;
     }
 
     /// Cancels a change that was not committed and won't be.
@@ -311,10 +312,8 @@ impl IndexOp {
         if let (true, Some(id)) = (self.is_marked, &self.change.pending.upload) {
             // The upload may be completed again. The mark is removed while the change is pending: otherwise the upload would be
             // taken for one that became an object.
-            let name = multipart::upload_name(&self.bucket, &self.change.key, id);
-            if let Err(error) =
-                multipart::unmark_upload(&self.gateway.pools.data, &name, &self.change.tag).await
-            {
+            let name = upload_name(&self.bucket, &self.change.key, id);
+            if let Err(error) = self.writer.uploads.unmark(&name, &self.change.tag).await {
                 tracing::warn!(%error, id, "rgw: an upload stays marked as being completed");
                 return;
             }
@@ -325,7 +324,7 @@ impl IndexOp {
     async fn finish(self, outcome: ChangeOutcome) {
         let (key, tag) = (self.change.key.clone(), self.change.tag.clone());
         let change = ResolvedChange { key, tag, outcome };
-        self.gateway.finisher.enqueue(&self.gateway, (&self.bucket.name, &self.shard), change.into()).await;
+        self.writer.index.finisher.enqueue((&self.bucket.name, &self.shard), change.into()).await;
     }
 }
 
@@ -346,7 +345,7 @@ impl Drop for IndexOp {
             return;
         }
         let op = IndexOp {
-            gateway: Arc::clone(&self.gateway),
+            writer: Arc::clone(&self.writer),
             bucket: Arc::clone(&self.bucket),
             shard: std::mem::take(&mut self.shard),
             change: self.change.clone(),

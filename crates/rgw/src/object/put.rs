@@ -2,21 +2,21 @@
 
 use super::commit::{CommitGuard, HeadRead};
 use super::index_op::{Committed, PrepareIntent};
-use super::{BufferList, Digests, IndexOp, UploadBody, WriteCondition};
+use super::{BufferList, Digests, IndexOp, ObjectWriter, UploadBody, WriteCondition};
 use super::{head_write_steps, tail_count, tails_name, versions};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, spawn_boxed};
-use crate::index::Tails;
 use crate::notifications::{Cause, ChangeEvents};
 use crate::quota::QuotaUsage;
 use crate::quota_cache::ReservationKind;
+use crate::spawn::spawn_boxed;
 use crate::stored::{DataLocation, Head, MAX_INLINE_BYTES, STRIPE_BYTES, head_name};
 use crate::time::now_ns;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use nacre_client::{IoCtx, WriteOp};
 use nacre_index::commit::{self, AssumedHead, ListingUpdate};
+use nacre_index::record::Tails;
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 
@@ -53,20 +53,22 @@ impl PutOp {
     /// Writes the data, then the head. When all data has been taken, `seal` gets its digests; it completes the head or fails.
     pub async fn run(
         mut self,
-        gateway: &Arc<Gateway>,
+        writer: &Arc<ObjectWriter>,
         mut body: UploadBody,
         length: Option<u64>,
         seal: impl FnOnce(Digests, &mut Head) -> Result<()>,
     ) -> Result<Head> {
-        self.head.tag = gateway.new_tag();
-        let pool = gateway.classes.pool_for_write(&self.head.class).await?;
+        self.head.tag = writer.connection.new_tag();
+        let pool = writer.classes.pool_for_write(&self.head.class).await?;
         let usage = |bytes| QuotaUsage { objects: 1, bytes };
-        let held = gateway
-            .reserve_quota(&self.bucket, &self.head.tag, usage(length.unwrap_or(0)), ReservationKind::Object)
+        let held = writer
+            .quotas
+            .reserve(&self.bucket, &self.head.tag, usage(length.unwrap_or(0)), ReservationKind::Object)
             .await?;
-        let events = gateway.change_events(&self.bucket, &self.key, self.types, &self.cause).await?;
+        let events =
+            writer.notifications.change_events(&self.bucket, &self.key, self.types, &self.cause).await?;
         let mut op = None;
-        let written = write_data(gateway, &self, &mut body, (length, &pool), (&mut op, &events)).await?;
+        let written = write_data(writer, &self, &mut body, (length, &pool), (&mut op, &events)).await?;
         self.head.size = body.bytes_read();
         if let Some(held) = held.as_ref().filter(|_| length.is_none()) {
             held.resize(usage(self.head.size))?;
@@ -76,7 +78,7 @@ impl PutOp {
         if let Some(tails) = &written.tails {
             self.head.data = DataLocation::Tails(tails.clone());
         }
-        let head = self.commit(gateway, (op, events), written.inline, written.tails).await?;
+        let head = self.commit(writer, (op, events), written.inline, written.tails).await?;
         if let Some(held) = held {
             held.keep();
         }
@@ -92,16 +94,16 @@ impl PutOp {
     /// `tails` are the object's tails. Returns the head as it was written.
     pub(crate) async fn commit(
         self,
-        gateway: &Arc<Gateway>,
+        writer: &Arc<ObjectWriter>,
         (op, events): (Option<IndexOp>, ChangeEvents),
         data: BufferList,
         tails: Option<Tails>,
     ) -> Result<Head> {
-        let gateway = Arc::clone(gateway);
+        let writer = Arc::clone(writer);
         // A separate task, which completes even if the client disconnects.
         let commit = spawn_boxed(async move {
             if self.bucket.versioning != Versioning::Off {
-                return Box::pin(versions::add(&gateway, self, (op, events), data.into_bytes())).await;
+                return Box::pin(versions::add(&writer, self, (op, events), data.into_bytes())).await;
             }
             let mut op = match op {
                 Some(op) => op,
@@ -109,10 +111,10 @@ impl PutOp {
                     // A wrong guess sends the data twice.
                     let overwrites = data.len() <= MOST_GUESSED_BYTES;
                     let intent = PrepareIntent { events, overwrites, ..PrepareIntent::default() };
-                    IndexOp::prepare(&gateway, &self.bucket, (&self.key, &self.head.tag), intent).await?
+                    IndexOp::prepare(&writer, &self.bucket, (&self.key, &self.head.tag), intent).await?
                 }
             };
-            let committed = commit_plain(&gateway, &self, &mut op, &data, tails.as_ref()).await;
+            let committed = commit_plain(&writer, &self, &mut op, &data, tails.as_ref()).await;
             op.resolve(committed).await?;
             Ok(self.head)
         });
@@ -122,7 +124,7 @@ impl PutOp {
 
 /// Commits an object in a bucket without versions.
 async fn commit_plain(
-    gateway: &Arc<Gateway>,
+    writer: &Arc<ObjectWriter>,
     put: &PutOp,
     op: &mut IndexOp,
     data: &BufferList,
@@ -131,7 +133,7 @@ async fn commit_plain(
     let PutOp { bucket, key, head, condition, .. } = put;
     let name = head_name(&bucket.id, key);
     let (listed, subject) = (head.listed(None), op.subject_of(head, ""));
-    let mut turn = CommitGuard::acquire(gateway, &name).await;
+    let mut turn = CommitGuard::acquire(writer, &name).await;
     let guess = turn.take_assumed_head(op.view()).or_else(|| op.view().assume_for_write());
     let mut guess = guess.filter(|base| condition.is_decided_on(base));
     loop {
@@ -162,13 +164,13 @@ async fn commit_plain(
 /// Takes all of a body. Short data stays in memory, for the head; long data is written to tails, which are recorded in the index
 /// first. In a storage class all data is in tails, because heads are in the pool of STANDARD.
 async fn write_data(
-    gateway: &Arc<Gateway>,
+    writer: &Arc<ObjectWriter>,
     put: &PutOp,
     body: &mut UploadBody,
     (length, pool): (Option<u64>, &IoCtx),
     (op, events): (&mut Option<IndexOp>, &ChangeEvents),
 ) -> Result<WrittenData> {
-    body.limit_memory(&gateway.put_memory);
+    body.limit_memory(&writer.put_memory);
     let has_class = !put.head.class.is_empty();
     let inline = if has_class { MAX_INLINE_BYTES } else { put.inline_bytes() };
     let expected = length.map_or(inline, |length| body.stored_len(length).min(inline as u64) as usize);
@@ -183,7 +185,7 @@ async fn write_data(
     let overwrites = put.bucket.versioning == Versioning::Off;
     let intent =
         PrepareIntent { tails: Some(most), events: events.clone(), overwrites, ..PrepareIntent::default() };
-    *op = Some(IndexOp::prepare(gateway, &put.bucket, (&put.key, &put.head.tag), intent).await?);
+    *op = Some(IndexOp::prepare(writer, &put.bucket, (&put.key, &put.head.tag), intent).await?);
     let size = Box::pin(write_tails(pool, &name, first, body)).await?;
     Ok(WrittenData { inline: BufferList::default(), tails: Some(Tails { name, count: tail_count(size) }) })
 }

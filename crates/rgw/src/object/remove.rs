@@ -2,11 +2,11 @@
 
 use super::commit::{CommitGuard, HeadRead};
 use super::index_op::{Committed, PrepareIntent, subject_of};
-use super::{BufferList, IndexOp, PutOp, WriteCondition};
+use super::{BufferList, IndexOp, ObjectWriter, PutOp, WriteCondition};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, spawn_boxed};
 use crate::notifications::{Cause, ChangeEvents};
+use crate::spawn::spawn_boxed;
 use crate::stored::{ETAG, HEAD, Head, HeadState, VERSIONS, head_name};
 use crate::time::now_ns;
 use nacre_index::commit;
@@ -55,20 +55,20 @@ pub(super) fn tombstone_steps(has_versions: bool) -> Vec<Step> {
     steps
 }
 
-impl Gateway {
+impl ObjectWriter {
     /// Removes an object. In a bucket with versions, hides it behind a delete marker of `owner` instead.
     pub async fn remove_object(
-        self: &Arc<Gateway>,
+        self: &Arc<ObjectWriter>,
         bucket: &Arc<Bucket>,
         (key, owner): (&str, &str),
         condition: WriteCondition,
         (cause, types): (&Cause, RemovalEventTypes),
     ) -> Result<RemovalResult> {
-        let tag = self.new_tag();
+        let tag = self.connection.new_tag();
         if bucket.versioning != Versioning::Off {
             let head =
                 Head { tag, marker: true, owner: owner.to_owned(), mtime_ns: now_ns(), ..Head::default() };
-            let events = self.change_events(bucket, key, types.marker, cause).await?;
+            let events = self.notifications.change_events(bucket, key, types.marker, cause).await?;
             let put = PutOp {
                 bucket: Arc::clone(bucket),
                 key: key.to_owned(),
@@ -81,18 +81,18 @@ impl Gateway {
             let head = Box::pin(put.commit(self, (None, events), BufferList::default(), None)).await?;
             return Ok(RemovalResult { existed: true, marker: Some(head.version) });
         }
-        let events = self.change_events(bucket, key, types.removed, cause).await?;
-        let (gateway, bucket, key) = (Arc::clone(self), Arc::clone(bucket), key.to_owned());
+        let events = self.notifications.change_events(bucket, key, types.removed, cause).await?;
+        let (writer, bucket, key) = (Arc::clone(self), Arc::clone(bucket), key.to_owned());
         // A separate task, which completes even if the client disconnects.
         let removal =
-            spawn_boxed(async move { gateway.remove_plain(&bucket, (&key, &tag), condition, events).await });
+            spawn_boxed(async move { writer.remove_plain(&bucket, (&key, &tag), condition, events).await });
         let there = removal.await.map_err(Error::task_failed("the removal of an object"))??;
         Ok(RemovalResult { existed: there, marker: None })
     }
 
     /// Removes an object in a bucket without versions. Returns whether there was one.
     async fn remove_plain(
-        self: &Arc<Gateway>,
+        self: &Arc<ObjectWriter>,
         bucket: &Arc<Bucket>,
         (key, tag): (&str, &str),
         condition: WriteCondition,
@@ -119,13 +119,13 @@ impl Gateway {
 
 /// Commits a removal; `None` if there is nothing to remove.
 async fn commit_removal(
-    gateway: &Arc<Gateway>,
+    writer: &Arc<ObjectWriter>,
     op: &mut IndexOp,
     name: &str,
     condition: &WriteCondition,
     mut state: Option<HeadState>,
 ) -> Result<Option<Committed<()>>> {
-    let mut turn = CommitGuard::acquire(gateway, name).await;
+    let mut turn = CommitGuard::acquire(writer, name).await;
     let mut guess = match state {
         Some(_) => None,
         None => turn.take_assumed_head(op.view()).or_else(|| op.view().assume_for_removal()),

@@ -8,20 +8,19 @@
 use super::commit::{CommitGuard, HeadRead};
 use super::index_op::{Committed, PrepareIntent};
 use super::versions::event_version_id;
-use super::{IndexOp, crypt, head_write_steps, tail_count, tails_name};
+use super::{IndexOp, ObjectWriter, crypt, head_write_steps, tail_count, tails_name};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, spawn_boxed};
-use crate::index::Tails;
 use crate::notifications::Cause;
 use crate::record;
+use crate::spawn::spawn_boxed;
 use crate::stored::versions::VersionLookup;
 use crate::stored::{CurrentObject, DataLocation, Head, Manifest, STRIPE_BYTES, head_name};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_client::{IoCtx, WriteOp};
 use nacre_index::commit::{self, ListingUpdate};
-use nacre_index::record::EventSubject;
+use nacre_index::record::{EventSubject, Tails};
 use nacre_topics::event::EventType;
 use nacre_types::errno::Errno;
 use std::sync::Arc;
@@ -70,11 +69,11 @@ impl TransitionPlan {
     }
 }
 
-impl Gateway {
+impl ObjectWriter {
     /// Moves a version, which was read as `expected`, to another storage class, which is empty for STANDARD. Returns whether it
     /// was moved: `false` if the version is gone, has other data by now, is in the class already, or is a delete marker.
     pub(crate) async fn transition_version(
-        self: &Arc<Gateway>,
+        self: &Arc<ObjectWriter>,
         bucket: &Arc<Bucket>,
         (key, expected): (&str, &Head),
         class: &str,
@@ -89,21 +88,22 @@ impl Gateway {
         }
         let pool = self.classes.pool_for_write(class).await?;
         let source = self.objects.data_pool(&from).await?;
-        let events = self.change_events(bucket, key, types, cause).await?;
-        let (gateway, bucket) = (Arc::clone(self), Arc::clone(bucket));
+        let events = self.notifications.change_events(bucket, key, types, cause).await?;
+        let (writer, bucket) = (Arc::clone(self), Arc::clone(bucket));
         let (key, class) = (key.to_owned(), class.to_owned());
         let moving = spawn_boxed(async move {
-            let moving = gateway.plan_move(&bucket, (from, inline), &class)?;
+            let moving = writer.plan_move(&bucket, (from, inline), &class)?;
             let intent = PrepareIntent {
                 tails: moving.tails(),
                 parts: moving.parts(),
                 events,
                 ..PrepareIntent::default()
             };
-            let mut op = IndexOp::prepare(&gateway, &bucket, (&key, &gateway.new_tag()), intent).await?;
+            let mut op =
+                IndexOp::prepare(&writer, &bucket, (&key, &writer.connection.new_tag()), intent).await?;
             let committed = async {
                 copy(&moving, &source, &pool).await?;
-                gateway.commit_move(&bucket, &key, &mut op, &moving, &class).await
+                writer.commit_move(&bucket, &key, &mut op, &moving, &class).await
             };
             let committed = committed.await;
             Ok(op.resolve_optional(committed).await?.is_some())
@@ -117,7 +117,7 @@ impl Gateway {
         (from, inline): (Head, Bytes),
         class: &str,
     ) -> Result<TransitionPlan> {
-        let new = |count| Tails { name: tails_name(bucket, class, &self.new_tag()), count };
+        let new = |count| Tails { name: tails_name(bucket, class, &self.connection.new_tag()), count };
         let stored = |size| if from.encryption.is_some() { crypt::stored_len(size) } else { size };
         let (mut copies, mut manifest) = (Vec::new(), Bytes::new());
         let data = match &from.data {
@@ -144,7 +144,7 @@ impl Gateway {
     }
 
     async fn commit_move(
-        self: &Arc<Gateway>,
+        self: &Arc<ObjectWriter>,
         bucket: &Bucket,
         key: &str,
         op: &mut IndexOp,

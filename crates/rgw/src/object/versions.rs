@@ -9,11 +9,9 @@ mod removal;
 use super::commit::{CommitGuard, HeadRead};
 use super::index_op::{Committed, PrepareIntent};
 use super::remove::tombstone_steps;
-use super::{IndexOp, PutOp, WriteCondition};
+use super::{IndexOp, ObjectWriter, PutOp, WriteCondition};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
-use crate::index::{Stats, Tails};
 use crate::notifications::{Cause, ChangeEvents};
 use crate::record;
 use crate::stored::versions::{
@@ -24,7 +22,7 @@ use crate::stored::{CurrentObject, HEAD, Head, HeadState, VERSIONS, head_name};
 use bytes::Bytes;
 use nacre_index::commit::{self, ListingUpdate};
 use nacre_index::op::Step;
-use nacre_index::record::{CommitRecord, EventSubject};
+use nacre_index::record::{CommitRecord, EventSubject, Stats, Tails};
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 
@@ -89,7 +87,7 @@ impl VersionEdit {
 
 /// Adds a version to an object in a bucket with versions, or replaces the version `null`.
 pub(super) async fn add(
-    gateway: &Arc<Gateway>,
+    writer: &Arc<ObjectWriter>,
     put: PutOp,
     (op, events): (Option<IndexOp>, ChangeEvents),
     data: Bytes,
@@ -100,26 +98,26 @@ pub(super) async fn add(
             Some(op) => Ok(op),
             None => {
                 let intent = PrepareIntent { events, ..PrepareIntent::default() };
-                IndexOp::prepare(gateway, &put.bucket, (&put.key, &put.head.tag), intent).await
+                IndexOp::prepare(writer, &put.bucket, (&put.key, &put.head.tag), intent).await
             }
         }
     };
-    let (op, state) = futures::join!(prepare, gateway.objects.head_state(&name));
+    let (op, state) = futures::join!(prepare, writer.objects.head_state(&name));
     let mut op = op?;
-    let added = async { commit_version(gateway, &put, &mut op, &name, (state?, &data)).await };
+    let added = async { commit_version(writer, &put, &mut op, &name, (state?, &data)).await };
     let added = added.await;
     op.resolve(added).await
 }
 
 async fn commit_version(
-    gateway: &Arc<Gateway>,
+    writer: &Arc<ObjectWriter>,
     put: &PutOp,
     op: &mut IndexOp,
     name: &str,
     (state, data): (HeadState, &Bytes),
 ) -> Result<Committed<Head>> {
     let suspended = put.bucket.versioning == Versioning::Suspended;
-    let mut turn = CommitGuard::acquire(gateway, name).await;
+    let mut turn = CommitGuard::acquire(writer, name).await;
     let is_current = turn.is_current(state.version());
     let mut known = Some(state).filter(|_| is_current);
     let mut tried = None;
@@ -133,7 +131,7 @@ async fn commit_version(
         };
         let base = state.assumed_head();
         let mut head = put.head.clone();
-        let edited = edit(gateway, name, state.object, &mut head, data, (&put.condition, suspended)).await?;
+        let edited = edit(writer, name, state.object, &mut head, data, (&put.condition, suspended)).await?;
         // The head changed while its versions were read.
         let Some((edit, replaced)) = edited else {
             turn.back_off().await?;
@@ -161,7 +159,7 @@ fn made(tried: Option<(Head, EventSubject)>, evidence: CommitRecord) -> Result<C
 /// head changed meanwhile. Fails if a locked version would be replaced: a change that was prepared while the bucket was suspended
 /// may get here long after that.
 async fn edit(
-    gateway: &Gateway,
+    writer: &ObjectWriter,
     name: &str,
     current: Option<CurrentObject>,
     head: &mut Head,
@@ -178,7 +176,7 @@ async fn edit(
             edit.versions = versions;
             if null && let Some(order) = versions.null {
                 let slot = slot(order, NULL_VERSION);
-                let Some(old) = gateway.objects.stored_version(name, version, &slot).await? else {
+                let Some(old) = writer.objects.stored_version(name, version, &slot).await? else {
                     return Ok(None);
                 };
                 old.head.check_lock(false)?;
@@ -187,7 +185,7 @@ async fn edit(
             }
         }
         Some(CurrentObject { head: old, versions: None, version, .. }) => {
-            let Some(data) = gateway.objects.read_inline_data(name, &old, version).await? else {
+            let Some(data) = writer.objects.read_inline_data(name, &old, version).await? else {
                 return Ok(None);
             };
             if null {
@@ -242,11 +240,11 @@ pub(super) fn event_version_id<'a>(bucket: &Bucket, head: &'a Head) -> &'a str {
     if bucket.versioning == Versioning::Off { "" } else { head.version_id() }
 }
 
-impl Gateway {
+impl ObjectWriter {
     /// Changes attributes of a version, but neither its data nor what a listing shows of it; without an id, of the newest one.
     /// `change` may refuse. Returns the version's head after the change.
     pub async fn modify_version(
-        self: &Arc<Gateway>,
+        self: &Arc<ObjectWriter>,
         bucket: &Arc<Bucket>,
         (key, id): (&str, Option<&str>),
         (cause, types): (&Cause, &'static [EventType]),
@@ -254,7 +252,8 @@ impl Gateway {
     ) -> Result<Head> {
         let name = head_name(&bucket.id, key);
         id.map_or(Ok(()), check_id)?;
-        let (events, tag) = (self.change_events(bucket, key, types, cause).await?, self.new_tag());
+        let (events, tag) =
+            (self.notifications.change_events(bucket, key, types, cause).await?, self.connection.new_tag());
         let intent = PrepareIntent { events, ..PrepareIntent::default() };
         let prepare = IndexOp::prepare(self, bucket, (key, &tag), intent);
         let (op, state) = futures::join!(prepare, self.objects.head_state(&name));
@@ -266,7 +265,7 @@ impl Gateway {
     }
 
     async fn commit_modification(
-        self: &Arc<Gateway>,
+        self: &Arc<ObjectWriter>,
         bucket: &Bucket,
         (name, id): (&str, Option<&str>),
         op: &mut IndexOp,
@@ -322,7 +321,7 @@ impl Gateway {
         let mut head = if shown {
             newest
         } else {
-            let found = self.pools.data.omap_get_vals_by_keys(name, vec![head_key(&slot)]).await;
+            let found = self.connection.pools.data.omap_get_vals_by_keys(name, vec![head_key(&slot)]).await;
             let found = match found {
                 Err(error) if error.is_not_found() => return Err(Error::NoSuchVersion),
                 found => decode_version(name, &slot, found?)?,

@@ -4,7 +4,6 @@ use super::users::quota_of_params;
 use super::{AdminApiError, AdminRequest, Answer};
 use http::Method;
 use nacre_rgw::caps::Perm;
-use nacre_rgw::notifications::Cause;
 use nacre_rgw::object::{RemovalEventTypes, WriteCondition};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -71,7 +70,7 @@ async fn check(asked: &AdminRequest<'_>) -> Answer {
     let (gateway, bucket) = (Arc::clone(asked.gateway), asked.params.needed("bucket")?.to_owned());
     // The check takes long and must stay on one thread.
     let runtime = tokio::runtime::Handle::current();
-    let checked = tokio::task::spawn_blocking(move || runtime.block_on(gateway.check_bucket(&bucket, fix)));
+    let checked = tokio::task::spawn_blocking(move || runtime.block_on(gateway.checker.check(&bucket, fix)));
     let report = checked.await.map_err(nacre_rgw::Error::task_failed("the check of a bucket"))??;
     let header = |(objects, bytes): (u64, u64)| json!({ "usage": { "rgw.main": { "size": bytes, "num_objects": objects } } });
     Ok(Some(json!({
@@ -105,8 +104,8 @@ async fn change(asked: &AdminRequest<'_>) -> Answer {
             if gateway.objects.head(&found.id, key).await?.is_none() {
                 return Err(nacre_rgw::Error::NoSuchKey.into());
             }
-            let events = (&Cause::administration(gateway), RemovalEventTypes::REQUEST);
-            gateway.remove_object(&found, (key, &found.owner), WriteCondition::None, events).await?;
+            let events = (&gateway.notifications.administration_cause(), RemovalEventTypes::REQUEST);
+            gateway.writer.remove_object(&found, (key, &found.owner), WriteCondition::None, events).await?;
         }
         _ => {
             if params.flag("purge-objects")? == Some(true) {

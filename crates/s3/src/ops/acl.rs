@@ -283,7 +283,7 @@ impl S3Api {
             Ok(())
         };
         let events = (&cause, &[EventType::ObjectAclPut][..]);
-        self.gateway.modify_version(&bucket, (key, version), events, change).await?;
+        self.gateway.writer.modify_version(&bucket, (key, version), events, change).await?;
         answer(PutObjectAclOutput::default())
     }
 }

@@ -117,7 +117,7 @@ impl S3Api {
         let is_asked =
             req.uri.query().is_some_and(|query| query.split('&').any(|pair| pair.starts_with(READ_STATS)));
         if is_asked || bucket.shards <= SUMMED {
-            match self.gateway.bucket_usage(&bucket).await {
+            match self.gateway.shards.usage(&bucket).await {
                 Ok((objects, bytes)) => {
                     say("x-rgw-object-count", objects.into());
                     say("x-rgw-bytes-used", bytes.into());

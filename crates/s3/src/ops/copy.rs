@@ -169,7 +169,7 @@ impl S3Api {
             (head.etag, head.checksum) = sent.check(digests)?;
             Ok(())
         };
-        let head = put.run(&self.gateway, body, Some(size), seal).await?;
+        let head = put.run(&self.gateway.writer, body, Some(size), seal).await?;
         let (sums, version_id) = (to_s3_checksum(head.checksum.as_ref()), version_of(&bucket, &head));
         let result = CopyObjectResult {
             e_tag: Some(ETag::Strong(head.etag.clone())),

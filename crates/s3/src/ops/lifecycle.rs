@@ -66,9 +66,9 @@ impl S3Api {
         let text = serde_json::to_string(&configuration).map_err(|error| s3_error!(error, InternalError))?;
         // The bucket is listed before the change, so that rules are never without a worker. It is listed again afterwards,
         // because the worker unlists a bucket without rules.
-        self.gateway.register_lifecycle(&bucket, true).await?;
+        self.gateway.lifecycle.register(&bucket, true).await?;
         self.set_bucket_document(&bucket.name, LIFECYCLE, Some(text)).await?;
-        self.gateway.register_lifecycle(&bucket, true).await?;
+        self.gateway.lifecycle.register(&bucket, true).await?;
         answer(PutBucketLifecycleConfigurationOutput { transition_default_minimum_object_size: minimum() })
     }
 
@@ -77,10 +77,10 @@ impl S3Api {
         req: S3Request<DeleteBucketLifecycleInput>,
     ) -> S3Result<S3Response<DeleteBucketLifecycleOutput>> {
         let bucket = bucket_of(&req)?;
-        let listed = self.gateway.lifecycle_entry(&bucket.name).await?;
+        let listed = self.gateway.lifecycle.entry(&bucket.name).await?;
         self.set_bucket_document(&bucket.name, LIFECYCLE, None).await?;
         if let Some(listed) = listed {
-            self.gateway.unlist_lifecycle(&bucket.name, &listed.tag).await?;
+            self.gateway.lifecycle.unlist(&bucket.name, &listed.tag).await?;
         }
         let mut response = S3Response::new(DeleteBucketLifecycleOutput::default());
         response.status = Some(http::StatusCode::NO_CONTENT);

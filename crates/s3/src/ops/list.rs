@@ -124,7 +124,7 @@ impl S3Api {
             max: max as usize,
             markers: false,
         };
-        let Listing { entries, prefixes, next } = self.gateway.list(&bucket, &query).await?;
+        let Listing { entries, prefixes, next } = self.gateway.index.list(&bucket, &query).await?;
         let owners = owners_of(&self.gateway, &entries).await;
         answer(ListObjectsOutput {
             name: Some(input.bucket),
@@ -164,7 +164,7 @@ impl S3Api {
             max: max as usize,
             markers: false,
         };
-        let Listing { entries, prefixes, next } = self.gateway.list(&bucket, &query).await?;
+        let Listing { entries, prefixes, next } = self.gateway.index.list(&bucket, &query).await?;
         let owners = match input.fetch_owner {
             Some(true) => Some(owners_of(&self.gateway, &entries).await),
             _ => None,

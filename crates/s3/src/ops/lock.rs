@@ -208,7 +208,7 @@ impl S3Api {
         };
         let version = (&*input.key, input.version_id.as_deref());
         // S3 has no event type for this change.
-        self.gateway.modify_version(&bucket, version, (&Cause::default(), &[]), change).await?;
+        self.gateway.writer.modify_version(&bucket, version, (&Cause::default(), &[]), change).await?;
         answer(PutObjectRetentionOutput::default())
     }
 
@@ -245,7 +245,7 @@ impl S3Api {
         };
         let version = (&*input.key, input.version_id.as_deref());
         // S3 has no event type for this change.
-        self.gateway.modify_version(&bucket, version, (&Cause::default(), &[]), change).await?;
+        self.gateway.writer.modify_version(&bucket, version, (&Cause::default(), &[]), change).await?;
         answer(PutObjectLegalHoldOutput::default())
     }
 }

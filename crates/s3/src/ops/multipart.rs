@@ -17,12 +17,10 @@ use futures::StreamExt;
 use http::header;
 use http::uri::Authority;
 use nacre_rgw::error::Error;
-use nacre_rgw::index::UploadEntry;
-use nacre_rgw::object::multipart::{
-    MAX_PART_BYTES, MAX_PARTS, Part as StoredPart, PartId, RequestedPart, Upload,
-};
+use nacre_rgw::object::multipart::{MAX_PART_BYTES, MAX_PARTS, PartId, RequestedPart};
 use nacre_rgw::object::{Salt, UploadBody, random_salt};
 use nacre_rgw::stored::{Head, StoredChecksum};
+use nacre_rgw::uploads::{Part as StoredPart, Upload, UploadEntry};
 use s3s::crypto::{Checksum as _, Crc32, Crc32c, Sha1, Sha256};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
@@ -160,7 +158,7 @@ impl S3Api {
             ..Head::default()
         };
         let upload = Upload::new(head, algorithm, whole);
-        let id = self.gateway.create_upload(&bucket, &input.key, upload).await?;
+        let id = self.gateway.uploads.create(&bucket, &input.key, upload).await?;
         let output = CreateMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
@@ -187,7 +185,7 @@ impl S3Api {
         )?;
         let input = req.input;
         let number = part_number(input.part_number)?;
-        let upload = self.gateway.read_upload(&bucket, &input.key, &input.upload_id).await?;
+        let upload = self.gateway.uploads.read(&bucket, &input.key, &input.upload_id).await?;
         let class = &upload.head.class;
         let place = PartId { key: &input.key, upload: &input.upload_id, number, class };
         let sent = sent.of_part(&upload.algorithm)?;
@@ -197,7 +195,8 @@ impl S3Api {
         }
         let body = sent.body(body_stream(input.body));
         let body = self.encrypted_part(&req.headers, &upload.head, body).await?;
-        let part = self.gateway.put_part(&bucket, place, body, length, |digests| sent.check(digests)).await?;
+        let part =
+            self.gateway.writer.put_part(&bucket, place, body, length, |digests| sent.check(digests)).await?;
         let sums = to_s3_checksum(part.checksum.as_ref());
         let output = UploadPartOutput {
             e_tag: Some(ETag::Strong(part.etag)),
@@ -244,14 +243,17 @@ impl S3Api {
         if length > MAX_PART_BYTES {
             return Err(s3_error!(EntityTooLarge));
         }
-        let upload = self.gateway.read_upload(&bucket, &input.key, &input.upload_id).await?;
+        let upload = self.gateway.uploads.read(&bucket, &input.key, &input.upload_id).await?;
         let class = &upload.head.class;
         let place = PartId { key: &input.key, upload: &input.upload_id, number, class };
         let sent = ClientChecksum::computed_only(&upload.algorithm);
         let body = sent.body(Box::pin(reader.data(range).map(|piece| piece.map_err(Into::into))));
         let body = self.encrypted_part(&req.headers, &upload.head, body).await?;
-        let part =
-            self.gateway.put_part(&bucket, place, body, Some(length), |digests| sent.check(digests)).await?;
+        let part = self
+            .gateway
+            .writer
+            .put_part(&bucket, place, body, Some(length), |digests| sent.check(digests))
+            .await?;
         let sums = to_s3_checksum(part.checksum.as_ref());
         let result = CopyPartResult {
             e_tag: Some(ETag::Strong(part.etag)),
@@ -336,6 +338,7 @@ impl S3Api {
         };
         let head = self
             .gateway
+            .writer
             .complete_upload(&bucket, (&input.key, &input.upload_id), named, (condition, cause), seal)
             .await?;
         let sums = to_s3_checksum(head.checksum.as_ref());
@@ -361,7 +364,7 @@ impl S3Api {
         req: S3Request<AbortMultipartUploadInput>,
     ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
         let bucket = bucket_of(&req)?;
-        self.gateway.abort_upload(&bucket, &req.input.key, &req.input.upload_id).await?;
+        self.gateway.writer.abort_upload(&bucket, &req.input.key, &req.input.upload_id).await?;
         answer(AbortMultipartUploadOutput::default())
     }
 
@@ -371,11 +374,11 @@ impl S3Api {
     ) -> S3Result<S3Response<ListPartsOutput>> {
         let bucket = bucket_of(&req)?;
         let input = req.input;
-        let upload = self.gateway.read_upload(&bucket, &input.key, &input.upload_id).await?;
+        let upload = self.gateway.uploads.read(&bucket, &input.key, &input.upload_id).await?;
         let max = input.max_parts.unwrap_or(MAX_PAGE).clamp(0, MAX_PAGE);
         let after = u32::try_from(input.part_number_marker.unwrap_or(0)).unwrap_or(0);
         let (parts, more) =
-            self.gateway.parts(&bucket, &input.key, &input.upload_id, after, max as u64).await?;
+            self.gateway.uploads.parts(&bucket, &input.key, &input.upload_id, after, max as u64).await?;
         let part = |(number, part): (u32, StoredPart)| {
             let sums = to_s3_checksum(part.checksum.as_ref());
             Part {
@@ -423,7 +426,7 @@ impl S3Api {
         while page.uploads.len() + page.groups.len() < max {
             let left = max - page.uploads.len() - page.groups.len();
             let from = at.as_ref().map(|(key, id)| (key.as_str(), id.as_str()));
-            let (found, more) = self.gateway.uploads(bucket, prefix, from, left).await?;
+            let (found, more) = self.gateway.uploads.list(bucket, prefix, from, left).await?;
             at = found.last().map(|(key, id, _)| (key.clone(), id.clone())).or(at);
             for (key, id, entry) in found {
                 let rest = key.strip_prefix(prefix).unwrap_or_default();

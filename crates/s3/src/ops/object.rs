@@ -324,7 +324,7 @@ impl S3Api {
             (head.etag, head.checksum) = sent.check(digests)?;
             Ok(())
         };
-        let head = put.run(&self.gateway, body, length, seal).await?;
+        let head = put.run(&self.gateway.writer, body, length, seal).await?;
         let sums = to_s3_checksum(head.checksum.as_ref());
         let output = PutObjectOutput {
             expiration: self.expiration_of(&bucket, &key, &head),

@@ -75,7 +75,7 @@ impl S3Api {
             // Removing an object that does not exist succeeds.
             let events = (cause, RemovalEventTypes::REQUEST);
             let removal =
-                self.gateway.remove_object(bucket, (key, requester.id()), condition, events).await?;
+                self.gateway.writer.remove_object(bucket, (key, requester.id()), condition, events).await?;
             return Ok(Removed { marker: removal.marker.is_some(), version: removal.marker });
         };
         let bypass = bypass && requester.may_bypass_governance(bucket, key)?;
@@ -84,7 +84,7 @@ impl S3Api {
             head.check_lock(bypass)
         };
         let events = (cause, RemovalEventTypes::REQUEST.removed);
-        let removed = self.gateway.remove_version(bucket, (key, version), events, may).await?;
+        let removed = self.gateway.writer.remove_version(bucket, (key, version), events, may).await?;
         Ok(Removed { marker: removed.is_some_and(|head| head.marker), version: Some(version.to_owned()) })
     }
 

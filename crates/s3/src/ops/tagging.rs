@@ -37,7 +37,7 @@ impl S3Api {
             Ok(())
         };
         let events = (&self.cause(&req), &[EventType::ObjectTaggingPut][..]);
-        let head = self.gateway.modify_version(&bucket, (key, version), events, change).await?;
+        let head = self.gateway.writer.modify_version(&bucket, (key, version), events, change).await?;
         answer(PutObjectTaggingOutput { version_id: version_of(&bucket, &head) })
     }
 
@@ -53,7 +53,7 @@ impl S3Api {
             Ok(())
         };
         let events = (&self.cause(&req), &[EventType::ObjectTaggingDelete][..]);
-        let head = self.gateway.modify_version(&bucket, (key, version), events, change).await?;
+        let head = self.gateway.writer.modify_version(&bucket, (key, version), events, change).await?;
         let version_id = version_of(&bucket, &head);
         let mut response = S3Response::new(DeleteObjectTaggingOutput { version_id });
         response.status = Some(http::StatusCode::NO_CONTENT);

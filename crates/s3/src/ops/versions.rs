@@ -69,7 +69,7 @@ impl S3Api {
             max: max as usize,
             markers: true,
         };
-        let listing = self.gateway.list_versions(&bucket, &query, version).await?;
+        let listing = self.gateway.index.list_versions(&bucket, &query, version).await?;
         let owners = listing.versions.iter().map(|version| version.head.owner.as_str());
         let owners = OwnerNames::find(&self.gateway, distinct(owners)).await;
         let (mut versions, mut markers) = (Vec::new(), Vec::new());

@@ -191,12 +191,12 @@ async fn list(gateway: &Gateway, uid: Option<&str>, marker: Option<String>, max:
 
 pub(super) async fn run_notification(gateway: &Gateway, verb: NotificationVerb) -> Result<Option<Value>> {
     Ok(match verb {
-        NotificationVerb::List { bucket } => Some(gateway.describe_notifications(&bucket, None).await?),
+        NotificationVerb::List { bucket } => Some(gateway.notifications.describe(&bucket, None).await?),
         NotificationVerb::Get { bucket, notification_id } => {
-            Some(gateway.describe_notifications(&bucket, Some(&notification_id)).await?)
+            Some(gateway.notifications.describe(&bucket, Some(&notification_id)).await?)
         }
         NotificationVerb::Rm { bucket, notification_id } => {
-            gateway.remove_notifications(&bucket, notification_id.as_deref()).await?;
+            gateway.notifications.remove(&bucket, notification_id.as_deref()).await?;
             None
         }
     })

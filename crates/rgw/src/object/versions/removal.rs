@@ -1,15 +1,14 @@
 //! The permanent removal of a version.
 
-use super::super::IndexOp;
 use super::super::commit::{CommitGuard, HeadRead};
 use super::super::index_op::{self, Committed, PrepareIntent};
 use super::super::remove::tombstone_steps;
+use super::super::{IndexOp, ObjectWriter};
 use super::{VersionEdit, event_version_id, made};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, spawn_boxed};
-use crate::index::{ListingEntry, Tails};
 use crate::notifications::{Cause, ChangeEvents};
+use crate::spawn::spawn_boxed;
 use crate::stored::versions::{
     ATTEMPTS, NULL_VERSION, StoredVersion, check_id, data_key, decode_version, head_key, unless_changed,
     wait_before_retry,
@@ -18,6 +17,7 @@ use crate::stored::{Head, HeadState, head_name};
 use nacre_client::ReadOp;
 use nacre_index::commit::{self, ListingUpdate};
 use nacre_index::op::Step;
+use nacre_index::record::{ListingEntry, Tails};
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 
@@ -41,28 +41,27 @@ enum VersionRemovalPlan {
     Version(Box<VersionRemoval>),
 }
 
-impl Gateway {
+impl ObjectWriter {
     /// Removes a version permanently, unless `may` refuses, which is told whether the version is the newest. Returns the head of
     /// the removed version; `None` if there was none.
     pub async fn remove_version(
-        self: &Arc<Gateway>,
+        self: &Arc<ObjectWriter>,
         bucket: &Arc<Bucket>,
         (key, id): (&str, &str),
         (cause, types): (&Cause, &'static [EventType]),
         may: impl Fn(&Head, bool) -> Result<()> + Send + Sync + 'static,
     ) -> Result<Option<Head>> {
         check_id(id)?;
-        let events = self.change_events(bucket, key, types, cause).await?;
-        let (gateway, bucket, key, id) =
-            (Arc::clone(self), Arc::clone(bucket), key.to_owned(), id.to_owned());
+        let events = self.notifications.change_events(bucket, key, types, cause).await?;
+        let (writer, bucket, key, id) = (Arc::clone(self), Arc::clone(bucket), key.to_owned(), id.to_owned());
         // A separate task, which completes even if the client disconnects.
         let removal =
-            spawn_boxed(async move { gateway.try_remove_version(&bucket, (&key, &id), events, &may).await });
+            spawn_boxed(async move { writer.try_remove_version(&bucket, (&key, &id), events, &may).await });
         removal.await.map_err(Error::task_failed("the removal of a version"))?
     }
 
     async fn try_remove_version(
-        self: &Arc<Gateway>,
+        self: &Arc<ObjectWriter>,
         bucket: &Arc<Bucket>,
         (key, id): (&str, &str),
         events: ChangeEvents,
@@ -86,13 +85,13 @@ impl Gateway {
         let subject = index_op::subject_of(&events, &removal.head, event_version_id(bucket, &removal.head));
         let replaced = removal.replaced.clone();
         let intent = PrepareIntent { slot: true, replaced, events, subject, ..PrepareIntent::default() };
-        let mut op = IndexOp::prepare(self, bucket, (key, &self.new_tag()), intent).await?;
+        let mut op = IndexOp::prepare(self, bucket, (key, &self.connection.new_tag()), intent).await?;
         let removed = self.commit_version_removal(bucket, (&name, id), &mut op, (state, *removal), may).await;
         op.resolve_optional(removed).await
     }
 
     async fn commit_version_removal(
-        self: &Arc<Gateway>,
+        self: &Arc<ObjectWriter>,
         bucket: &Bucket,
         (name, id): (&str, &str),
         op: &mut IndexOp,
@@ -171,7 +170,7 @@ impl Gateway {
         read.assert_version(current.version)
             .omap_get_vals_by_keys(vec![head_key(&slot), data_key(&slot)])
             .omap_get_vals("", "v", 2);
-        let reply = unless_changed(self.pools.data.operate_read(name, read).await)?;
+        let reply = unless_changed(self.connection.pools.data.operate_read(name, read).await)?;
         let Some(mut reply) = reply else { return Ok(VersionRemovalPlan::Changed) };
         let (found, newest) = (reply.pairs(1)?, reply.omap_vals(2)?.entries);
         let Some(StoredVersion { head, data }) = decode_version(name, &slot, found)? else {

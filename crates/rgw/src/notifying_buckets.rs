@@ -4,15 +4,15 @@
 //! that was prepared under a configuration may be finished by another gateway long after the configuration was removed. Checking
 //! the index of a bucket that has no events any more costs little.
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Buckets};
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
 use crate::record;
 use bytes::Bytes;
-use nacre_client::WriteOp;
+use nacre_client::{IoCtx, WriteOp};
 use nacre_types::encoding::Versioned;
 use nacre_types::op::CmpOp;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// The namespace of the list in the pool of the log.
 const NAMESPACE: &str = "notif.buckets";
@@ -32,19 +32,28 @@ impl Versioned for NotifyingBucket {
     const NAME: &'static str = "a bucket with notifications";
 }
 
-impl Gateway {
+/// The list of buckets with notifications.
+pub(crate) struct NotifyingBuckets {
+    list: IoCtx,
+    buckets: Arc<Buckets>,
+}
+
+impl NotifyingBuckets {
+    /// `log` is the pool of the log.
+    pub(crate) fn new(log: &IoCtx, buckets: &Arc<Buckets>) -> NotifyingBuckets {
+        NotifyingBuckets { list: log.with_namespace(NAMESPACE), buckets: Arc::clone(buckets) }
+    }
+
     /// Lists a bucket that is about to get notification configurations.
-    pub(super) async fn register_notifying_bucket(&self, bucket: &Bucket) -> Result<()> {
+    pub(crate) async fn register(&self, bucket: &Bucket) -> Result<()> {
         let entry = record::encode(&NotifyingBucket { name: bucket.name.clone() });
-        let list = self.pools.log.with_namespace(NAMESPACE);
-        Ok(list.omap_set(LIST, vec![(Bytes::from(bucket.id.clone()), entry)]).await?)
+        Ok(self.list.omap_set(LIST, vec![(Bytes::from(bucket.id.clone()), entry)]).await?)
     }
 
     /// The bucket with that id, as its record says now, if it is listed and still exists.
-    pub(crate) async fn notifying_bucket(&self, id: &str) -> Result<Option<Bucket>> {
-        let list = self.pools.log.with_namespace(NAMESPACE);
+    pub(crate) async fn get(&self, id: &str) -> Result<Option<Bucket>> {
         let key = Bytes::from(id.to_owned());
-        let found = match list.omap_get_vals_by_keys(LIST, vec![key.clone()]).await {
+        let found = match self.list.omap_get_vals_by_keys(LIST, vec![key.clone()]).await {
             Err(error) if error.is_not_found() => return Ok(None),
             found => found?,
         };
@@ -55,11 +64,10 @@ impl Gateway {
     }
 
     /// All listed buckets that still exist. Removes the others from the list.
-    pub(crate) async fn notifying_buckets(&self) -> Result<Vec<Bucket>> {
-        let list = self.pools.log.with_namespace(NAMESPACE);
+    pub(crate) async fn all(&self) -> Result<Vec<Bucket>> {
         let (mut found, mut after) = (Vec::new(), Bytes::new());
         loop {
-            let page = match list.omap_get_vals(LIST, after.clone(), "", PAGE).await {
+            let page = match self.list.omap_get_vals(LIST, after.clone(), "", PAGE).await {
                 Err(error) if error.is_not_found() => return Ok(found),
                 page => page?,
             };
@@ -68,7 +76,7 @@ impl Gateway {
                 match self.listed_bucket(&id, value).await {
                     Ok(Some(bucket)) => found.push(bucket),
                     // Ids are never reused, so this entry can't become valid again.
-                    Ok(None) => self.unlist_notifying(key, value).await?,
+                    Ok(None) => self.unlist(key, value).await?,
                     // A damaged bucket must not stop the events of others.
                     Err(error @ Error::Corrupt { .. }) => {
                         tracing::error!(%error, id, "rgw: a bucket with notifications is damaged");
@@ -92,13 +100,45 @@ impl Gateway {
         }
     }
 
-    async fn unlist_notifying(&self, key: &Bytes, value: &Bytes) -> Result<()> {
+    async fn unlist(&self, key: &Bytes, value: &Bytes) -> Result<()> {
         let mut op = WriteOp::new();
         op.omap_cmp(vec![(key.clone(), CmpOp::Eq, value.clone())]).omap_rm_keys(vec![key.clone()]);
-        let list = self.pools.log.with_namespace(NAMESPACE);
-        match list.operate(LIST, op).await?.success().map_err(Error::from) {
+        match self.list.operate(LIST, op).await?.success().map_err(Error::from) {
             Err(error) if error.is_canceled() || error.is_not_found() => Ok(()),
             done => done.map(drop),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestCluster;
+
+    #[test]
+    fn buckets_are_listed_until_they_are_gone() {
+        let cluster = TestCluster::new();
+        let (connection, peers) = cluster.connect();
+        cluster.run(async move {
+            let buckets = Arc::new(Buckets::new(&connection, &peers));
+            let listed = NotifyingBuckets::new(&connection.pools.log, &buckets);
+            assert!(listed.all().await.unwrap().is_empty() && listed.get("1").await.unwrap().is_none());
+            for (name, id) in [("a", "1"), ("b", "2")] {
+                let bucket = Bucket { name: name.into(), id: id.into(), ..Bucket::default() };
+                assert!(record::create(&connection.pools.buckets, name, &bucket).await.unwrap());
+                listed.register(&bucket).await.unwrap();
+            }
+            assert_eq!(listed.all().await.unwrap().len(), 2);
+            assert_eq!(listed.get("2").await.unwrap().unwrap().name, "b");
+            // Another bucket of the same name is not the listed one.
+            let replace = |bucket: &mut Bucket| {
+                bucket.id = "3".into();
+                Ok(())
+            };
+            buckets.modify("a", replace).await.unwrap();
+            assert!(listed.get("1").await.unwrap().is_none());
+            assert_eq!(listed.all().await.unwrap()[0].id, "2");
+            assert_eq!(listed.list.omap_get_vals(LIST, "", "", PAGE).await.unwrap().entries.len(), 1);
+        });
     }
 }
