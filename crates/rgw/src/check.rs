@@ -654,6 +654,7 @@ fn says(entry: &Entry, seq: Seq, listed: &ListingEntry) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::NOTIFY_OBJECT;
     use crate::testing::{TestCluster, create_bucket, index_parts, writer_on};
     use crate::uploads::Upload;
 
@@ -665,6 +666,8 @@ mod tests {
             let parts = index_parts(&connection, &peers);
             let bucket = create_bucket(&parts, "b", "alice").await;
             let checker = BucketChecker::new(&writer_on(&parts), Duration::ZERO);
+            // As a gateway that serves.
+            connection.pools.control.write_full(NOTIFY_OBJECT, "").await.unwrap();
             let check = async |fix| checker.check("b", fix).await.unwrap().problems;
             assert!(check(true).await.is_empty());
             // An entry without an object, and an upload that is not listed.
