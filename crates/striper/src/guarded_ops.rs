@@ -87,6 +87,20 @@ pub(super) fn write_piece(stamp: PieceIdentity, marked: bool, offset: u64, data:
     op
 }
 
+/// The part of [`read_piece`] that reads.
+pub(super) const READ_PART: usize = 3;
+
+/// Reads from a piece other than the first. It does not hold if the piece is a stray: of another object of this name, or of an
+/// epoch before `floor`.
+pub(super) fn read_piece(identity: PieceIdentity, offset: u64, len: u64) -> ReadOp {
+    let mut op = ReadOp::new();
+    op.cmp_xattr_u64(INSTANCE, CmpOp::Gte, identity.born);
+    op.cmp_xattr_u64(INSTANCE_INVERSE, CmpOp::Gte, u64::MAX - identity.born);
+    op.cmp_xattr_u64(EPOCH_INVERSE, CmpOp::Gte, u64::MAX - identity.floor);
+    op.read(offset, len);
+    op
+}
+
 /// Creates a piece and sets its epoch.
 fn take(op: &mut WriteOp, stamp: PieceIdentity) {
     op.create(false);

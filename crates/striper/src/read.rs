@@ -1,7 +1,8 @@
 //! Reads: without locks, and without a round trip before the data's if the object is known.
 
 use super::Inner;
-use super::layout::{Layout, PieceExtent};
+use super::guarded_ops::{self, GuardOutcome, verdict};
+use super::layout::PieceExtent;
 use super::meta::{Meta, Unfinished, piece_name};
 use super::{LoadedMeta, MAX_ATTEMPTS};
 use bytes::Bytes;
@@ -40,7 +41,7 @@ impl Inner {
             let again = loop {
                 let upto = end.min(trusted).max(at);
                 let asked_at = self.clock.now();
-                let (read, mut meta) = self.read_with_state(&name, &before.layout, at, upto).await?;
+                let (read, mut meta) = self.read_with_state(&name, &before, at, upto).await?;
                 if read.holes && meta.is_some() {
                     // Pieces that a removal deletes meanwhile are also absent, so the object must be checked again.
                     meta = self.load(&name).await?.and_then(readable);
@@ -67,15 +68,16 @@ impl Inner {
         Err(Errno::EBUSY.into())
     }
 
-    /// Reads the pieces of a range and, at the same time, the object's state.
+    /// Reads the pieces of a range and, at the same time, the object's state. `known` is the state that the caller expects:
+    /// pieces of other objects and strays count as absent.
     async fn read_with_state(
         &self,
         name: &str,
-        layout: &Layout,
+        known: &Meta,
         from: u64,
         upto: u64,
     ) -> Result<(ReadBuffers, Option<Meta>)> {
-        let mut extents = layout.extents(from, upto - from);
+        let mut extents = known.layout.extents(from, upto - from);
         let first = extents.first().is_some_and(|extent| extent.piece == 0).then(|| extents.remove(0));
         let mut op = ReadOp::new();
         op.get_xattrs();
@@ -85,7 +87,11 @@ impl Inner {
         let state = self.pool.operate_read(&piece_name(name, 0), op);
         let pieces: Vec<_> = extents
             .iter()
-            .map(|extent| self.pool.read(&piece_name(name, extent.piece), extent.offset, extent.len))
+            .map(|extent| {
+                let identity = known.piece_identity(extent.piece);
+                let op = guarded_ops::read_piece(identity, extent.offset, extent.len);
+                self.pool.operate_read(&piece_name(name, extent.piece), op)
+            })
             .collect();
         let (state, pieces) = join(state, join_all(pieces)).await;
         let mut state = match state.and_then(|reply| reply.success()) {
@@ -100,9 +106,15 @@ impl Inner {
         }
         for (extent, piece) in extents.into_iter().zip(pieces) {
             match piece {
-                Ok(data) => found.push((extent, data)),
                 // A hole.
-                Err(error) if error.is_not_found() => {}
+                Err(error) if error.is_not_found() => continue,
+                Ok(mut reply) => match reply.output(guarded_ops::READ_PART) {
+                    Ok(data) if reply.result >= 0 => found.push((extent, data)),
+                    _ => match verdict(Ok(reply))? {
+                        GuardOutcome::GuardFailed(_) => {}
+                        GuardOutcome::Done => return Err(Errno::EIO.into()),
+                    },
+                },
                 Err(error) => return Err(error),
             }
         }

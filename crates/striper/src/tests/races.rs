@@ -358,6 +358,33 @@ fn a_truncation_takes_no_data_that_arrived_late_into_the_object() {
     assert_eq!(hole.iter().position(|byte| *byte != 0), None);
 }
 
+/// Data for a removed object arrives when an object of the same name has a hole in its place.
+#[test]
+fn a_read_shows_no_data_of_another_object_of_the_same_name() {
+    let cluster = Cluster::default();
+    let (writer, other, reader) = (cluster.striper(0), cluster.striper(1), cluster.striper(2));
+    cluster.wait(writer.write("o", 0, pattern(1, 3 * UNIT as usize))).unwrap();
+    cluster.0.lock().held = true;
+    let write = writer.write("o", 4 * UNIT, pattern(3, UNIT as usize));
+    let late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+    cluster.wait(other.remove("o")).unwrap();
+    cluster.wait(other.write("o", 0, "x")).unwrap();
+    cluster.wait(other.truncate("o", 8 * UNIT)).unwrap();
+    let data = late.into_iter().filter(|queued| queued.request.object.name() == "o.0000000000000002");
+    cluster.0.lock().queue = data.collect();
+    cluster.0.lock().carry_out(0);
+    drop(write);
+    assert_eq!(pieces(&cluster, "o"), [0, 2], "the late data has made a piece");
+    for striper in [&reader, &other] {
+        let hole = cluster.wait(striper.read("o", 4 * UNIT, UNIT)).unwrap();
+        assert_eq!(hole.len() as u64, UNIT);
+        assert_eq!(hole.iter().position(|byte| *byte != 0), None);
+    }
+    // Data of the object itself is read.
+    cluster.wait(other.write("o", 4 * UNIT, "here")).unwrap();
+    assert_eq!(cluster.wait(reader.read("o", 4 * UNIT, 4)).unwrap(), "here");
+}
+
 /// Requests time out. The writer fails, but remembers the pieces that it may have created.
 #[test]
 fn a_write_that_failed_leaves_no_piece_behind() {
