@@ -170,13 +170,11 @@ fn pure_crates_have_no_way_to_reach_the_world() {
 
 /// The cycles of top-level modules that are left: the crate, all modules of the cycle, and the reason. Cycles are only removed from
 /// the list.
-const CYCLES: &[(&str, &[&str], &str)] = &[
-    (
-        "pg",
-        &["damage", "membership", "peering", "pg", "primary", "recovery", "replica", "restore", "tail"],
-        "the machine of one PG: each file is an `impl Pg` for one part of the protocol, and has its state",
-    ),
-];
+const CYCLES: &[(&str, &[&str], &str)] = &[(
+    "pg",
+    &["damage", "membership", "peering", "pg", "primary", "recovery", "replica", "restore", "tail"],
+    "the machine of one PG: each file is an `impl Pg` for one part of the protocol, and has its state",
+)];
 
 /// The differences between the cycles of a crate and those that the list allows.
 fn unexpected_cycles(name: &str, graph: &ModuleGraph, allowed: &[(&str, &[&str], &str)]) -> Vec<String> {
