@@ -43,8 +43,8 @@
 //! remains as a stray. The next client that writes or cuts this piece finds that it belongs to another object or has too
 //! early an epoch, and removes it first. A truncation creates the absent pieces that it cuts, so that they carry its epoch.
 //! If another client has completed the truncation and removed the object meanwhile, the client takes these pieces back; if it
-//! dies before that, they remain. A read takes such pieces for absent ones. Within one handle, removals and truncations fail with EBUSY while writes are in flight, and
-//! vice versa, as in libradosstriper.
+//! dies before that, they remain. A read takes such pieces for absent ones. Within one handle, removals and truncations fail
+//! with EBUSY while writes are in flight, and vice versa, as in libradosstriper.
 //!
 //! # What a read does
 //!

@@ -1,7 +1,7 @@
 //! Reads: without locks, and without a round trip before the data's if the object is known.
 
 use super::Inner;
-use super::guarded_ops::{self, GuardOutcome, verdict};
+use super::guarded_ops;
 use super::layout::PieceExtent;
 use super::meta::{Meta, Unfinished, piece_name};
 use super::{LoadedMeta, MAX_ATTEMPTS};
@@ -105,16 +105,10 @@ impl Inner {
             found.push((first, state.output(1)?));
         }
         for (extent, piece) in extents.into_iter().zip(pieces) {
-            match piece {
-                // A hole.
-                Err(error) if error.is_not_found() => continue,
-                Ok(mut reply) => match reply.output(guarded_ops::READ_PART) {
-                    Ok(data) if reply.result >= 0 => found.push((extent, data)),
-                    _ => match verdict(Ok(reply))? {
-                        GuardOutcome::GuardFailed(_) => {}
-                        GuardOutcome::Done => return Err(Errno::EIO.into()),
-                    },
-                },
+            match piece.and_then(|reply| reply.success()) {
+                Ok(mut reply) => found.push((extent, reply.output(guarded_ops::READ_PART)?)),
+                // A hole, or a stray in its place.
+                Err(error) if error.is_not_found() || error.errno() == Errno::ECANCELED => {}
                 Err(error) => return Err(error),
             }
         }
