@@ -13,7 +13,6 @@ use crate::lease::Leases;
 use crate::lifecycle_worker::{LifecycleSchedule, LifecycleWorker, apply_periodically};
 use crate::message::{GatewayMessage, NOTIFY_OBJECT};
 use crate::notifications::{DeliveryConfig, Notifications};
-use crate::notifying_buckets::NotifyingBuckets;
 use crate::object::ObjectWriter;
 use crate::peers::{MessageListener, Peers};
 use crate::pools::Pools;
@@ -213,40 +212,6 @@ impl MessageListener for ReleaseListener {
     }
 }
 
-/// Creates the parts that the index uses.
-fn index_parts(
-    connection: &Arc<Connection>,
-    peers: &Arc<Peers>,
-    classes: &Arc<StorageClasses>,
-    config: &Config,
-) -> IndexParts {
-    let pools = &connection.pools;
-    let buckets = Arc::new(Buckets::new(connection, peers));
-    let shards = Arc::new(IndexShards::new(connection, &buckets));
-    let objects = Arc::new(StoredObjects::new(pools.data.clone(), classes));
-    let garbage = Arc::new(GarbageQueue::new(&pools.garbage, classes, config.gc_wait));
-    let quotas = Arc::default();
-    let uploads = Uploads::new(connection, (&buckets, &shards), (classes, &objects), &garbage, &quotas);
-    let rules = match &config.delivery {
-        Some(delivery) => delivery.rules.clone(),
-        None => EndpointRules::new(&connection.cluster),
-    };
-    IndexParts {
-        connection: Arc::clone(connection),
-        peers: Arc::clone(peers),
-        leases: Arc::new(Leases::new(connection, peers, config.lease)),
-        notifying: Arc::new(NotifyingBuckets::new(&pools.log, &buckets)),
-        topics: Topics::new(connection, peers, &config.region, rules),
-        uploads: Arc::new(uploads),
-        commits: Arc::default(),
-        buckets,
-        shards,
-        objects,
-        garbage,
-        quotas,
-    }
-}
-
 impl Gateway {
     /// Opens the pools, creates missing ones, and starts to watch. Must be called within a runtime.
     pub async fn open(cluster: Cluster, config: Config) -> Result<Arc<Gateway>> {
@@ -259,7 +224,12 @@ impl Gateway {
         let users = Arc::new(Users::new(&connection, &peers, default_quotas));
         let roles = Arc::new(Roles::new(&connection, &peers));
         let classes = Arc::new(StorageClasses::new(&connection));
-        let parts = index_parts(&connection, &peers, &classes, &config);
+        let rules = match &config.delivery {
+            Some(delivery) => delivery.rules.clone(),
+            None => EndpointRules::new(&connection.cluster),
+        };
+        let topics = Topics::new(&connection, &peers, &config.region, rules);
+        let parts = IndexParts::new((&connection, &peers), &classes, topics, config.gc_wait, config.lease);
         let limits = IndexLimits {
             pending_expiration: config.pending_expiration,
             objects_per_shard: config.objects_per_shard,

@@ -39,6 +39,7 @@ use crate::notifying_buckets::NotifyingBuckets;
 use crate::peers::Peers;
 use crate::quota_cache::QuotaCache;
 use crate::shards::IndexShards;
+use crate::storage_classes::StorageClasses;
 use crate::stored::StoredObjects;
 use crate::topics::Topics;
 use crate::uploads::Uploads;
@@ -69,6 +70,40 @@ pub(crate) struct IndexParts {
     pub(crate) notifying: Arc<NotifyingBuckets>,
     /// Learns of events in outboxes and of gateways that ended.
     pub(crate) topics: Arc<Topics>,
+}
+
+impl IndexParts {
+    /// Creates all parts but the given ones. `gc_wait` is how long unreferenced tails are kept, `lease` how long a
+    /// gateway's lease lasts without renewal.
+    pub(crate) fn new(
+        (connection, peers): (&Arc<Connection>, &Arc<Peers>),
+        classes: &Arc<StorageClasses>,
+        topics: Arc<Topics>,
+        gc_wait: Duration,
+        lease: Duration,
+    ) -> IndexParts {
+        let pools = &connection.pools;
+        let buckets = Arc::new(Buckets::new(connection, peers));
+        let shards = Arc::new(IndexShards::new(connection, &buckets));
+        let objects = Arc::new(StoredObjects::new(pools.data.clone(), classes));
+        let garbage = Arc::new(GarbageQueue::new(&pools.garbage, classes, gc_wait));
+        let quotas = Arc::default();
+        let uploads = Uploads::new(connection, (&buckets, &shards), (classes, &objects), &garbage, &quotas);
+        IndexParts {
+            connection: Arc::clone(connection),
+            peers: Arc::clone(peers),
+            leases: Arc::new(Leases::new(connection, peers, lease)),
+            notifying: Arc::new(NotifyingBuckets::new(&pools.log, &buckets)),
+            topics,
+            uploads: Arc::new(uploads),
+            commits: Arc::default(),
+            buckets,
+            shards,
+            objects,
+            garbage,
+            quotas,
+        }
+    }
 }
 
 /// Limits of the index.

@@ -1,23 +1,17 @@
 //! A cluster in memory, for tests of the gateway's parts. It executes operations as OSDs do and has no faults; its time is
 //! virtual.
 
-use crate::bucket::{Bucket, Buckets};
+use crate::bucket::Bucket;
 use crate::connection::Connection;
-use crate::garbage::GarbageQueue;
 use crate::index::{BucketIndex, ConvertedBuckets, IndexLimits, IndexParts};
-use crate::lease::Leases;
 use crate::notifications::Notifications;
-use crate::notifying_buckets::NotifyingBuckets;
 use crate::object::ObjectWriter;
 use crate::peers::Peers;
 use crate::quota::{Quota, QuotaTtls};
 use crate::quota_enforcer::QuotaEnforcer;
 use crate::record;
-use crate::shards::IndexShards;
 use crate::storage_classes::StorageClasses;
-use crate::stored::StoredObjects;
 use crate::topics::{EndpointRules, Topics};
-use crate::uploads::Uploads;
 use crate::user::{DefaultQuotas, Users};
 use nacre_sim::gateway::executor::{Executor, ProcessId};
 use nacre_sim::gateway::faults::Faults;
@@ -93,30 +87,12 @@ impl TestCluster {
     }
 }
 
-/// The parts of a gateway that the index uses.
+/// The parts of a gateway that the index uses. Garbage is collected at once.
 pub(crate) fn index_parts(connection: &Arc<Connection>, peers: &Arc<Peers>) -> IndexParts {
-    let buckets = Arc::new(Buckets::new(connection, peers));
-    let shards = Arc::new(IndexShards::new(connection, &buckets));
     let classes = Arc::new(StorageClasses::new(connection));
-    let objects = Arc::new(StoredObjects::new(connection.pools.data.clone(), &classes));
-    let garbage = Arc::new(GarbageQueue::new(&connection.pools.garbage, &classes, Duration::ZERO));
-    let quotas = Arc::default();
-    let uploads = Uploads::new(connection, (&buckets, &shards), (&classes, &objects), &garbage, &quotas);
     let rules = EndpointRules::new(&connection.cluster);
-    IndexParts {
-        connection: Arc::clone(connection),
-        peers: Arc::clone(peers),
-        leases: Arc::new(Leases::new(connection, peers, LIMIT)),
-        notifying: Arc::new(NotifyingBuckets::new(&connection.pools.log, &buckets)),
-        topics: Topics::new(connection, peers, "default", rules),
-        uploads: Arc::new(uploads),
-        commits: Arc::default(),
-        buckets,
-        shards,
-        objects,
-        garbage,
-        quotas,
-    }
+    let topics = Topics::new(connection, peers, "default", rules);
+    IndexParts::new((connection, peers), &classes, topics, Duration::ZERO, LIMIT)
 }
 
 /// An index on these parts, and the buckets with such indexes.
