@@ -32,7 +32,7 @@ use nacre_types::hash::ceph_str_hash_rjenkins;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The object in the log pool that lists buckets to be resharded.
 const LIST: &str = "reshard.0";
@@ -46,6 +46,10 @@ const PAGE: u64 = 1000;
 const SHARDS: usize = 8;
 /// How long to wait for pending changes. Changes that are left move with the other records.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a requested resharding waits for the lock of another gateway.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time between attempts to take the lock.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// The kinds of records that are copied while the bucket is in use. There are few records of other kinds.
 const BULK: [IndexRecordKind; 3] = [IndexRecordKind::Upload, IndexRecordKind::Entry, IndexRecordKind::Tails];
 
@@ -156,14 +160,23 @@ impl Resharder {
         }
     }
 
-    /// Moves a bucket's index into `shards` shards, and waits until that is done.
+    /// Moves a bucket's index into `shards` shards, and waits until that is done. While another gateway reshards, this waits for
+    /// at most [`LOCK_TIMEOUT`].
     pub async fn reshard_bucket(&self, name: &str, shards: u32) -> Result<()> {
         let bucket = self.buckets.get(name).await?;
-        self.request(&bucket, shards).await?;
-        if !self.lock().await? {
-            return Err(Error::IndexBusy(name.to_owned()));
+        // Before the request, so that the worker of a gateway does not take the lock for it.
+        let deadline = Instant::now() + LOCK_TIMEOUT;
+        while !self.lock().await? {
+            if Instant::now() >= deadline {
+                return Err(Error::Contended("the list of buckets to reshard".into()));
+            }
+            tokio::time::sleep(LOCK_RETRY_INTERVAL).await;
         }
-        self.holding_lock(self.reshard(name)).await
+        let work = async {
+            self.request(&bucket, shards).await?;
+            self.reshard(name).await
+        };
+        self.holding_lock(work).await
     }
 
     /// Reshards the buckets on the list, unless another gateway does.
