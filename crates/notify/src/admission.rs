@@ -33,7 +33,6 @@ pub(crate) struct TopicAdmissions {
 struct TopicAdmission {
     state: Mutex<State>,
     reading: futures::lock::Mutex<()>,
-    limit: u64,
 }
 
 struct State {
@@ -146,13 +145,15 @@ impl TopicAdmissions {
     }
 
     fn of(&self, topic: TopicId, limit: u64, allowance: u64) -> Arc<TopicAdmission> {
+        let allowance = allowance.min(limit.div_ceil(4));
         let mut topics = self.topics.lock();
-        if let Some(known) = topics.get(&topic).filter(|known| known.limit == limit) {
+        if let Some(known) = topics.get(&topic) {
+            known.state.lock().admission.set_limit(limit, allowance);
             return Arc::clone(known);
         }
-        let admission = Admission::new(limit, allowance.min(limit.div_ceil(4)));
+        let admission = Admission::new(limit, allowance);
         let state = Mutex::new(State { admission, read_at: None, committed: BTreeMap::new() });
-        let made = Arc::new(TopicAdmission { state, reading: futures::lock::Mutex::new(()), limit });
+        let made = Arc::new(TopicAdmission { state, reading: futures::lock::Mutex::new(()) });
         topics.insert(topic, Arc::clone(&made));
         made
     }

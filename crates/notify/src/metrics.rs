@@ -97,6 +97,22 @@ pub(crate) fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
 
+/// Counts something in a gauge while it exists.
+pub(crate) struct GaugeGuard<'a>(&'a AtomicU64);
+
+impl<'a> GaugeGuard<'a> {
+    pub(crate) fn new(gauge: &'a AtomicU64) -> GaugeGuard<'a> {
+        add(gauge, 1);
+        GaugeGuard(gauge)
+    }
+}
+
+impl Drop for GaugeGuard<'_> {
+    fn drop(&mut self) {
+        subtract(self.0, 1);
+    }
+}
+
 pub(crate) fn subtract(gauge: &AtomicU64, less: u64) {
     gauge.fetch_sub(less, Ordering::Relaxed);
 }

@@ -213,9 +213,17 @@ impl Scanner {
                     break;
                 }
             }
-            for deleted in core.topics.store.list_deleted(&tenant, None, MAX_PAGE).await?.topics {
-                if let Err(error) = removal::remove_topic(core, &self.states, &deleted).await {
-                    tracing::warn!(topic = %deleted.record.topic.arn, %error, "notifications: the queues of a deleted topic are removed later");
+            let mut after = None;
+            loop {
+                let page = core.topics.store.list_deleted(&tenant, after, MAX_PAGE).await?;
+                after = page.topics.last().map(|last| last.record.topic.id).filter(|_| page.more);
+                for deleted in page.topics {
+                    if let Err(error) = removal::remove_topic(core, &self.states, &deleted).await {
+                        tracing::warn!(topic = %deleted.record.topic.arn, %error, "notifications: the queues of a deleted topic are removed later");
+                    }
+                }
+                if after.is_none() {
+                    break;
                 }
             }
         }

@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::error::Error;
 use crate::generations::GenerationChanges;
-use crate::metrics::{add, subtract};
+use crate::metrics::GaugeGuard;
 use crate::owner::{NextCheck, Owners};
 use crate::queue_shard::ShardKey;
 use crate::schedule::{CheckTarget, ShardWaker};
@@ -82,11 +82,10 @@ impl ShardTasks {
         loop {
             let slot = self.owners.slot(key.topic).await;
             waker.begin_check();
-            add(&core.metrics.shards_owned, 1);
+            let owned = GaugeGuard::new(&core.metrics.shards_owned);
             // Boxed, so that tasks that wait for a slot are small.
             let result = self.owners.deliver(key, waker).boxed().await;
-            subtract(&core.metrics.shards_owned, 1);
-            drop(slot);
+            drop((owned, slot));
             let next = match result {
                 Ok(next) => {
                     wait = BACKOFF.0;

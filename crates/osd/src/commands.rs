@@ -18,7 +18,7 @@ use nacre_types::time::stamp;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a dump of ops waits for a shard to end its turn.
@@ -126,9 +126,7 @@ pub(crate) fn is_long_running(command: &DaemonCommand) -> bool {
 }
 
 fn compact(shared: &Shared) -> CommandResult {
-    if shared.compacting.swap(true, Ordering::AcqRel) {
-        return Err(CommandFailure(Errno::EBUSY, "a compaction is under way".into()));
-    }
+    let running = RunningGuard::begin(&shared.compacting, "a compaction is under way")?;
     let started = Instant::now();
     let say = |text: String| {
         tracing::info!("{text}");
@@ -137,7 +135,7 @@ fn compact(shared: &Shared) -> CommandResult {
     let outcome = shared
         .store
         .compact(&mut |part, number, count| say(format!("compacting {part} ({number} of {count})")));
-    shared.compacting.store(false, Ordering::Release);
+    drop(running);
     let elapsed = started.elapsed().as_secs_f64();
     match outcome {
         Ok(()) => {
@@ -159,14 +157,29 @@ fn tier_advice(shared: &Shared, cells: &[ShardCell], name: &str) -> CommandResul
     if pool.tiering.tier_of.is_none() {
         return Err(CommandFailure(Errno::EINVAL, format!("pool '{name}' is not a cache tier")));
     }
-    if shared.advising.swap(true, Ordering::AcqRel) {
-        return Err(CommandFailure(Errno::EBUSY, "a cache tier is being simulated already".into()));
-    }
+    let _running = RunningGuard::begin(&shared.advising, "a cache tier is being simulated already")?;
     let pgs: Vec<PgAccesses> =
         cells.iter().flat_map(|cell| cell.inspect(|shard| shard.tier_accesses(*id))).collect();
-    let advice = advise(&pgs);
-    shared.advising.store(false, Ordering::Release);
-    Ok(advice.into())
+    Ok(advise(&pgs).into())
+}
+
+/// A command that runs at most once at a time.
+struct RunningGuard<'a>(&'a AtomicBool);
+
+impl<'a> RunningGuard<'a> {
+    /// Marks the command as running until the guard is dropped. Fails with `text` if it runs already.
+    fn begin(running: &'a AtomicBool, text: &str) -> Result<RunningGuard<'a>, CommandFailure> {
+        match running.swap(true, Ordering::AcqRel) {
+            true => Err(CommandFailure(Errno::EBUSY, text.into())),
+            false => Ok(RunningGuard(running)),
+        }
+    }
+}
+
+impl Drop for RunningGuard<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// The tracked ops of all shards.

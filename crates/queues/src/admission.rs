@@ -47,6 +47,11 @@ impl Admission {
         Admission { limit, allowance, entries: None, pending: 0, fresh: 0, settled_by_reading: 0 }
     }
 
+    /// Changes the limit and the allowance. Events that were admitted before stay outstanding.
+    pub fn set_limit(&mut self, limit: u64, allowance: u64) {
+        (self.limit, self.allowance) = (limit, allowance.max(1));
+    }
+
     /// The number of events that count against the allowance.
     pub fn outstanding(&self) -> u64 {
         self.pending + self.fresh + self.settled_by_reading
@@ -221,5 +226,17 @@ mod tests {
         admission.release(7);
         assert_eq!(admission.admit(1), AdmitDecision::Admitted);
         assert_eq!(admission.admit(7), AdmitDecision::Full, "others are outstanding");
+    }
+
+    #[test]
+    fn a_changed_limit_applies_and_keeps_what_was_admitted() {
+        let mut admission = Admission::new(10, 10);
+        admission.begin_size_read();
+        admission.end_size_read(0);
+        assert_eq!(admission.admit(8), AdmitDecision::Admitted);
+        admission.set_limit(9, 9);
+        assert_eq!((admission.outstanding(), admission.admit(2)), (8, AdmitDecision::Full));
+        admission.set_limit(20, 20);
+        assert_eq!(admission.admit(12), AdmitDecision::Admitted);
     }
 }

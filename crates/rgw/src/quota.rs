@@ -82,11 +82,28 @@ impl std::ops::Add for QuotaUsage {
     }
 }
 
+impl QuotaUsage {
+    /// The difference, at least 0.
+    pub(crate) fn saturating_sub(self, other: QuotaUsage) -> QuotaUsage {
+        QuotaUsage {
+            objects: self.objects.saturating_sub(other.objects),
+            bytes: self.bytes.saturating_sub(other.bytes),
+        }
+    }
+}
+
 /// The effect of a change of the index on the usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UsageDelta {
     pub(crate) objects: i64,
     pub(crate) bytes: i64,
+}
+
+impl UsageDelta {
+    /// What it adds.
+    pub(crate) fn increase(self) -> QuotaUsage {
+        QuotaUsage { objects: self.objects.max(0).unsigned_abs(), bytes: self.bytes.max(0).unsigned_abs() }
+    }
 }
 
 /// The maximum ages of cached usage.

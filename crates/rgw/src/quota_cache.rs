@@ -20,11 +20,21 @@ pub(crate) enum QuotaScope {
     User(String),
 }
 
-/// The cached usage of a scope.
+/// A read of the usage of a scope.
 #[derive(Debug)]
+pub(crate) struct UsageRead {
+    /// [`CachedUsage::increased`] when it began.
+    increased: QuotaUsage,
+}
+
+/// The cached usage of a scope.
+#[derive(Debug, Default)]
 struct CachedUsage {
     usage: QuotaUsage,
-    read: Instant,
+    /// When the usage was read; `None` before the first read.
+    read: Option<Instant>,
+    /// The sum of all finished changes that increased the usage.
+    increased: QuotaUsage,
     /// Whether a new read is in progress.
     renewed: bool,
     /// The reservations of writes in flight, by the tag of the write.
@@ -119,6 +129,7 @@ impl QuotaCache {
             let Some(known) = all.get_mut(scope) else { continue };
             known.usage.objects = known.usage.objects.saturating_add_signed(delta.objects);
             known.usage.bytes = known.usage.bytes.saturating_add_signed(delta.bytes);
+            known.increased = known.increased + delta.increase();
             for tag in tags.clone() {
                 known.reserved.remove(tag);
             }
@@ -158,7 +169,7 @@ impl QuotaCache {
     pub(crate) fn usage_state(&self, scope: &QuotaScope, max_age: Duration) -> UsageState {
         let mut all = self.known.lock();
         let Some(known) = all.get_mut(scope) else { return UsageState::Outdated };
-        let age = known.read.elapsed();
+        let Some(age) = known.read.map(|read| read.elapsed()) else { return UsageState::Outdated };
         if age > max_age {
             return UsageState::Outdated;
         }
@@ -169,16 +180,30 @@ impl QuotaCache {
         UsageState::Renew
     }
 
-    /// Caches the usage of a scope as it was read now. Drops reservations that are older than `reservation_timeout`.
-    pub(crate) fn set_usage(&self, scope: &QuotaScope, usage: QuotaUsage, reservation_timeout: Duration) {
+    /// Notes that the usage of a scope is being read. Returns a value for [`QuotaCache::set_usage`].
+    pub(crate) fn begin_read(&self, scope: &QuotaScope) -> UsageRead {
         let mut all = self.known.lock();
         if all.len() >= REMEMBERED && !all.contains_key(scope) {
             all.clear();
         }
-        let reserved = all.remove(scope).map(|known| known.reserved).unwrap_or_default();
-        let is_young = |reserved: &ReservedUsage| reserved.since.elapsed() < reservation_timeout;
-        let reserved = reserved.into_iter().filter(|(_, reserved)| is_young(reserved)).collect();
-        all.insert(scope.clone(), CachedUsage { usage, read: Instant::now(), renewed: false, reserved });
+        UsageRead { increased: all.entry(scope.clone()).or_default().increased }
+    }
+
+    /// Caches the usage of a scope as it was read. Changes that increased it and were finished during the read are added, although
+    /// the read may include them: until the next read, the usage may be too high, but not too low. Drops reservations that are
+    /// older than `reservation_timeout`.
+    pub(crate) fn set_usage(
+        &self,
+        scope: &QuotaScope,
+        read: &UsageRead,
+        usage: QuotaUsage,
+        reservation_timeout: Duration,
+    ) {
+        let mut all = self.known.lock();
+        let known = all.entry(scope.clone()).or_default();
+        known.usage = usage + known.increased.saturating_sub(read.increased);
+        (known.read, known.renewed) = (Some(Instant::now()), false);
+        known.reserved.retain(|_, reserved| reserved.since.elapsed() < reservation_timeout);
     }
 
     /// Notes that the usage of a scope could not be read again.
@@ -255,6 +280,13 @@ impl QuotaReservation {
     pub(crate) fn keep(mut self) {
         self.kept = true;
     }
+
+    /// Keeps the space reserved unless the write has certainly failed.
+    pub(crate) fn settle<T>(self, written: &Result<T>) {
+        if written.as_ref().err().is_none_or(Error::is_outcome_unknown) {
+            self.keep();
+        }
+    }
 }
 
 impl Drop for QuotaReservation {
@@ -288,9 +320,9 @@ mod tests {
             ];
             let known = CachedUsage {
                 usage: usage(5, 50),
-                read: Instant::now(),
-                renewed: false,
+                read: Some(Instant::now()),
                 reserved: reserved.into(),
+                ..CachedUsage::default()
             };
             quotas.known.lock().insert(scope, known);
         }
@@ -301,5 +333,22 @@ mod tests {
         quotas.release_upload("b1", "u");
         quotas.apply_finished("b1", [].into_iter(), UsageDelta { objects: -9, bytes: -9 });
         assert_eq!(totals(), [usage(0, 49); 2]);
+    }
+
+    #[test]
+    fn a_change_that_is_finished_while_the_usage_is_read_counts() {
+        let quotas = QuotaCache::default();
+        quotas.set_owner("b1", "alice");
+        let (scope, timeout) = (QuotaScope::Bucket("b1".into()), Duration::from_secs(60));
+        let state = || quotas.usage_state(&scope, timeout);
+        assert_eq!(state(), UsageState::Outdated);
+        let total = || quotas.known.lock()[&scope].total("", "");
+        for before in [0, 8] {
+            let read = quotas.begin_read(&scope);
+            quotas.apply_finished("b1", ["t"].into_iter(), UsageDelta { objects: 1, bytes: 8 });
+            quotas.apply_finished("b1", ["u"].into_iter(), UsageDelta { objects: -1, bytes: -5 });
+            quotas.set_usage(&scope, &read, QuotaUsage { objects: 3, bytes: before }, timeout);
+            assert_eq!((state(), total()), (UsageState::Fresh, QuotaUsage { objects: 4, bytes: before + 8 }));
+        }
     }
 }

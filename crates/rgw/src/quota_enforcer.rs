@@ -115,6 +115,7 @@ impl QuotaEnforcer {
     }
 
     async fn read_usage(&self, scope: &QuotaScope, bucket: &Bucket) -> Result<()> {
+        let read = self.cache.begin_read(scope);
         let usage = match scope {
             QuotaScope::Bucket(_) => {
                 let (objects, bytes) = self.shards.usage(bucket).await?;
@@ -122,7 +123,7 @@ impl QuotaEnforcer {
             }
             QuotaScope::User(id) => self.user_usage(id).await?,
         };
-        self.cache.set_usage(scope, usage, self.reservation_timeout());
+        self.cache.set_usage(scope, &read, usage, self.reservation_timeout());
         Ok(())
     }
 

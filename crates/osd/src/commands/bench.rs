@@ -3,6 +3,7 @@
 //! The objects are in a collection of pool 0, which never exists. The collection is marked as being removed from the start, so that an OSD
 //! that ends during a bench removes it at its next start.
 
+use super::RunningGuard;
 use crate::shared::Shared;
 use bytes::Bytes;
 use nacre_common::options::OsdOptions;
@@ -15,7 +16,6 @@ use nacre_types::ids::{PgId, PoolId};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
 use serde_json::json;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 const DEFAULT_COUNT: u64 = 1 << 30;
@@ -41,12 +41,10 @@ pub(super) fn run(shared: &Shared, call: &Call<'_>) -> CommandResult {
     let refused = |error: StoreError| CommandFailure(error.errno(), error.to_string());
     let plan = Plan::of(call, &shared.config.snapshot().osd)?;
     plan.check_room(&*shared.store).map_err(refused)?;
-    if shared.benching.swap(true, Ordering::AcqRel) {
-        return Err(CommandFailure(Errno::EBUSY, "a bench is under way".into()));
-    }
+    let running = RunningGuard::begin(&shared.benching, "a bench is under way")?;
     let measured = plan.write(&*shared.store);
     let removed = remove_all(&*shared.store);
-    shared.benching.store(false, Ordering::Release);
+    drop(running);
     let elapsed = measured.and_then(|elapsed| removed.map(|()| elapsed)).map_err(refused)?;
     let rate = plan.count as f64 / elapsed;
     Ok(json!({

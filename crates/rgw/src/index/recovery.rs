@@ -280,17 +280,18 @@ impl ChangeRecovery {
         sessions.update(now, self.connection.session());
         if scan {
             let leases = self.leases.sessions().await?;
-            let lost = leases.into_iter().filter(|session| !sessions.watching.contains(session));
-            sessions
-                .lost
-                .extend(lost.filter(|session| session != self.connection.session()).take(MAX_SESSIONS));
+            sessions.add_lost(leases, self.connection.session());
         }
+        let mut failure = None;
         for session in sessions.lost.clone() {
-            if self.recover_session(&session).await? {
-                sessions.lost.remove(&session);
+            match self.recover_session(&session).await {
+                Ok(true) => drop(sessions.lost.remove(&session)),
+                Ok(false) => {}
+                // An error must not prevent the recovery of the other sessions.
+                Err(error) => failure = Some(error),
             }
         }
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
 }
 
@@ -305,10 +306,21 @@ struct SessionTracker {
 impl SessionTracker {
     /// Notes which sessions watch now.
     fn update(&mut self, now: BTreeSet<String>, own: &str) {
-        let gone = self.watching.difference(&now).filter(|session| *session != own);
-        self.lost.extend(gone.take(MAX_SESSIONS).cloned());
         self.lost.retain(|session| !now.contains(session));
-        self.watching = now;
+        let before = std::mem::replace(&mut self.watching, now);
+        self.add_lost(before, own);
+    }
+
+    /// Adds sessions that do not watch, as many as may be followed.
+    fn add_lost(&mut self, sessions: impl IntoIterator<Item = String>, own: &str) {
+        for session in sessions {
+            if self.lost.len() >= MAX_SESSIONS {
+                return;
+            }
+            if session != own && !self.watching.contains(&session) {
+                self.lost.insert(session);
+            }
+        }
     }
 }
 

@@ -101,11 +101,10 @@ impl ObjectWriter {
                 Err(Error::NoSuchUpload)
             }
             listed => {
-                listed?;
                 if let Some(held) = held {
-                    held.keep();
+                    held.settle(&listed);
                 }
-                Ok(part)
+                listed.map(|()| part)
             }
         }
     }
@@ -199,11 +198,7 @@ impl ObjectWriter {
             return Err(answer.unwrap_or(error));
         }
         let put = PutOp { bucket: Arc::clone(bucket), key: key.to_owned(), head, condition, cause, types };
-        let head = put.commit(self, (Some(change), events), manifest.into(), None).await?;
-        if let Some(held) = held {
-            held.keep();
-        }
-        Ok(head)
+        put.commit(self, (Some(change), events), manifest.into(), None, held).await
     }
 
     /// Aborts an upload and discards its parts.

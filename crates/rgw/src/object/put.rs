@@ -8,7 +8,7 @@ use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::notifications::{Cause, ChangeEvents};
 use crate::quota::QuotaUsage;
-use crate::quota_cache::ReservationKind;
+use crate::quota_cache::{QuotaReservation, ReservationKind};
 use crate::spawn::spawn_boxed;
 use crate::stored::{DataLocation, Head, MAX_INLINE_BYTES, STRIPE_BYTES, head_name};
 use crate::time::now_ns;
@@ -78,11 +78,7 @@ impl PutOp {
         if let Some(tails) = &written.tails {
             self.head.data = DataLocation::Tails(tails.clone());
         }
-        let head = self.commit(writer, (op, events), written.inline, written.tails).await?;
-        if let Some(held) = held {
-            held.keep();
-        }
-        Ok(head)
+        self.commit(writer, (op, events), written.inline, written.tails, held).await
     }
 
     /// The most bytes of data that may be in the head.
@@ -91,34 +87,49 @@ impl PutOp {
     }
 
     /// Writes the head with `data` in it. This commits the change, which is prepared first if there is no prepared change yet.
-    /// `tails` are the object's tails. Returns the head as it was written.
+    /// `tails` are the object's tails, and `held` is what a quota has reserved for it. Returns the head as it was written.
     pub(crate) async fn commit(
         self,
         writer: &Arc<ObjectWriter>,
         (op, events): (Option<IndexOp>, ChangeEvents),
         data: BufferList,
         tails: Option<Tails>,
+        held: Option<QuotaReservation>,
     ) -> Result<Head> {
         let writer = Arc::clone(writer);
         // A separate task, which completes even if the client disconnects.
         let commit = spawn_boxed(async move {
-            if self.bucket.versioning != Versioning::Off {
-                return Box::pin(versions::add(&writer, self, (op, events), data.into_bytes())).await;
+            let committed = self.run_commit(&writer, (op, events), data, tails).await;
+            if let Some(held) = held {
+                held.settle(&committed);
             }
-            let mut op = match op {
-                Some(op) => op,
-                None => {
-                    // A wrong guess sends the data twice.
-                    let overwrites = data.len() <= MOST_GUESSED_BYTES;
-                    let intent = PrepareIntent { events, overwrites, ..PrepareIntent::default() };
-                    IndexOp::prepare(&writer, &self.bucket, (&self.key, &self.head.tag), intent).await?
-                }
-            };
-            let committed = commit_plain(&writer, &self, &mut op, &data, tails.as_ref()).await;
-            op.resolve(committed).await?;
-            Ok(self.head)
+            committed
         });
         commit.await.map_err(Error::task_failed("the write of an object"))?
+    }
+
+    async fn run_commit(
+        self,
+        writer: &Arc<ObjectWriter>,
+        (op, events): (Option<IndexOp>, ChangeEvents),
+        data: BufferList,
+        tails: Option<Tails>,
+    ) -> Result<Head> {
+        if self.bucket.versioning != Versioning::Off {
+            return Box::pin(versions::add(writer, self, (op, events), data.into_bytes())).await;
+        }
+        let mut op = match op {
+            Some(op) => op,
+            None => {
+                // A wrong guess sends the data twice.
+                let overwrites = data.len() <= MOST_GUESSED_BYTES;
+                let intent = PrepareIntent { events, overwrites, ..PrepareIntent::default() };
+                IndexOp::prepare(writer, &self.bucket, (&self.key, &self.head.tag), intent).await?
+            }
+        };
+        let committed = commit_plain(writer, &self, &mut op, &data, tails.as_ref()).await;
+        op.resolve(committed).await?;
+        Ok(self.head)
     }
 }
 

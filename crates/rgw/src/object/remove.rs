@@ -78,7 +78,7 @@ impl ObjectWriter {
                 types: types.marker,
             };
             // Boxed to keep the future of removals without versions small.
-            let head = Box::pin(put.commit(self, (None, events), BufferList::default(), None)).await?;
+            let head = Box::pin(put.commit(self, (None, events), BufferList::default(), None, None)).await?;
             return Ok(RemovalResult { existed: true, marker: Some(head.version) });
         }
         let events = self.notifications.change_events(bucket, key, types.removed, cause).await?;

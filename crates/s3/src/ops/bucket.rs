@@ -4,6 +4,7 @@ use super::access::{Requester, bucket_of};
 use super::{S3Api, answer, timestamp};
 use crate::conditions::is_known_key;
 use crate::cors;
+use futures::{StreamExt, future, stream};
 use http::HeaderValue;
 use nacre_rgw::bucket::{
     CORS, EMPTY_OBJECT_LOCK, LIFECYCLE, OBJECT_LOCK, OWNERSHIP, POLICY, PUBLIC_ACCESS, WEBSITE,
@@ -42,6 +43,8 @@ fn check_document(name: &str, text: &str) -> S3Result<()> {
 const READ_STATS: &str = "read-stats";
 /// The most shards of a bucket for which HeadBucket reports them without this parameter.
 const SUMMED: u32 = 16;
+/// Number of buckets of a list that are looked up concurrently.
+const CHECKED_BUCKETS: usize = 16;
 
 impl S3Api {
     pub(super) async fn do_list_buckets(
@@ -63,6 +66,15 @@ impl S3Api {
             creation_date: Some(timestamp(own.created_ns)),
             ..Bucket::default()
         };
+        // An entry is written before its bucket is created and removed after its bucket, so a crash may leave it without a bucket.
+        let checked = stream::iter(found).map(|entry| async move {
+            match self.gateway.cached_bucket(&entry.0).await {
+                Ok(bucket) => (bucket.owner == user.id).then_some(entry),
+                Err(nacre_rgw::Error::NoSuchBucket(_)) => None,
+                Err(_) => Some(entry),
+            }
+        });
+        let found: Vec<_> = checked.buffered(CHECKED_BUCKETS).filter_map(future::ready).collect().await;
         answer(ListBucketsOutput {
             buckets: Some(found.into_iter().map(bucket).collect()),
             owner: Some(Owner { id: Some(user.id.clone()), display_name: Some(user.display_name.clone()) }),

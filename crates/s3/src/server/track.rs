@@ -156,9 +156,9 @@ impl RequestTracker {
     ) -> (TrackedRequest, bool) {
         let (active, under_way) = self.metrics.request_started();
         let rate = self.settings.max_rate;
-        // A request that waits for its client can be closed to make room for another.
-        let refused = (under_way > self.settings.max_requests && !self.connections.evict_stalled())
-            || (rate > 0 && !self.rate.lock().take(Instant::now(), rate));
+        // The rate first: a request that waits for its client is closed only to make room for one that is served.
+        let refused = (rate > 0 && !self.rate.lock().take(Instant::now(), rate))
+            || (under_way > self.settings.max_requests && !self.connections.evict_stalled());
         if refused {
             self.metrics.request_slowed();
         }

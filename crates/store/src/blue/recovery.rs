@@ -77,6 +77,8 @@ pub(super) struct ScanFindings {
     /// Blocks that several records own, or that a record claims without owning them. Within the store, sorted and disjoint after
     /// [`ScanFindings::settle`].
     pub(super) disputed: Vec<Run>,
+    /// There are more disputed runs than are tracked, because of which all free space is withheld.
+    pub(super) has_untracked_disputes: bool,
     /// Number of records that can't be decoded, because of which all free space is withheld.
     pub(super) undecodable: u64,
     /// Keys of undecodable shared blobs' records that no object needs. They may be deleted.
@@ -92,7 +94,12 @@ pub(super) struct ScanFindings {
 
 impl ScanFindings {
     pub(super) fn is_empty(&self) -> bool {
-        self.disputed.is_empty() && self.undecodable == 0 && self.texts.is_empty() && self.dropped == 0
+        self.disputed.is_empty() && !self.withholds_all() && self.texts.is_empty() && self.dropped == 0
+    }
+
+    /// Whether all free space is withheld.
+    pub(super) fn withholds_all(&self) -> bool {
+        self.undecodable > 0 || self.has_untracked_disputes
     }
 
     fn tell(&mut self, text: impl FnOnce() -> String) {
@@ -129,13 +136,14 @@ impl ScanFindings {
             self.disputed.push(Run { start, blocks: end - start });
             if self.disputed.len() > MAX_DISPUTED {
                 self.disputed.clear();
-                self.undecodable += 1;
+                self.has_untracked_disputes = true;
             }
         }
     }
 
     fn add(&mut self, other: ScanFindings) {
         self.disputed.extend(other.disputed);
+        self.has_untracked_disputes |= other.has_untracked_disputes;
         self.undecodable += other.undecodable;
         self.unreadable.extend(other.unreadable);
         self.wanted.extend(other.wanted);
@@ -176,13 +184,18 @@ impl ScanFindings {
                 self.undecodable
             ));
         }
+        if self.has_untracked_disputes {
+            texts.push(format!(
+                "more than {MAX_DISPUTED} runs of blocks have several owners; all free space below them is withheld"
+            ));
+        }
         texts.into_iter().map(|text| ("BLUESTORE_QUARANTINE".into(), text)).collect()
     }
 
     /// Withholds the blocks of the findings.
     pub(super) fn quarantine(&self, allocator: &mut Allocator) {
         self.disputed.iter().for_each(|run| allocator.quarantine(*run));
-        if self.undecodable > 0 {
+        if self.withholds_all() {
             allocator.quarantine_all_free();
         }
     }

@@ -30,6 +30,8 @@ pub struct RecoveredAllocation {
     findings: ScanFindings,
     frontier: u64,
     device_blocks: u64,
+    /// The unit of allocation.
+    unit_blocks: u64,
 }
 
 impl RecoveredAllocation {
@@ -42,7 +44,7 @@ impl RecoveredAllocation {
     pub fn same_allocator(&self, other: &RecoveredAllocation) -> bool {
         self.used == other.used
             && self.findings.disputed == other.findings.disputed
-            && (self.findings.undecodable == 0) == (other.findings.undecodable == 0)
+            && self.findings.withholds_all() == other.findings.withholds_all()
     }
 
     /// Number of blocks that are used here and free in `other`, and vice versa.
@@ -66,7 +68,7 @@ impl RecoveredAllocation {
         let (runs, more) = allocator.free_runs(max);
         FreeSpace {
             capacity_bytes: (self.device_blocks - FIRST_DATA_BLOCK) * BLOCK_BYTES,
-            unit_bytes: BLOCK_BYTES,
+            unit_bytes: self.unit_blocks * BLOCK_BYTES,
             free_bytes: (allocator.free_blocks() + allocator.blocks_above_frontier()) * BLOCK_BYTES,
             extents: runs.iter().map(|run| (run.start * BLOCK_BYTES, run.blocks * BLOCK_BYTES)).collect(),
             more,
@@ -99,6 +101,7 @@ impl BlueStore {
             findings: scanned.findings,
             frontier: scanned.frontier,
             device_blocks: opened.label.size / BLOCK_BYTES,
+            unit_blocks: opened.state.unit_blocks,
         })
     }
 
@@ -125,6 +128,7 @@ impl BlueStore {
             findings: known.findings,
             frontier: opened.state.frontier,
             device_blocks: opened.label.size / BLOCK_BYTES,
+            unit_blocks: opened.state.unit_blocks,
         }))
     }
 
