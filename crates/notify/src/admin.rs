@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The most failed attempts to purge or replay letters while others change them.
-const ATTEMPTS: usize = 16;
+const MAX_LETTER_FAILURES: usize = 16;
 
 /// The figures of a topic's queue.
 #[derive(Clone, Debug)]
@@ -223,7 +223,7 @@ pub(crate) async fn apply_to_letters(
             }
         } else {
             failures += 1;
-            if failures > ATTEMPTS {
+            if failures > MAX_LETTER_FAILURES {
                 return Err(crate::Error::Contended(queue.object.to_string()));
             }
         }

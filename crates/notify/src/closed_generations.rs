@@ -13,7 +13,7 @@ use nacre_queues::layout::Generation;
 use nacre_queues::name::QueueRecordKind;
 use nacre_queues::op::{ObjectKey, ObjectRead};
 use nacre_queues::settle;
-use nacre_queues::shard::{self, DrainProgress};
+use nacre_queues::shard::{self, RemainingEvents};
 use nacre_queues::window::OlderGenerations;
 use nacre_topics::topic::TopicId;
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ const MAX_PARKED: u64 = 1024;
 /// The number of shards that are read concurrently.
 const READS: usize = 16;
 /// The most attempts to change a record that others change concurrently.
-const ATTEMPTS: usize = 100;
+const CHANGE_ATTEMPTS: usize = 100;
 
 /// The closed generations of all topics.
 pub(crate) struct ClosedGenerations {
@@ -40,7 +40,7 @@ type SharedProgress = Arc<futures::lock::Mutex<Progress>>;
 
 #[derive(Default)]
 struct Progress {
-    shards: BTreeMap<u32, DrainProgress>,
+    shards: BTreeMap<u32, RemainingEvents>,
     read_at_ns: Option<u64>,
 }
 
@@ -64,7 +64,7 @@ impl ClosedGenerations {
                 read(&self.core, stored, before, &mut progress).await?;
                 progress.read_at_ns = Some(now_ns);
             }
-            if !progress.shards.values().all(|progress| *progress == DrainProgress::Drained) {
+            if !progress.shards.values().all(|progress| *progress == RemainingEvents::None) {
                 older.generations.push((before.shards, progress.shards.clone()));
             }
         }
@@ -97,7 +97,7 @@ impl ClosedGenerations {
     pub(crate) async fn retire(&self, stored: &StoredTopic, generation: Generation, gone: u32) -> Result<()> {
         let core = &self.core;
         let topic = &stored.record.topic;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..CHANGE_ATTEMPTS {
             let Some(fresh) = core.topics.store.get(&topic.arn).await? else { return Ok(()) };
             let stored = core.topics.put(fresh);
             let is_older =
@@ -135,7 +135,7 @@ async fn read(
 ) -> Result<()> {
     let mut reads = Vec::new();
     for index in 0..generation.shards {
-        if progress.shards.get(&index) != Some(&DrainProgress::Drained) {
+        if progress.shards.get(&index) != Some(&RemainingEvents::None) {
             reads.push(read_one(core, stored, generation, index).boxed());
         }
     }
@@ -152,11 +152,13 @@ async fn read_one(
     stored: &StoredTopic,
     generation: Generation,
     index: u32,
-) -> Result<(u32, DrainProgress)> {
+) -> Result<(u32, RemainingEvents)> {
     let progress = match locate(&core.rados, stored, generation, index, parked).await? {
-        None => DrainProgress::Drained,
-        Some((_, reply)) if reply.more => DrainProgress::Busy,
-        Some((shard, reply)) => DrainProgress::of(&shard, &shard::parse_parked(&shard.object, &reply.page)?),
+        None => RemainingEvents::None,
+        Some((_, reply)) if reply.more => RemainingEvents::Any,
+        Some((shard, reply)) => {
+            RemainingEvents::of(&shard, &shard::parse_parked(&shard.object, &reply.page)?)
+        }
     };
     Ok((index, progress))
 }

@@ -31,7 +31,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// The number of attempts before an owner's lease is broken.
 const LEASE_BREAK_ATTEMPTS: usize = 15;
 /// The most attempts of a step that fails because of concurrent changes.
-const ATTEMPTS: usize = 100;
+const STEP_ATTEMPTS: usize = 100;
 /// The number of entries in a page of a shard that is copied: about 4 MiB with batches of 64 KiB.
 const COPY_PAGE_ENTRIES: u64 = 64;
 
@@ -72,7 +72,7 @@ impl GenerationChanges {
     /// Adapts the queues of a topic to its attributes. Returns when this is done.
     pub(crate) async fn reconcile(&self, arn: &TopicArn) -> Result<()> {
         let core = &self.core;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..STEP_ATTEMPTS {
             core.tasks.check_running()?;
             let Some(stored) = core.topics.store.get(arn).await? else { return Ok(()) };
             let stored = core.topics.put(stored);
@@ -181,7 +181,7 @@ async fn repeat(
     index: u32,
     step: impl Fn(Option<&ObjectContent>) -> ShardStep,
 ) -> Result<()> {
-    for _ in 0..ATTEMPTS {
+    for _ in 0..STEP_ATTEMPTS {
         core.tasks.check_running()?;
         let found = match core.rados.read(&ObjectRead::attributes(object)).await? {
             None => None,

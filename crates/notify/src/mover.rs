@@ -35,7 +35,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// The most readings in one turn: if a producer was unknown before a page was read, the page is read again.
-const ATTEMPTS: usize = 4;
+const READ_ATTEMPTS: usize = 4;
 /// The most records that a turn reads from all shards together. A page has at least [`MIN_PAGE_RECORDS`].
 const RECORDS_PER_TURN: u64 = 2048;
 const MIN_PAGE_RECORDS: u64 = 64;
@@ -316,7 +316,7 @@ struct Sorted {
 impl BucketMover<'_> {
     async fn turn(&mut self, shards: &[(String, OutboxPart)]) -> Result<Turn> {
         let mut turn = Turn::default();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..READ_ATTEMPTS {
             let pages = self.read(shards, &mut turn).await?;
             if pages.iter().all(|page| page.records.is_empty() && page.passed.is_none()) {
                 // The records before a cursor are read again.

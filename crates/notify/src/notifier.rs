@@ -33,7 +33,7 @@ use std::time::Duration;
 /// The most time that [`Notifier::stop`] waits.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most attempts to change a record that others change concurrently.
-const ATTEMPTS: usize = 32;
+const CHANGE_ATTEMPTS: usize = 32;
 
 /// The dependencies of delivery.
 pub struct NotifierConfig {
@@ -164,7 +164,7 @@ impl Notifier {
         arn: &TopicArn,
         mut change: impl FnMut(&mut Topic) -> std::result::Result<(), E>,
     ) -> std::result::Result<Arc<StoredTopic>, E> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..CHANGE_ATTEMPTS {
             let stored = self.existing(arn).await?;
             let mut record = stored.record.clone();
             change(&mut record.topic)?;
@@ -202,7 +202,7 @@ impl Notifier {
     }
 
     async fn delete(&self, arn: &TopicArn, is_meant: impl Fn(&StoredTopic) -> bool) -> Result<bool> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..CHANGE_ATTEMPTS {
             let found = self.core.topics.store.get(arn).await?;
             let Some(stored) = found.filter(&is_meant) else { return Ok(false) };
             let Some(deleted) = self.core.topics.store.delete(&stored).await? else { continue };

@@ -354,8 +354,8 @@ impl<'a> Ownership<'a> {
     }
 
     /// Whether no other event of the log expires before the loaded ones.
-    fn is_front_loaded(&self) -> bool {
-        self.window.is_front_loaded() || self.is_all_loaded()
+    fn has_loaded_next(&self) -> bool {
+        self.window.has_loaded_next() || self.is_all_loaded()
     }
 
     /// The reason why this gateway should stop delivering the shard, if there is one.
@@ -392,7 +392,7 @@ impl<'a> Ownership<'a> {
             let expiry = self.window.time_to_expiry_ns(now);
             // The next expiry is known once expired events are settled and the next ones are loaded.
             let expires = self.policy.time_to_live_ns.is_some();
-            let is_known = !expires || (self.unsettled == 0 && self.is_front_loaded());
+            let is_known = !expires || (self.unsettled == 0 && self.has_loaded_next());
             let is_done = is_known && expiry.is_none_or(|left| left > nanos(CHECK_INTERVAL));
             if is_done && !is_finished && !self.has_letters {
                 if let Some(left) = expiry {

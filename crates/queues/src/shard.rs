@@ -264,35 +264,35 @@ pub fn parse_parked(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(
 
 /// The remaining events of an older shard, for which shards of later generations may have to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DrainProgress {
+pub enum RemainingEvents {
     /// No events to deliver.
-    Drained,
+    None,
     /// Only parked events, of keys with these hashes.
     OnlyParked(BTreeSet<KeyHash>),
     /// Any events.
-    Busy,
+    Any,
 }
 
-impl DrainProgress {
-    /// The progress of a shard whose parked events are all in `parked`.
+impl RemainingEvents {
+    /// The remaining events of a shard whose parked events are all in `parked`.
     ///
-    /// Only the progress of a closed shard never goes back.
-    pub fn of(shard: &Shard, parked: &[(u64, ParkedEvent)]) -> DrainProgress {
+    /// Only in a closed shard they never become more.
+    pub fn of(shard: &Shard, parked: &[(u64, ParkedEvent)]) -> RemainingEvents {
         if shard.is_open || !shard.is_log_empty() {
-            return DrainProgress::Busy;
+            return RemainingEvents::Any;
         }
         if parked.is_empty() {
-            return DrainProgress::Drained;
+            return RemainingEvents::None;
         }
-        DrainProgress::OnlyParked(parked.iter().map(|(_, parked)| parked.event.key).collect())
+        RemainingEvents::OnlyParked(parked.iter().map(|(_, parked)| parked.event.key).collect())
     }
 
     /// Whether the shard may have events of a key.
     pub fn may_have_events(&self, key: KeyHash) -> bool {
         match self {
-            DrainProgress::Drained => false,
-            DrainProgress::OnlyParked(keys) => keys.contains(&key),
-            DrainProgress::Busy => true,
+            RemainingEvents::None => false,
+            RemainingEvents::OnlyParked(keys) => keys.contains(&key),
+            RemainingEvents::Any => true,
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::name::KeyHash;
 use crate::record::{DeadLetter, DeadReason, Event, ParkedEvent, QueueHead, clip_detail};
 use crate::retry::RetryPolicy;
 use crate::settle::{EventOutcome, EventPlace, MAX_SETTLED, MAX_SETTLED_BYTES, Settlement};
-use crate::shard::DrainProgress;
+use crate::shard::RemainingEvents;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The bounds of a window.
@@ -50,7 +50,7 @@ pub struct WindowTime {
 pub struct OlderGenerations {
     /// For each older generation that is not drained: its number of shards, and the known progress of shards. A shard whose
     /// progress is unknown is busy.
-    pub generations: Vec<(u32, BTreeMap<u32, DrainProgress>)>,
+    pub generations: Vec<(u32, BTreeMap<u32, RemainingEvents>)>,
 }
 
 /// Whether older generations block an event.
@@ -68,7 +68,7 @@ impl OlderGenerations {
     /// Whether an older generation may still have events of a key.
     pub fn hold(&self, key: KeyHash) -> OrderingHold {
         let holds = self.generations.iter().map(|(shards, known)| match known.get(&key.shard(*shards)) {
-            None | Some(DrainProgress::Busy) => OrderingHold::Busy,
+            None | Some(RemainingEvents::Any) => OrderingHold::Busy,
             Some(progress) if progress.may_have_events(key) => OrderingHold::Parked,
             Some(_) => OrderingHold::Free,
         });
@@ -192,7 +192,7 @@ impl Window {
     }
 
     /// Whether the next events of the log after the cursor are loaded.
-    pub fn is_front_loaded(&self) -> bool {
+    pub fn has_loaded_next(&self) -> bool {
         self.load_from > self.cursor
     }
 

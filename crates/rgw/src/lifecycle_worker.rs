@@ -32,7 +32,7 @@ const SHARDS: u32 = 32;
 const PAGE: usize = 1000;
 const KEYS: usize = 8;
 /// Attempts at a change of the list that conflicts with concurrent changes.
-const ATTEMPTS: usize = 16;
+const CHANGE_ATTEMPTS: usize = 16;
 /// Buckets in a page.
 const BUCKETS: u64 = 1000;
 /// The lock of a shard, and how long it lasts without renewal (`rgw_lc_lock_max_time`).
@@ -214,7 +214,7 @@ impl LifecycleWorker {
 
     /// Removes a bucket from the list, unless its entry has another tag by now.
     pub async fn unlist(&self, bucket: &str, tag: &str) -> Result<()> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..CHANGE_ATTEMPTS {
             let listed = self.entry(bucket).await?;
             let Some(listed) = listed.filter(|listed| listed.tag == tag) else { return Ok(()) };
             if self.swap(bucket, &listed, None).await? {
@@ -400,7 +400,7 @@ impl LifecycleWorker {
 
     /// Records the progress of the work on a bucket, if the bucket is still listed.
     async fn note_progress(&self, bucket: &Bucket, begun_ns: u64, status: LifecycleStatus) -> Result<()> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..CHANGE_ATTEMPTS {
             let listed = self.entry(&bucket.name).await?;
             let Some(listed) = listed.filter(|listed| listed.id == bucket.id) else { return Ok(()) };
             let now = LifecycleEntry { begun_ns, status, ..listed.clone() };

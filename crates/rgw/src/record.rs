@@ -12,7 +12,7 @@ const MAX_BYTES: u64 = 4 << 20;
 /// limit on bytes in flight.
 pub(crate) const FIRST_READ_BYTES: u64 = 64 << 10;
 /// Attempts at a change of a record that others change concurrently.
-const ATTEMPTS: usize = 16;
+const CHANGE_ATTEMPTS: usize = 16;
 
 /// Decodes the content of the RADOS object `name`.
 pub(crate) fn decode<T: Versioned>(name: &str, bytes: &[u8]) -> Result<T> {
@@ -75,7 +75,7 @@ pub(crate) async fn update<T: Versioned>(
     name: &str,
     mut change: impl FnMut(&mut T) -> Result<()>,
 ) -> Result<Option<T>> {
-    for _ in 0..ATTEMPTS {
+    for _ in 0..CHANGE_ATTEMPTS {
         let Some((mut value, version)) = read::<T>(pool, name).await? else { return Ok(None) };
         change(&mut value)?;
         match replace(pool, name, version, &value).await {
@@ -95,7 +95,7 @@ pub(crate) async fn remove_if<T: Versioned>(
     name: &str,
     may: impl Fn(&T) -> Result<()>,
 ) -> Result<Option<T>> {
-    for _ in 0..ATTEMPTS {
+    for _ in 0..CHANGE_ATTEMPTS {
         let Some((value, version)) = read::<T>(pool, name).await? else { return Ok(None) };
         may(&value)?;
         let mut op = WriteOp::new();

@@ -27,7 +27,7 @@ const PAGE: u64 = 500;
 /// is logged.
 const WAITING: usize = 100_000;
 /// Attempts to add to a record that others add to concurrently.
-const ATTEMPTS: usize = 32;
+const ADD_ATTEMPTS: usize = 32;
 const HOUR: u64 = 3600;
 /// Digits of a record's hour in its key.
 const EPOCH_DIGITS: usize = 11;
@@ -234,7 +234,7 @@ impl UsageStore {
 
     async fn add(&self, shard: &str, page: &[(UsageKey, Categories)]) -> Result<()> {
         let pool = &self.pool;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..ADD_ATTEMPTS {
             let keys = page.iter().map(|(subject, _)| subject.key()).collect();
             let mut op = ReadOp::new();
             op.omap_get_vals_by_keys(keys);

@@ -16,7 +16,7 @@ use nacre_types::encoding::DecodeError;
 use std::sync::Arc;
 
 /// Attempts at a change of a topic that conflicts with concurrent changes.
-const ATTEMPTS: usize = 16;
+const CHANGE_ATTEMPTS: usize = 16;
 /// The condition key for the bucket whose configuration is to name the topic.
 const SOURCE_ARN: &str = "aws:sourcearn";
 /// Attributes that decide where a topic's password is sent, or how safely.
@@ -183,7 +183,7 @@ impl TopicApi<'_> {
         check_policy(attributes)?;
         self.gateway.topics.check_endpoint(name, attributes, came_safely)?;
         let (arn, notifier) = (self.gateway.topics.arn(name), self.gateway.topics.require_notifier()?);
-        for _ in 0..ATTEMPTS {
+        for _ in 0..CHANGE_ATTEMPTS {
             if self.gateway.topics.stored(&arn).await?.is_some() {
                 let replacing = notifier.update_topic(&arn, |topic| -> Result<(), QueryError> {
                     check_permission(caller, topic, ACTION)?;

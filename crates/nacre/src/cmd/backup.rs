@@ -15,7 +15,7 @@ use crate::progress::{Progress, Unit};
 use anyhow::{Context as _, Result, bail};
 use args::{Args, Command};
 pub(super) use args::{is_json, size};
-use catalog::{Catalog, CatalogCorrupt, Segment};
+use catalog::{Catalog, CatalogCorrupt, StoredStream};
 use nacre_client::{IoCtx, block_on};
 use serde_json::json;
 use std::ffi::OsString;
@@ -154,7 +154,7 @@ fn info(pool: &IoCtx, volume: &str, as_json: bool) -> Result<()> {
         );
     }
     for (n, segment) in found.segments.iter().enumerate() {
-        let Segment { created, sha256, .. } = segment;
+        let StoredStream { created, sha256, .. } = segment;
         let range = found.segment_byte_range(n);
         let digest = if segment.complete { format!("sha256 {sha256}") } else { "broken off".to_owned() };
         text += &format!(

@@ -100,7 +100,7 @@ enum Verb {
     /// Import PGs or single objects from a file
     Import(archive::ImportArgs),
     /// Compare the parallel scan of all objects with the simple one: time, counts, usage, allocators
-    RecoveryCompare(allocation::CompareArgs),
+    RecoveryCompare(allocation::RecoveryCompareArgs),
     /// Build the allocation map from all objects and compare it with the store's allocation records
     Allocmap,
     /// Print the free extents
@@ -182,7 +182,7 @@ fn run(args: &Args, given: ConfigOverrides) -> Result<ExitCode> {
     config.wal_prefill = false;
     let place = ToolContext { path, config, format: args.format.unwrap_or_default() };
     match &args.verb {
-        Verb::RecoveryCompare(args) => allocation::recovery_compare(&place, args),
+        Verb::RecoveryCompare(args) => allocation::compare_recovery_scans(&place, args),
         Verb::Fsck(args) => check::fsck(&place, args),
         Verb::Repair(args) => check::repair(&place, args),
         Verb::Qfsck => allocation::allocmap(&place, "qfsck"),

@@ -280,7 +280,7 @@ async fn carry_out(
             Ok(Some(shown.collect()))
         }
         CommandGroup::Reshard(ReshardVerb::Cancel { bucket }) => {
-            gateway.resharder.cancel(&bucket).await?;
+            gateway.resharder.withdraw_request(&bucket).await?;
             Ok(None)
         }
         CommandGroup::Reshard(ReshardVerb::Process) => {

@@ -18,7 +18,7 @@ use nacre_queues::shard::{self, Shard};
 /// The number of records in a page.
 const PAGE: u64 = 64;
 /// The most repeated reads of a shard whose events are moved at the same time. The rest of the shard is omitted after that.
-const ATTEMPTS: usize = 16;
+const READ_ATTEMPTS: usize = 16;
 
 /// Up to `max` events of a topic's queue, oldest first in each shard.
 pub(crate) async fn dump(core: &Core, stored: &StoredTopic, max: usize) -> Result<Vec<QueuedEvent>> {
@@ -83,7 +83,7 @@ async fn dump_shard(
             Part::Events(loaded) => loaded,
             Part::Gone => return Ok(()),
             // Batches were spilled, or events were settled, since the manifests were read.
-            Part::Moved if attempts < ATTEMPTS => {
+            Part::Moved if attempts < READ_ATTEMPTS => {
                 attempts += 1;
                 let Some(now) = read_shard(&core.rados, &shard).await? else { return Ok(()) };
                 from = from.max(now.head.value.cursor);

@@ -14,7 +14,7 @@ use nacre_queues::op::ObjectRead;
 use nacre_queues::settle;
 
 /// The most attempts at one page while others change the dead-letter queue.
-const ATTEMPTS: usize = 8;
+const PAGE_ATTEMPTS: usize = 8;
 
 impl Ownership<'_> {
     /// Moves a page of dead letters. Returns whether there may be more to do immediately.
@@ -24,7 +24,7 @@ impl Ownership<'_> {
         let source = SourceId::dead(&topic, self.key.generation, self.key.shard);
         let sources = std::slice::from_ref(&source);
         let mut oldest = 0;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..PAGE_ATTEMPTS {
             let read = dead_letters::read(&topic, &source);
             let page = dead_letters::read_letters(&topic, LetterKind::Kept, None, oldest).page;
             let read = ObjectRead { page: page.filter(|_| oldest > 0), ..read };

@@ -235,19 +235,19 @@ fn parked_events_come_back_with_attempts_and_a_wait_that_is_bounded() {
 #[test]
 fn events_wait_for_their_key_in_older_generations() {
     let mut window = window(&[0, 1, 2, 3]);
-    let only = DrainProgress::OnlyParked([KeyHash(3)].into());
-    let known = |first: DrainProgress| BTreeMap::from([(0, first), (1, only.clone())]);
+    let only = RemainingEvents::OnlyParked([KeyHash(3)].into());
+    let known = |first: RemainingEvents| BTreeMap::from([(0, first), (1, only.clone())]);
     let older = |first| OlderGenerations { generations: vec![(2, known(first))] };
     let sent = |window: &mut Window, older: &OlderGenerations| -> Vec<u64> {
         window.next(at(0), older, 9).iter().map(|sendable| sendable.sequence).collect()
     };
-    assert_eq!(sent(&mut window, &older(DrainProgress::Busy)), [1]);
+    assert_eq!(sent(&mut window, &older(RemainingEvents::Any)), [1]);
     assert!(
-        sent(&mut window, &older(DrainProgress::Drained)).is_empty(),
+        sent(&mut window, &older(RemainingEvents::None)).is_empty(),
         "nothing changed as far as it knows"
     );
     window.recheck_held();
-    assert_eq!(sent(&mut window, &older(DrainProgress::Drained)), [0, 2]);
+    assert_eq!(sent(&mut window, &older(RemainingEvents::None)), [0, 2]);
     window.recheck_held();
     assert_eq!(sent(&mut window, &OlderGenerations::default()), [3]);
     let unknown = OlderGenerations { generations: vec![(2, BTreeMap::new())] };

@@ -152,8 +152,8 @@ impl Resharder {
         }
     }
 
-    /// Removes a bucket from the list of buckets to be resharded.
-    pub async fn cancel(&self, name: &str) -> Result<()> {
+    /// Removes a bucket from the list of buckets to be resharded. An attempt that has started goes on.
+    pub async fn withdraw_request(&self, name: &str) -> Result<()> {
         match self.list().omap_rm_keys(LIST, vec![Bytes::from(name.to_owned())]).await {
             Err(error) if error.is_not_found() => Ok(()),
             removed => Ok(removed?),
@@ -237,7 +237,7 @@ impl Resharder {
         let old = match self.buckets.get(name).await {
             Ok(bucket) if bucket.id == entry.id => bucket,
             // The bucket was removed, or is another one of the same name.
-            Ok(_) | Err(Error::NoSuchBucket(_)) => return self.cancel(name).await,
+            Ok(_) | Err(Error::NoSuchBucket(_)) => return self.withdraw_request(name).await,
             Err(error) => return Err(error),
         };
         let old = self.clean_up_other_attempts(&old).await?;

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 
 /// Attempts at a commit that conflicts with commits of other gateways, and by how much the delay between them grows each time.
-const ATTEMPTS: u32 = 40;
+const COMMIT_ATTEMPTS: u32 = 40;
 const CAS_RETRY_DELAY: Duration = Duration::from_millis(1);
 /// How often a commit waits for earlier changes of the key to be finished, and how long each time.
 const BACKLOG_ATTEMPTS: u32 = 40;
@@ -124,10 +124,10 @@ impl CommitGuard {
     }
 
     /// Counts an attempt that failed because another gateway changed the head. Waits before the next attempt, except after the
-    /// first failure. Fails with [`Error::Contended`] after [`ATTEMPTS`] attempts.
+    /// first failure. Fails with [`Error::Contended`] after [`COMMIT_ATTEMPTS`] attempts.
     pub(super) async fn back_off(&mut self) -> Result<()> {
         self.attempts += 1;
-        if self.attempts >= ATTEMPTS {
+        if self.attempts >= COMMIT_ATTEMPTS {
             return Err(Error::Contended(self.name.clone()));
         }
         if self.attempts > 1 {

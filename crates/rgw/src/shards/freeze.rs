@@ -25,7 +25,7 @@ use std::time::Duration;
 const V1_OPEN: &str = "open";
 const V1_VERSIONED: &str = "versioned";
 /// Attempts at a shard whose state others change.
-const ATTEMPTS: usize = 16;
+const CHANGE_ATTEMPTS: usize = 16;
 /// How often an attempt that may take long renews itself.
 const RENEWAL: Duration = Duration::from_secs(30);
 /// Records per page.
@@ -110,7 +110,7 @@ impl IndexShards {
     ) -> Result<()> {
         let own = Bytes::from(closed(tag));
         let mut known = Bytes::from(open_state(bucket));
-        for _ in 0..ATTEMPTS {
+        for _ in 0..CHANGE_ATTEMPTS {
             let mut op = WriteOp::new();
             op.cmp_xattr(STATE, CmpOp::Eq, known.clone()).set_xattr(STATE, own.clone());
             let reply = self.pool().operate(shard, op).await;

@@ -15,7 +15,7 @@ use nacre_index::seq::Seq;
 use std::collections::BTreeMap;
 
 /// Attempts at a read of a head that changes meanwhile.
-const ATTEMPTS: u32 = 40;
+const READ_ATTEMPTS: u32 = 40;
 /// The attribute of a head that describes its versions; absent if the object never had any.
 pub(crate) const VERSIONS: &str = "rgw.versions";
 
@@ -165,7 +165,7 @@ impl StoredObjects {
     /// object.
     pub(crate) async fn head_index_entry(&self, bucket_id: &str, key: &str) -> Result<Option<HeadEntry>> {
         let name = head_name(bucket_id, key);
-        for _ in 0..ATTEMPTS {
+        for _ in 0..READ_ATTEMPTS {
             let Some(current) = self.current(bucket_id, key).await? else { return Ok(None) };
             let (seq, listed) = (current.mark.seq, current.listed());
             if listed.held.is_some() {

@@ -22,7 +22,7 @@ pub(crate) const NULL_VERSION: &str = "null";
 const ORDER_DIGITS: usize = 16;
 const TAG_DIGITS: usize = 32;
 /// Attempts at a read that conflicts with changes, and by how much the delay between them grows each time.
-pub(crate) const ATTEMPTS: u32 = 40;
+pub(crate) const READ_ATTEMPTS: u32 = 40;
 const READ_RETRY_DELAY: Duration = Duration::from_millis(1);
 /// Versions in a page.
 const PAGE: u64 = 1000;
@@ -207,7 +207,7 @@ impl StoredObjects {
     pub(crate) async fn read_version(&self, bucket_id: &str, key: &str, id: &str) -> Result<(Head, Bytes)> {
         check_id(id)?;
         let name = head_name(bucket_id, key);
-        for attempt in 0..ATTEMPTS {
+        for attempt in 0..READ_ATTEMPTS {
             let current = self.current(bucket_id, key).await?.ok_or(Error::NoSuchVersion)?;
             let Some(versions) = current.versions else {
                 if id != NULL_VERSION {

@@ -13,7 +13,7 @@ use nacre_types::op::CmpOp;
 /// Parts read at a time.
 const PAGE: u64 = 1000;
 /// Attempts at a change that conflicts with concurrent changes.
-const ATTEMPTS: usize = 16;
+const CHANGE_ATTEMPTS: usize = 16;
 
 /// The error of an operation on an upload that may not exist.
 fn absent(error: nacre_client::Error) -> Error {
@@ -38,7 +38,7 @@ impl Uploads {
     /// Lists a part whose data is written, in place of an earlier part with its number.
     pub(crate) async fn list_part(&self, name: &str, number: u32, tag: &str, part: &Part) -> Result<()> {
         let mark = Bytes::from_static(MARK);
-        for _ in 0..ATTEMPTS {
+        for _ in 0..CHANGE_ATTEMPTS {
             let wanted = vec![part_key(number), mark.clone()];
             let mut found = self.data().omap_get_vals_by_keys(name, wanted).await.map_err(absent)?;
             if found.contains_key(&mark) {

@@ -19,7 +19,7 @@ const SEGMENTS: u64 = 512;
 
 /// One stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Segment {
+pub(super) struct StoredStream {
     /// The number of its first block.
     pub(super) first_block: u64,
     /// Size in bytes of each block except the last.
@@ -56,7 +56,7 @@ impl std::error::Error for CatalogCorrupt {}
 /// The contents of a volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Catalog {
-    pub(super) segments: Vec<Segment>,
+    pub(super) segments: Vec<StoredStream>,
     pub(super) blocks: Vec<Block>,
 }
 
@@ -230,13 +230,13 @@ fn decode(entries: &[u8]) -> Vec<Block> {
     entries.map(|entry| Block { len: number(&entry[..4]), crc32c: number(&entry[4..]) }).collect()
 }
 
-fn set_segment(op: &mut WriteOp, n: usize, segment: &Segment) -> Result<()> {
+fn set_segment(op: &mut WriteOp, n: usize, segment: &StoredStream) -> Result<()> {
     op.omap_set(vec![(key(n), serde_json::to_vec(segment)?.into())]);
     Ok(())
 }
 
 /// Creates a catalog with its first segment. Fails if there is one.
-pub(super) fn create(pool: &IoCtx, volume: &str, segment: &Segment) -> Result<()> {
+pub(super) fn create(pool: &IoCtx, volume: &str, segment: &StoredStream) -> Result<()> {
     let mut op = WriteOp::new();
     op.create(true).set_xattr(FORMAT, VERSION);
     set_segment(&mut op, 0, segment)?;
@@ -245,7 +245,7 @@ pub(super) fn create(pool: &IoCtx, volume: &str, segment: &Segment) -> Result<()
 }
 
 /// Adds a segment. Fails if another process adds one at the same time.
-pub(super) fn append_segment(pool: &IoCtx, volume: &str, n: usize, segment: &Segment) -> Result<()> {
+pub(super) fn append_segment(pool: &IoCtx, volume: &str, n: usize, segment: &StoredStream) -> Result<()> {
     let mut op = WriteOp::new();
     op.assert_exists().omap_cmp(vec![(key(n), nacre_types::op::CmpOp::Eq, Bytes::new())]);
     set_segment(&mut op, n, segment)?;
@@ -254,7 +254,11 @@ pub(super) fn append_segment(pool: &IoCtx, volume: &str, n: usize, segment: &Seg
 }
 
 /// A write of the entries from block number `first` on, and of the finished segment if these are its last entries.
-pub(super) fn entries(first: u64, entries: Bytes, finished: Option<(usize, &Segment)>) -> Result<WriteOp> {
+pub(super) fn entries(
+    first: u64,
+    entries: Bytes,
+    finished: Option<(usize, &StoredStream)>,
+) -> Result<WriteOp> {
     let mut op = WriteOp::new();
     op.assert_exists().write(first * ENTRY_BYTES as u64, entries);
     if let Some((n, segment)) = finished {
@@ -268,9 +272,9 @@ mod tests {
     use super::*;
     use nacre_fuzz::Target;
 
-    fn segment(first_block: u64, bytes: u64, complete: bool) -> Segment {
+    fn segment(first_block: u64, bytes: u64, complete: bool) -> StoredStream {
         let (created, sha256) = (String::new(), String::new());
-        Segment { first_block, block_size: 10, created, complete, bytes, sha256 }
+        StoredStream { first_block, block_size: 10, created, complete, bytes, sha256 }
     }
 
     fn block(len: u32) -> Block {

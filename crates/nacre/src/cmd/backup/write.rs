@@ -2,7 +2,7 @@
 
 use super::Transfer;
 use super::args::{Args, Command};
-use super::catalog::{self, Block, Catalog, ENTRY_BYTES, Segment};
+use super::catalog::{self, Block, Catalog, ENTRY_BYTES, StoredStream};
 use crate::cmd::rados::transfer::{io_text, read_piece};
 use anyhow::{Context as _, Result, anyhow, bail};
 use bytes::{Bytes, BytesMut};
@@ -63,7 +63,7 @@ fn open(file: Option<&str>) -> Result<(Box<dyn Read>, Option<u64>)> {
 fn prepare(pool: &IoCtx, striper: &Striper, args: &Args) -> Result<(Catalog, usize)> {
     let volume = args.volume.as_str();
     let found = Catalog::find(pool, volume)?;
-    let mut segment = Segment {
+    let mut segment = StoredStream {
         first_block: 0,
         block_size: args.block_size,
         created: crate::cmd::rados::formatting::time(crate::cmd::rados::formatting::now_ns()),
@@ -119,7 +119,7 @@ struct Stream<'a> {
     volume: &'a str,
     depth: usize,
     n: usize,
-    segment: Segment,
+    segment: StoredStream,
     /// Offset of the next block in bytes, and its number.
     offset: u64,
     block: u64,

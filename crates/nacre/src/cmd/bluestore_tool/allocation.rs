@@ -16,7 +16,7 @@ use std::process::ExitCode;
 const RULE: &str = "==========================================================";
 
 #[derive(Debug, Args)]
-pub(super) struct CompareArgs {
+pub(super) struct RecoveryCompareArgs {
     /// Drop the kernel's cache before the first scan of each order, so that it reads the database from disk
     #[arg(long)]
     cold: bool,
@@ -49,7 +49,10 @@ impl Which {
 }
 
 /// `recovery-compare`, with Ceph's output.
-pub(super) fn recovery_compare(place: &ToolContext<'_>, args: &CompareArgs) -> Result<ExitCode> {
+pub(super) fn compare_recovery_scans(
+    place: &ToolContext<'_>,
+    args: &RecoveryCompareArgs,
+) -> Result<ExitCode> {
     let mut out = place.text();
     let threads = place.config.recovery_threads;
     writeln!(out, "recovery-compare bluestore compare new and legacy onode recovery")?;

@@ -28,7 +28,7 @@ const PAGE: u64 = 20;
 const LOOKS: usize = 6;
 const BETWEEN: Duration = Duration::from_millis(40);
 /// Attempts at a shard whose state others change.
-const ATTEMPTS: usize = 16;
+const CHANGE_ATTEMPTS: usize = 16;
 /// The records that are copied while the bucket is in use.
 const BULK: [IndexRecordKind; 3] = [IndexRecordKind::Upload, IndexRecordKind::Entry, IndexRecordKind::Tails];
 
@@ -208,7 +208,7 @@ impl S3 {
     async fn close_shard(&self, shard: &str, tag: &str) -> Result<bool> {
         let own = closed(tag);
         let mut known = Bytes::from_static(OPEN.as_bytes());
-        for _ in 0..ATTEMPTS {
+        for _ in 0..CHANGE_ATTEMPTS {
             if self.buckets.change_state(shard, known, &own).await? {
                 return Ok(true);
             }

@@ -14,7 +14,7 @@ use nacre_queues::record::{Event, EventId, OWNER};
 use nacre_queues::reshard::{self, BeginCopy, ShardStep};
 use nacre_queues::retry::{Backoff, RetryPolicy};
 use nacre_queues::settle::{self, DropCandidate, LogIndex};
-use nacre_queues::shard::{self, DrainProgress, ObjectContent, Shard};
+use nacre_queues::shard::{self, ObjectContent, RemainingEvents, Shard};
 use nacre_queues::spill;
 use nacre_queues::window::{OlderGenerations, Window, WindowLimits, WindowTime};
 use std::collections::{BTreeMap, BTreeSet};
@@ -371,15 +371,15 @@ async fn older_shards(gateway: &Gateway, layout: &QueueLayout, generation: Gener
     older
 }
 
-async fn progress(gateway: &Gateway, generation: Generation, index: u32) -> DrainProgress {
-    let Some(object) = locate(gateway, generation, index).await else { return DrainProgress::Drained };
+async fn progress(gateway: &Gateway, generation: Generation, index: u32) -> RemainingEvents {
+    let Some(object) = locate(gateway, generation, index).await else { return RemainingEvents::None };
     let read = settle::read_records(&object, QueueRecordKind::Parked, Bytes::new(), 100);
-    let Ok(reply) = gateway.read(read).await else { return DrainProgress::Busy };
+    let Ok(reply) = gateway.read(read).await else { return RemainingEvents::Any };
     match Shard::from_reply(&object, &[], &reply) {
         Ok(shard) if shard.id.value == generation.identity(&topic(), index) && !reply.more => {
-            DrainProgress::of(&shard, &shard::parse_parked(&object, &reply.page).expect("sound"))
+            RemainingEvents::of(&shard, &shard::parse_parked(&object, &reply.page).expect("sound"))
         }
-        _ => DrainProgress::Busy,
+        _ => RemainingEvents::Any,
     }
 }
 

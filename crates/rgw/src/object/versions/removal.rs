@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::notifications::{Cause, ChangeEvents};
 use crate::spawn::spawn_boxed;
 use crate::stored::versions::{
-    ATTEMPTS, NULL_VERSION, StoredVersion, check_id, data_key, decode_version, head_key, unless_changed,
+    NULL_VERSION, READ_ATTEMPTS, StoredVersion, check_id, data_key, decode_version, head_key, unless_changed,
     wait_before_retry,
 };
 use crate::stored::{Head, HeadState, head_name};
@@ -73,7 +73,7 @@ impl ObjectWriter {
         let (state, removal) = loop {
             let state = self.objects.head_state(&name).await?;
             match self.plan_version_removal(&name, id, &state, may).await? {
-                VersionRemovalPlan::Changed if attempt == ATTEMPTS => {
+                VersionRemovalPlan::Changed if attempt == READ_ATTEMPTS => {
                     return Err(Error::Contended(key.to_owned()));
                 }
                 VersionRemovalPlan::Changed => wait_before_retry(attempt).await,
