@@ -81,9 +81,10 @@ impl S3 {
         let generation = old.generation.max(old.left.map_or(0, |(generation, _)| generation)) + 1;
         let new = old.of((generation, shards));
         let noted = self.buckets.modify(id, |bucket| {
-            let is_free = bucket.next.is_none();
+            // Another attempt may have done what was asked for.
+            let is_wanted = bucket.wanted == Some(shards) && bucket.next.is_none();
             (bucket.next, bucket.left) = (Some((generation, shards)), None);
-            is_free && bucket.generation == old.generation
+            is_wanted && bucket.generation == old.generation
         });
         let Some(old) = noted.await? else { return Ok(()) };
         let tag = self.new_tag();
