@@ -33,8 +33,8 @@ FUZZ_SECONDS ?= 30
 # Names of Ceph's programs that the binary answers to.
 CEPH_NAMES := ceph rados crushtool osdmaptool ceph-kvstore-tool ceph-bluestore-tool radosgw-admin rest-bench vstart.sh
 
-BUILD_PACKAGES := clang cmake jq libclang-dev libssl-dev lld make ninja-build pkg-config
-TEST_PACKAGES := $(BUILD_PACKAGES) awscli binutils ceph-base ceph-common fio kcat librados-dev libradosstriper-dev libradosstriper1 librados2 maven openjdk-17-jre-headless openssl python3-boto3 python3-rados rabbitmq-server rclone restic s3cmd valgrind
+BUILD_PACKAGES := clang cmake jq libclang-dev libprotobuf-dev libssl-dev lld make ninja-build pkg-config protobuf-compiler
+TEST_PACKAGES := $(BUILD_PACKAGES) awscli binutils ceph-base ceph-common etcd-client etcd-server fio kcat librados-dev libradosstriper-dev libradosstriper1 librados2 maven openjdk-17-jre-headless openssl python3-boto3 python3-rados rabbitmq-server rclone restic s3cmd valgrind
 # What makes Debian packages and tarballs, and what tests them in a system of their own.
 DEB_PACKAGES := binutils dpkg-dev
 LONG_TEST_PACKAGES := $(DEB_PACKAGES) debootstrap iproute2

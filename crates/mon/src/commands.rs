@@ -136,9 +136,26 @@ type CommandOutcome = Result<CommandAnswer, CommandFailure>;
 
 impl MapState {
     pub(crate) fn command(&mut self, now: Now, request: CommandRequest) {
-        let (to, tid) = (request.origin, request.command.tid);
-        let outcome = self.run(now, request);
-        let reply = match outcome {
+        let to = request.origin;
+        let reply = self.reply_to(now, request);
+        self.answer_when_durable(MapEffect::CommandReply { to, reply });
+    }
+
+    /// The answer of a command that only shows something, without waiting for changes that are not durable yet. `None` if the
+    /// command changes something, or shows entities or options while a change of the databases is not durable.
+    pub fn answer_at_once(&mut self, now: Now, request: CommandRequest) -> Option<MonCommandReply> {
+        let call = mon_commands().parse_json(&request.command.cmd).ok()?;
+        if call.signature.perm.contains('w') {
+            return None;
+        }
+        let is_durable = self.keys.is_empty() && !self.has_keys_in_flight();
+        let shows_databases = ["auth", "config"].iter().any(|word| call.signature.prefix.starts_with(word));
+        (is_durable || !shows_databases).then(|| self.reply_to(now, request))
+    }
+
+    fn reply_to(&mut self, now: Now, request: CommandRequest) -> MonCommandReply {
+        let tid = request.command.tid;
+        match self.run(now, request) {
             Ok((answer, form)) => MonCommandReply {
                 tid,
                 code: 0,
@@ -151,8 +168,7 @@ impl MapState {
                 status: failure.text,
                 output: Bytes::new(),
             },
-        };
-        self.answer_when_durable(MapEffect::CommandReply { to, reply });
+        }
     }
 
     fn run(
@@ -189,6 +205,10 @@ impl MapState {
         };
         let writes = signature.perm.contains('w');
         if writes {
+            if self.is_rolled_back() {
+                let text = "the map store was restored from an old copy, so nothing can be changed: mint a new generation";
+                return Err(CommandFailure::new(Errno::EROFS, text));
+            }
             let text = audit_text(&request.entity, &call, &json);
             self.log.append_to(LogChannel::Audit, now, "mon", LogLevel::Info, text);
         }

@@ -16,6 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The number of daemons with slow ops that a summary lists.
 const SLOW_DAEMONS: usize = 10;
 
+/// The usage of the map store from which health warns, in percent of its limit.
+const MAP_STORE_NEARFULL_PERCENT: u64 = 60;
+
 /// The severity of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -179,17 +182,41 @@ impl MapState {
         self.check_reports(now, &mut health);
         self.check_slow_ops(&mut health);
         self.check_pgs(now, views, &mut health);
-        let rolled_back: Vec<String> =
-            self.rolled_back.iter().map(|(osd, text)| format!("{osd}: {text}")).collect();
+        let rolled_back: Vec<String> = self.rolled_back.values().cloned().collect();
         health.add_each(
-            "MON_STORE_ROLLED_BACK",
+            "MAP_STORE_ROLLED_BACK",
             Severity::Error,
-            "osd(s) have seen a later history than the map store holds",
+            "daemon(s) have seen a map that the map store does not hold; nothing is committed",
             rolled_back,
         );
+        self.check_map_store(now, &mut health);
         health.limit_detail(self.tuning.health_max_detail);
         health.checks.sort_by(|a, b| a.code.cmp(&b.code));
         health
+    }
+
+    /// The checks of the map store, which Ceph does not have.
+    fn check_map_store(&self, now: Now, health: &mut Health) {
+        if self.map_store.no_space {
+            let text = "the map store refuses writes because its database has reached its limit".to_owned();
+            let detail =
+                "remove old revisions (etcdctl compact, defrag), then etcdctl alarm disarm".to_owned();
+            health.add("MAP_STORE_FULL", Severity::Error, text, 1, vec![detail]);
+        } else if let Some(error) = &self.map_store.unavailable {
+            let text = "the map store does not answer; changes of the map and commands wait".to_owned();
+            let tickets = match self.ticket_grace_left_ms(now) {
+                Some(0) => "tickets are no longer renewed (mon_ticket_grace): clients end when theirs expire"
+                    .to_owned(),
+                left => format!("tickets are renewed for {} more seconds", left.unwrap_or_default() / 1000),
+            };
+            health.add("MAP_STORE_UNAVAILABLE", Severity::Error, text, 1, vec![error.clone(), tickets]);
+        }
+        if let Some((used, limit)) = self.map_store.usage
+            && used * 100 >= limit * MAP_STORE_NEARFULL_PERCENT
+        {
+            let text = format!("the map store uses {} of {} MiB", used >> 20, limit >> 20);
+            health.add("MAP_STORE_NEARFULL", Severity::Warn, text, 1, Vec::new());
+        }
     }
 
     fn check_osds_down(&self, health: &mut Health) {

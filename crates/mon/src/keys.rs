@@ -6,8 +6,18 @@ use nacre_types::ids::{EntityName, Epoch, PoolId};
 /// The longest value of a key in a proposal. It fits into one transaction of a map store; maps are not among these keys and are split.
 pub const MAX_VALUE_BYTES: usize = 1400 << 10;
 
+/// Prefix of the keys that belong to a store and its owner, and not to the cluster's contents.
+pub const META: &[u8] = b"meta/";
 /// The session of the map authority that may commit.
 pub const FENCE: &[u8] = b"meta/fence";
+/// The number of the last transaction of the map authority that may commit, in eight big-endian bytes.
+pub const SEQUENCE: &[u8] = b"meta/sequence";
+/// Prefix of the changes of a proposal that is committed, but exceeds a transaction: they are being applied.
+pub const STAGED: &[u8] = b"staged/";
+/// Present in place of [`CLUSTER`] in a store whose cluster has moved.
+pub const SEAL: &[u8] = b"meta/seal";
+/// Present in a store that is being filled.
+pub const TRANSFER: &[u8] = b"meta/transfer";
 /// The cluster: fsid, store id and format.
 pub const CLUSTER: &[u8] = b"meta/cluster";
 /// The newest epoch, in eight big-endian bytes.

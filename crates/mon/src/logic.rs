@@ -13,6 +13,7 @@ mod boot;
 mod changes;
 mod failure;
 mod fullness;
+mod history;
 mod log;
 mod membership;
 mod mutes;
@@ -29,6 +30,7 @@ pub(crate) mod tests;
 pub use boot::BootRefusal;
 pub(crate) use failure::location_text;
 pub use fullness::Fullness;
+pub use history::EpochHistories;
 pub use log::{ClusterLog, ClusterLogEntry, LogChannel, LogLevel};
 pub(crate) use membership::has_lost_copy;
 pub use membership::{CasRefusal, check_cas};
@@ -197,6 +199,11 @@ pub struct MapState {
     /// The proposal that is being made durable, and the map that it makes.
     in_flight: Option<(u64, OsdMap)>,
     last_proposal: u64,
+    /// The versions of the configuration database and the CRUSH map that are durable, and those of the proposal.
+    durable_versions: (u64, u64),
+    in_flight_versions: (u64, u64),
+    /// The proposal in flight changes keys besides the map.
+    in_flight_keys: bool,
     /// Answers that wait for a proposal.
     waiting: Vec<(u64, MapEffect)>,
     out: Vec<MapEffect>,
@@ -213,8 +220,10 @@ pub struct MapState {
     pub(crate) last_dirty: LastReportedDirty,
     pub(crate) services: ServiceMap,
     pub(crate) log: ClusterLog,
-    /// OSDs that have seen a later history than the store holds, with the text of the refusal (rule R7).
-    pub(crate) rolled_back: BTreeMap<OsdId, String>,
+    /// The histories of the newest durable epochs.
+    histories: EpochHistories,
+    /// Daemons that have seen a map that the store does not hold, with a description (rule R7).
+    pub(crate) rolled_back: BTreeMap<EntityName, String>,
     pub(crate) config: ConfigDb,
     /// Increases with each change of `config`.
     pub(crate) config_version: u64,
@@ -227,6 +236,9 @@ pub struct MapState {
     pub(crate) running: BTreeMap<EntityName, Vec<ReportedOption>>,
     /// The number of connected clients, as the caller reported it.
     pub(crate) client_sessions: usize,
+    pub(crate) map_store: StoreHealth,
+    /// Since when the map store does not answer, in milliseconds of the monotonic clock.
+    map_store_unavailable_ms: Option<u64>,
     /// `mon metadata`.
     pub(crate) mon_metadata: BTreeMap<String, String>,
     pub(crate) mon_name: String,
@@ -235,6 +247,17 @@ pub struct MapState {
     pub(crate) started_ns: u64,
     pub(crate) last_up_change_ns: u64,
     pub(crate) last_in_change_ns: u64,
+}
+
+/// The condition of the map store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreHealth {
+    /// Why the last request failed, if it did.
+    pub unavailable: Option<String>,
+    /// The size of the database in bytes, and the limit at which it refuses writes, if it has one.
+    pub usage: Option<(u64, u64)>,
+    /// The store refuses writes because the limit was reached.
+    pub no_space: bool,
 }
 
 /// The durable state of a map authority besides the map.
@@ -260,6 +283,8 @@ pub struct Databases {
     pub mon_name: String,
     /// The address that it listens on.
     pub mon_addr: Option<SocketAddr>,
+    /// The histories of the newest epochs before the map.
+    pub histories: EpochHistories,
 }
 
 impl MapState {
@@ -274,7 +299,10 @@ impl MapState {
         let last_beacon = up.map(|(id, _)| (*id, now.mono_ms)).collect();
         let down = map.osds.iter().filter(|(_, info)| !info.up && info.is_in());
         let down_since = down.map(|(id, _)| (*id, now.mono_ms)).collect();
+        let mut histories = databases.histories;
+        histories.add(map.epoch, map.history);
         MapState {
+            histories,
             last_up_change_ns: map.modified_ns,
             last_in_change_ns: map.modified_ns,
             started_ns: now.wall_ns,
@@ -285,6 +313,9 @@ impl MapState {
             keys: BTreeMap::new(),
             in_flight: None,
             last_proposal: 0,
+            durable_versions: (1, databases.crush_version),
+            in_flight_versions: (1, databases.crush_version),
+            in_flight_keys: false,
             waiting: Vec::new(),
             out: Vec::new(),
             failures: FailureReports::default(),
@@ -305,6 +336,8 @@ impl MapState {
             config_keys: databases.config_keys,
             running: BTreeMap::new(),
             client_sessions: 0,
+            map_store: StoreHealth::default(),
+            map_store_unavailable_ms: None,
             mon_metadata: databases.mon_metadata,
             mon_name: databases.mon_name,
             mon_addr: databases.mon_addr,
@@ -330,6 +363,22 @@ impl MapState {
     /// The latest reports of OSDs.
     pub fn stats(&self) -> &StatsState {
         &self.stats
+    }
+
+    /// Sets the condition of the map store.
+    pub fn set_map_store_health(&mut self, now: Now, health: StoreHealth) {
+        self.map_store_unavailable_ms = match &health.unavailable {
+            Some(_) => self.map_store_unavailable_ms.or(Some(now.mono_ms)),
+            None => None,
+        };
+        self.map_store = health;
+    }
+
+    /// Milliseconds for which tickets are still renewed although the map store does not answer (`mon_ticket_grace`). `None` if it
+    /// answers.
+    pub fn ticket_grace_left_ms(&self, now: Now) -> Option<u64> {
+        let since = self.map_store_unavailable_ms?;
+        Some((since + self.tuning.ticket_grace_ms).saturating_sub(now.mono_ms))
     }
 
     /// Keys and caps.
@@ -395,7 +444,23 @@ impl MapState {
 
     /// Whether there is something to propose.
     pub fn has_changes(&self) -> bool {
-        self.changes.any() || !self.keys.is_empty()
+        (self.changes.any() || !self.keys.is_empty()) && !self.is_rolled_back()
+    }
+
+    /// Whether what daemons' configuration depends on is durable: the configuration database and the CRUSH map.
+    pub fn is_config_durable(&self) -> bool {
+        let is_settled = self.in_flight.is_none() && !self.has_changes();
+        is_settled || self.durable_versions == self.config_versions()
+    }
+
+    /// Whether a proposal in flight changes keys besides the map.
+    pub(crate) fn has_keys_in_flight(&self) -> bool {
+        self.in_flight.is_some() && self.in_flight_keys
+    }
+
+    /// The versions of the configuration database and of the CRUSH map.
+    fn config_versions(&self) -> (u64, u64) {
+        (self.config_version, self.crush_version)
     }
 
     /// Turns the collected changes into a proposal. `None` if there are none or while a proposal is in flight.
@@ -406,9 +471,13 @@ impl MapState {
         let incremental = self.changes.any().then(|| {
             self.working.epoch = self.working.epoch.next();
             self.working.modified_ns = now.wall_ns.max(self.committed.modified_ns);
-            std::mem::take(&mut self.changes).incremental(&self.committed, &self.working)
+            let incremental = std::mem::take(&mut self.changes).incremental(&self.committed, &self.working);
+            self.working.history = incremental.history;
+            incremental
         });
         self.last_proposal += 1;
+        self.in_flight_versions = self.config_versions();
+        self.in_flight_keys = !self.keys.is_empty();
         self.in_flight = Some((self.last_proposal, self.working.clone()));
         Some(Proposal { number: self.last_proposal, incremental, keys: std::mem::take(&mut self.keys) })
     }
@@ -422,6 +491,8 @@ impl MapState {
         let (in_flight, map) = self.in_flight.take().expect("invariant: a proposal is in flight");
         assert_eq!(in_flight, number, "invariant: proposals commit in order");
         self.committed = map;
+        self.histories.add(self.committed.epoch, self.committed.history);
+        self.durable_versions = self.in_flight_versions;
         let (ready, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|(at, _)| *at <= number);
         self.waiting = waiting;

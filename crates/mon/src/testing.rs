@@ -5,6 +5,7 @@ use crate::keys;
 use crate::logic::{MapState, Now};
 use nacre_types::ids::{Epoch, Incarnation, OsdId};
 use nacre_types::msg::OsdBoot;
+use nacre_types::osdmap::MapVersion;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -21,7 +22,7 @@ pub fn boot_of(osd: u32, nonce: u64) -> OsdBoot {
         addr: format!("127.0.0.1:{}", 41_000 + osd).parse().unwrap(),
         // It has seen all epochs, of an unspecified history.
         epoch: Epoch(1 << 30),
-        generation: 0,
+        seen: MapVersion::default(),
         total_bytes: 1 << 40,
         metadata: [("hostname".to_owned(), format!("host{}", osd / 2))].into(),
         location: BTreeMap::new(),

@@ -1,11 +1,17 @@
 //! The thread that owns the map: applies inputs, commits the changes, answers and publishes.
+//!
+//! One commit is in flight at a time. Meanwhile the thread serves maps, configuration and tickets, and takes beacons and reports.
+//! Messages that change the map or the databases wait for the end of the commit ([`deferred`](crate::deferred)). So the
+//! configuration and the entities are always durable when a commit ends.
 
 use crate::admin::MonAdmin;
+use crate::client_ids::ClientIds;
 use crate::cluster_log::ClusterLogFile;
+use crate::deferred::DeferredMessages;
 use crate::error::MonError;
 use crate::input::Input;
-use crate::persist::Persistence;
 use crate::sessions::{ConnUsage, Sessions};
+use crate::store_thread::{InitialState, StoreReply, StoreRequest, StoreThread};
 use crate::{EntityKeys, now};
 use nacre_common::auth::{
     AuthTicketReply, AuthTicketRequest, Key, Peer, RotatingKeys, RotatingSecrets, SessionKey, TicketBody,
@@ -13,18 +19,21 @@ use nacre_common::auth::{
 };
 use nacre_common::clock::Clock;
 use nacre_common::config::Config;
+use nacre_mapstore::{IncrementalCache, MAX_COMMIT_LOG_LINES, MapStore, Persistence};
 use nacre_mon::CommandRequest;
-use nacre_mon::logic::{ConnToken, LogLevel, MapEffect, MapEvent, MapState, Now, Tuning};
+use nacre_mon::logic::{
+    ClusterLogEntry, ConnToken, LogLevel, MapEffect, MapEvent, MapState, Now, Proposal, Tuning,
+};
 use nacre_runtime::admin::{AdminReply, CommandFailure};
 use nacre_runtime::msgr::{Conn, Frame};
 use nacre_types::caps::mon::{MonAccess, MonCaps, Perm};
 use nacre_types::errno::Errno;
-use nacre_types::ids::{ClientId, EntityName};
+use nacre_types::ids::{ClientId, EntityName, Epoch};
 use nacre_types::msg::{
     ConfigReport, DaemonCommand, DaemonCommandReply, LogAppend, LogSubscribe, Message, MonCommand,
-    MonSubscribe, OsdBeacon, OsdBoot, OsdFailure, OsdMarkMeDown, PgCas, StatsReport,
+    MonCommandReply, MonSubscribe, OsdBeacon, OsdBoot, OsdFailure, OsdMarkMeDown, PgCas, StatsReport,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -36,11 +45,35 @@ const BATCH: usize = 1_024;
 const MAX_LOG_LINE_BYTES: usize = 8 << 10;
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
+/// A commit that takes longer, while the store does not answer, stops commands that only show something from waiting for it.
+const STALL: Duration = Duration::from_secs(3);
+/// Maximum number of ticket requests that wait for the map store.
+const MAX_WAITING_TICKETS: usize = 10_000;
+/// How long a stop waits for the map store.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Authority {
     config: Config,
     state: MapState,
-    persistence: Persistence,
+    store: Arc<dyn MapStore>,
+    store_thread: StoreThread,
+    /// The commit in flight.
+    commit: Option<CommitInFlight>,
+    /// Log lines are to be stored with the next commit, even if nothing else is.
+    is_log_due: bool,
+    /// Obsolete entries are being deleted.
+    is_trimming: bool,
+    /// New service keys are being stored.
+    is_rotating: bool,
+    incrementals: IncrementalCache,
+    /// The epoch of the newest full map in the store.
+    last_full: Epoch,
+    client_ids: ClientIds,
+    /// Requests that wait for client ids, or for changed entities to be durable.
+    waiting_tickets: VecDeque<(Conn, AuthTicketRequest)>,
+    deferred: DeferredMessages,
+    /// When to stop at the latest, once a stop was requested.
+    stop_by: Option<Duration>,
     service_keys: RotatingSecrets,
     shared_keys: Arc<EntityKeys>,
     clock: Arc<dyn Clock>,
@@ -52,8 +85,18 @@ pub(super) struct Authority {
     next_commit: Duration,
     ticks: u64,
     log_file: ClusterLogFile,
+    /// Requests whose answers wait for the next commit. They release their share of the messenger's throttle with it.
     uncommitted_frames: Vec<Frame>,
     admin: MonAdmin,
+}
+
+/// A commit that the map store has not answered yet.
+struct CommitInFlight {
+    started: Duration,
+    /// It changes keys or capabilities of entities.
+    changes_entities: bool,
+    /// Requests whose answers wait for it. They release their share of the messenger's throttle with it.
+    _frames: Vec<Frame>,
 }
 
 impl Authority {
@@ -61,8 +104,9 @@ impl Authority {
     pub(super) fn new(
         config: Config,
         state: MapState,
-        persistence: Persistence,
-        service_keys: RotatingSecrets,
+        store: Arc<dyn MapStore>,
+        store_thread: StoreThread,
+        initial: InitialState,
         shared_keys: Arc<EntityKeys>,
         clock: Arc<dyn Clock>,
         inputs: Receiver<Input>,
@@ -71,9 +115,20 @@ impl Authority {
         let sessions = Sessions::default();
         Authority {
             config,
+            store,
+            store_thread,
+            commit: None,
+            is_log_due: false,
+            is_trimming: false,
+            is_rotating: false,
+            incrementals: initial.incrementals,
+            last_full: initial.last_full,
+            client_ids: ClientIds::new(initial.client_ids),
+            waiting_tickets: VecDeque::new(),
+            deferred: DeferredMessages::default(),
+            stop_by: None,
             state,
-            persistence,
-            service_keys,
+            service_keys: initial.service_keys,
             shared_keys,
             clock,
             inputs,
@@ -91,50 +146,57 @@ impl Authority {
     /// Serves until it is stopped.
     pub(super) fn run(&mut self) -> Result<(), MonError> {
         self.apply_own_config();
+        self.reserve_client_ids();
         loop {
-            let mut stop = false;
             match self.inputs.recv_timeout(self.due().saturating_sub(self.clock.monotonic())) {
-                Ok(input) => stop |= self.take(input)?,
+                Ok(input) => self.take(input)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            while self.uncommitted_frames.len() < BATCH && !stop {
+            for _ in 1..BATCH {
                 match self.inputs.try_recv() {
-                    Ok(input) => stop |= self.take(input)?,
+                    Ok(input) => self.take(input)?,
                     Err(_) => break,
                 }
             }
-            if self.clock.monotonic() >= self.next_tick {
-                self.tick()?;
+            let now = self.clock.monotonic();
+            if now >= self.next_tick {
+                self.tick();
             }
-            if stop || self.uncommitted_frames.len() >= BATCH || self.clock.monotonic() >= self.next_commit {
-                self.commit()?;
-                // The messages release their share of the throttle only now.
-                self.uncommitted_frames.clear();
+            if now >= self.next_commit || self.stop_by.is_some() {
+                self.start_commit();
             }
-            if stop {
-                return self.flush_log();
+            if let Some(deadline) = self.stop_by
+                && (self.commit.is_none() || now >= deadline)
+            {
+                return Ok(());
             }
         }
     }
 
     /// The time of the next work if nothing arrives.
     fn due(&self) -> Duration {
-        if self.state.has_changes() || !self.uncommitted_frames.is_empty() {
-            self.next_tick.min(self.next_commit)
-        } else {
-            self.next_tick
-        }
+        let next = self.stop_by.map_or(self.next_tick, |deadline| deadline.min(self.next_tick));
+        let is_commit_due =
+            self.state.has_changes() || self.is_log_due || !self.uncommitted_frames.is_empty();
+        if is_commit_due && self.commit.is_none() { next.min(self.next_commit) } else { next }
     }
 
     fn now(&self) -> Now {
         now(self.clock.as_ref())
     }
 
-    fn take(&mut self, input: Input) -> Result<bool, MonError> {
+    fn take(&mut self, input: Input) -> Result<(), MonError> {
         match input {
-            Input::Stop => return Ok(true),
-            Input::Disconnected(id) => self.sessions.remove(id),
+            Input::Stop => {
+                self.stop_by = Some(self.clock.monotonic() + STOP_TIMEOUT);
+                self.is_log_due = true;
+            }
+            Input::Disconnected(id) => {
+                self.sessions.remove(id);
+                self.deferred.remove(id);
+                self.waiting_tickets.retain(|(conn, _)| conn.id() != id);
+            }
             Input::Admin(json, answer) => {
                 let reply = self.admin.run(&self.state, &self.sessions, self.now(), &json);
                 // The requester may have given up waiting; likewise below.
@@ -144,53 +206,118 @@ impl Authority {
                 let metrics = self.admin.expose(&self.state, &self.sessions, self.now());
                 let _ = answer.send((metrics, self.state.metrics_targets()));
             }
+            Input::Store(reply) => return self.on_stored(reply),
             // Nothing would remove the state of such a message: no reset follows when this side ends a connection.
             Input::Message(conn, _) if Sessions::is_ended(&conn) => {}
-            Input::Message(conn, frame) => {
-                if let Err(error) = self.message(&conn, &frame)? {
-                    tracing::warn!(peer = %conn.peer_addr(), kind = frame.kind(), %error, "message can't be read");
-                    self.sessions.end(&conn);
-                }
-                self.uncommitted_frames.push(frame);
+            Input::Message(conn, frame)
+                if self.commit.is_some() && DeferredMessages::is_deferred(frame.kind()) =>
+            {
+                self.defer(conn, frame);
             }
+            Input::Message(conn, frame) => self.on_message(&conn, frame),
         }
-        Ok(false)
+        Ok(())
     }
 
-    /// Handles a message. The outer error ends the authority, the inner one the connection.
-    #[allow(clippy::type_complexity)]
-    fn message(&mut self, conn: &Conn, frame: &Frame) -> Result<Result<(), nacre_common::Error>, MonError> {
-        let Some(peer) = conn.peer() else { return Ok(Ok(())) };
+    fn on_message(&mut self, conn: &Conn, frame: Frame) {
+        if let Err(error) = self.message(conn, &frame) {
+            tracing::warn!(peer = %conn.peer_addr(), kind = frame.kind(), %error, "message can't be read");
+            self.sessions.end(conn);
+        } else if matches!(frame.kind(), MonCommand::KIND | PgCas::KIND) {
+            self.uncommitted_frames.push(frame);
+        }
+    }
+
+    /// Keeps a message until the commit in flight has ended.
+    fn defer(&mut self, conn: Conn, frame: Frame) {
+        let command = match frame.kind() {
+            MonCommand::KIND => frame.decode::<MonCommand>().ok(),
+            _ => None,
+        };
+        let reply = command.as_ref().and_then(|command| self.answer_at_once(&conn, command));
+        if let Some(reply) = reply {
+            self.sessions.send(&conn, &reply);
+        } else if let (Err(full), Some(command)) = (self.deferred.push(conn.clone(), frame), command) {
+            let reply = MonCommandReply {
+                tid: command.tid,
+                code: Errno::EAGAIN.negated(),
+                status: full.to_string(),
+                output: Vec::new().into(),
+            };
+            self.sessions.send(&conn, &reply);
+        }
+    }
+
+    /// The answer of a command that only shows something, if the map store does not answer.
+    fn answer_at_once(&mut self, conn: &Conn, command: &MonCommand) -> Option<MonCommandReply> {
+        let since = self.commit.as_ref()?.started;
+        let is_stalled = self.store.health().unavailable.is_some() && self.clock.monotonic() >= since + STALL;
+        let peer = conn.peer().filter(|peer| is_stalled && self.is_current(peer))?;
+        let now = self.now();
+        self.state.answer_at_once(now, self.command_request(conn, &peer.entity, command.clone())?)
+    }
+
+    /// Answers deferred commands that only show something, if the map store does not answer.
+    fn answer_deferred(&mut self) {
+        if self.commit.is_none() {
+            return;
+        }
+        let mut deferred = std::mem::take(&mut self.deferred);
+        deferred.answer_commands(|conn, command| {
+            let reply = self.answer_at_once(conn, &command);
+            reply.inspect(|reply| self.sessions.send(conn, reply)).is_some()
+        });
+        self.deferred = deferred;
+    }
+
+    fn on_stored(&mut self, reply: StoreReply) -> Result<(), MonError> {
+        match reply {
+            StoreReply::Committed(proposal, lines, incremental) => {
+                if let Some((epoch, bytes)) = incremental {
+                    self.incrementals.push(epoch, bytes);
+                }
+                self.finish_commit(&proposal, &lines);
+            }
+            StoreReply::Trimmed => self.is_trimming = false,
+            StoreReply::ServiceKeysStored(keys) => {
+                self.is_rotating = false;
+                self.service_keys = keys;
+                self.sessions.publish_service_keys(&RotatingKeys { keys: self.service_keys.keys().to_vec() });
+            }
+            StoreReply::ClientIdsReserved(ids) => {
+                self.client_ids.add(ids);
+                self.grant_waiting_tickets();
+            }
+            StoreReply::Failed(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Handles a message. An error ends the connection.
+    fn message(&mut self, conn: &Conn, frame: &Frame) -> Result<(), nacre_common::Error> {
+        let Some(peer) = conn.peer() else { return Ok(()) };
         let entity = &peer.entity;
         // The current key and caps, not those at the time of the connection.
         if !self.is_current(&peer) {
-            return Ok(Err(nacre_common::Error::Denied(format!("{entity} has lost its key"))));
+            return Err(nacre_common::Error::Denied(format!("{entity} has lost its key")));
         }
         let caps = self.state.auth().caps(entity).unwrap_or_default();
         let addr = conn.peer_addr().ip();
-        macro_rules! decode {
-            () => {
-                match frame.decode() {
-                    Ok(message) => message,
-                    Err(error) => return Ok(Err(error)),
-                }
-            };
-        }
         match frame.kind() {
-            MonCommand::KIND => self.command(conn, entity, caps, decode!()),
-            MonSubscribe::KIND => self.subscribe(conn, entity, &caps, decode!()),
-            AuthTicketRequest::KIND => self.ticket(conn, entity, &caps, decode!())?,
+            MonCommand::KIND => self.command(conn, entity, frame.decode()?),
+            MonSubscribe::KIND => self.subscribe(conn, entity, &caps, frame.decode()?),
+            AuthTicketRequest::KIND => self.grant_ticket(conn, frame.decode()?),
             LogAppend::KIND if !caps.allows_service(entity, addr, "log", Perm::WRITE) => {
                 tracing::debug!(%entity, "a line for the log refused: no capability to write it");
             }
             LogAppend::KIND => {
-                let mut line: LogAppend = decode!();
+                let mut line: LogAppend = frame.decode()?;
                 line.text.truncate(line.text.floor_char_boundary(MAX_LOG_LINE_BYTES));
                 line.level.truncate(line.level.floor_char_boundary(MAX_LOG_LINE_BYTES));
                 self.apply(MapEvent::Log { entity: entity.clone(), line });
             }
-            LogSubscribe::KIND => self.subscribe_log(conn, entity, &caps, decode!()),
-            DaemonCommand::KIND => self.daemon_command(conn, entity, &caps, &decode!()),
+            LogSubscribe::KIND => self.subscribe_log(conn, entity, &caps, frame.decode()?),
+            DaemonCommand::KIND => self.daemon_command(conn, entity, &caps, &frame.decode()?),
             OsdBoot::KIND
             | OsdFailure::KIND
             | OsdBeacon::KIND
@@ -201,32 +328,34 @@ impl Authority {
                 let osd = entity.osd_id().filter(|_| speaks_as_osd(&caps, entity, addr));
                 let Some(osd) = osd else {
                     let what = format!("{entity} may not speak as an osd");
-                    return Ok(Err(nacre_common::Error::Denied(what)));
+                    return Err(nacre_common::Error::Denied(what));
                 };
                 let event = match frame.kind() {
                     OsdBoot::KIND => {
-                        let boot: OsdBoot = decode!();
+                        let boot: OsdBoot = frame.decode()?;
                         if boot.osd != osd {
                             let what = format!("{entity} may not boot as {}", boot.osd);
-                            return Ok(Err(nacre_common::Error::Denied(what)));
+                            return Err(nacre_common::Error::Denied(what));
                         }
                         MapEvent::Boot(boot)
                     }
-                    OsdFailure::KIND => MapEvent::Failure { reporter: osd, report: decode!() },
-                    ConfigReport::KIND => MapEvent::Config { entity: entity.clone(), report: decode!() },
-                    OsdBeacon::KIND => MapEvent::Alive { osd, alive: decode!() },
-                    OsdMarkMeDown::KIND => MapEvent::MarkMeDown { osd, request: decode!() },
+                    OsdFailure::KIND => MapEvent::Failure { reporter: osd, report: frame.decode()? },
+                    ConfigReport::KIND => {
+                        MapEvent::Config { entity: entity.clone(), report: frame.decode()? }
+                    }
+                    OsdBeacon::KIND => MapEvent::Alive { osd, alive: frame.decode()? },
+                    OsdMarkMeDown::KIND => MapEvent::MarkMeDown { osd, request: frame.decode()? },
                     PgCas::KIND => {
                         self.sessions.register_waiter(conn);
-                        MapEvent::Cas { origin: ConnToken(conn.id()), osd, cas: decode!() }
+                        MapEvent::Cas { origin: ConnToken(conn.id()), osd, cas: frame.decode()? }
                     }
-                    _ => MapEvent::Stats { osd, report: decode!() },
+                    _ => MapEvent::Stats { osd, report: frame.decode()? },
                 };
                 self.apply(event);
             }
             other => tracing::debug!(kind = other, %entity, "message of an unknown kind is ignored"),
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     fn apply(&mut self, event: MapEvent) {
@@ -235,24 +364,35 @@ impl Authority {
         self.carry_out(effects);
     }
 
-    fn command(&mut self, conn: &Conn, entity: &EntityName, caps: Arc<MonCaps>, command: MonCommand) {
+    fn command(&mut self, conn: &Conn, entity: &EntityName, command: MonCommand) {
+        if let Some(request) = self.command_request(conn, entity, command) {
+            self.sessions.register_waiter(conn);
+            self.apply(MapEvent::Command(Box::new(request)));
+        }
+    }
+
+    /// A command with its context.
+    fn command_request(
+        &self,
+        conn: &Conn,
+        entity: &EntityName,
+        command: MonCommand,
+    ) -> Option<CommandRequest> {
         let fresh_key = match Key::generate() {
             Ok(key) => key,
             Err(error) => {
                 tracing::error!(%error, "no random key for a command");
-                return;
+                return None;
             }
         };
-        self.sessions.register_waiter(conn);
-        let request = CommandRequest {
+        Some(CommandRequest {
             origin: ConnToken(conn.id()),
             entity: entity.clone(),
             peer: conn.peer_addr().ip(),
-            caps,
+            caps: self.state.auth().caps(entity).unwrap_or_default(),
             command,
             fresh_key,
-        };
-        self.apply(MapEvent::Command(Box::new(request)));
+        })
     }
 
     fn subscribe(&mut self, conn: &Conn, entity: &EntityName, caps: &MonCaps, wanted: MonSubscribe) {
@@ -261,7 +401,7 @@ impl Authority {
             return;
         }
         self.sessions.subscribe_maps(conn, entity, wanted);
-        self.sessions.publish_maps(&self.state, &self.persistence);
+        self.sessions.publish_maps(&self.state, &self.incrementals);
         self.sessions.send_config(conn, &self.state);
     }
 
@@ -294,24 +434,47 @@ impl Authority {
             .send(conn, &DaemonCommandReply { tid: command.tid, code, status, output: output.into() });
     }
 
-    fn ticket(
-        &mut self,
-        conn: &Conn,
-        entity: &EntityName,
-        caps: &MonCaps,
-        request: AuthTicketRequest,
-    ) -> Result<(), MonError> {
+    /// Requests a block of client ids if one is due.
+    fn reserve_client_ids(&mut self) {
+        if !self.state.is_rolled_back() && self.client_ids.take_request() {
+            self.store_thread.send(StoreRequest::ReserveClientIds);
+        }
+    }
+
+    fn grant_waiting_tickets(&mut self) {
+        for (conn, request) in std::mem::take(&mut self.waiting_tickets) {
+            self.grant_ticket(&conn, request);
+        }
+    }
+
+    /// Answers a request for a ticket, or keeps it until there are client ids and all capabilities are durable.
+    fn grant_ticket(&mut self, conn: &Conn, request: AuthTicketRequest) {
+        let Some(peer) = conn.peer().filter(|peer| self.is_current(peer)) else { return };
+        let entity = &peer.entity;
+        let caps = self.state.auth().caps(entity).unwrap_or_default();
         let addr = conn.peer_addr().ip();
         let now_unix = self.clock.wall_ns() / 1_000_000_000;
         let ttl = self.config.snapshot().global.auth_service_ticket_ttl.as_secs().max(1);
         let renewed = request
             .renew
-            .and_then(|blob| self.service_keys.open_expired(&blob).ok())
+            .as_ref()
+            .and_then(|blob| self.service_keys.open_expired(blob).ok())
             .filter(|body| body.entity == *entity)
             .and_then(|body| body.client);
-        let client = match renewed {
-            Some(client) => client,
-            None => ClientId(self.persistence.allocate_client_id()?),
+        let is_durable = !self.commit.as_ref().is_some_and(|commit| commit.changes_entities);
+        let is_in_grace = self.state.ticket_grace_left_ms(self.now()) != Some(0);
+        let assigned = match is_durable && is_in_grace && !self.state.is_rolled_back() {
+            true => renewed.or_else(|| self.client_ids.allocate().map(ClientId)),
+            false => None,
+        };
+        self.reserve_client_ids();
+        let Some(client) = assigned else {
+            if self.waiting_tickets.len() < MAX_WAITING_TICKETS {
+                self.waiting_tickets.push_back((conn.clone(), request));
+            } else {
+                self.sessions.end(conn);
+            }
+            return;
         };
         let record = self.state.auth().get(entity);
         let caps_of = record.map(|r| r.caps.clone()).unwrap_or_default();
@@ -336,7 +499,7 @@ impl Authority {
                     session_key: ticket.session_key,
                     expires_unix: ticket.expires_unix,
                 }),
-                keys: if speaks_as_osd(caps, entity, addr) {
+                keys: if speaks_as_osd(&caps, entity, addr) {
                     self.service_keys.keys().to_vec()
                 } else {
                     Vec::new()
@@ -351,36 +514,60 @@ impl Authority {
                 keys: Vec::new(),
             },
         };
-        if speaks_as_osd(caps, entity, addr) {
+        if speaks_as_osd(&caps, entity, addr) {
             self.sessions.subscribe_service_keys(conn);
         }
         self.sessions.send(conn, &reply);
-        Ok(())
     }
 
-    /// Makes pending changes durable, then answers and publishes.
-    fn commit(&mut self) -> Result<(), MonError> {
-        while let Some(proposal) = self.state.propose(self.now()) {
-            let lines = self.state.take_unstored_log(Persistence::MAX_COMMIT_LOG_LINES);
-            self.persistence.commit(&proposal, &lines)?;
-            self.log_file.append(&self.config.snapshot(), &lines);
-            self.next_commit = self.clock.monotonic() + self.config.snapshot().mon.mon_propose_interval;
-            if proposal.keys.keys().any(|key| key.starts_with(nacre_mon::keys::AUTH)) {
-                self.shared_keys.replace(self.state.auth());
-                self.end_unauthorized();
-            }
-            self.sessions.publish_log(&lines);
+    /// Sends pending changes to the map store, unless a commit is in flight.
+    fn start_commit(&mut self) {
+        if self.commit.is_some() {
+            return;
+        }
+        let proposal = self.state.propose(self.now());
+        let is_log_due = std::mem::take(&mut self.is_log_due) && !self.state.is_rolled_back();
+        let stores_log = is_log_due || proposal.is_some();
+        let lines = if stores_log { self.state.take_unstored_log(MAX_COMMIT_LOG_LINES) } else { Vec::new() };
+        let frames = std::mem::take(&mut self.uncommitted_frames);
+        if proposal.is_none() && lines.is_empty() {
+            self.sessions.publish_config(&self.state);
+            return;
+        }
+        let proposal = proposal.unwrap_or_else(Proposal::empty);
+        let changes_entities = proposal.keys.keys().any(|key| key.starts_with(nacre_mon::keys::AUTH));
+        self.commit =
+            Some(CommitInFlight { started: self.clock.monotonic(), changes_entities, _frames: frames });
+        self.store_thread.send(StoreRequest::Commit(Box::new(proposal), lines));
+    }
+
+    /// Answers and publishes what is durable now.
+    fn finish_commit(&mut self, proposal: &Proposal, lines: &[ClusterLogEntry]) {
+        let changes_entities = self.commit.take().is_some_and(|commit| commit.changes_entities);
+        self.next_commit = self.clock.monotonic() + self.config.snapshot().mon.mon_propose_interval;
+        self.log_file.append(&self.config.snapshot(), lines);
+        if changes_entities {
+            self.shared_keys.replace(self.state.auth());
+            self.end_unauthorized();
+            self.grant_waiting_tickets();
+        }
+        self.sessions.publish_log(lines);
+        if proposal.number != Proposal::empty().number {
             let effects = self.state.on_committed(proposal.number);
             if proposal.incremental.is_some() {
-                self.sessions.publish_maps(&self.state, &self.persistence);
+                self.sessions.publish_maps(&self.state, &self.incrementals);
             }
             self.carry_out(effects);
             if self.state.config_version() != self.config_version {
                 self.apply_own_config();
             }
+            self.sessions.publish_config(&self.state);
         }
-        self.sessions.publish_config(&self.state);
-        Ok(())
+        for (conn, frame) in self.deferred.take() {
+            if !Sessions::is_ended(&conn) {
+                self.on_message(&conn, frame);
+            }
+        }
     }
 
     /// Whether the key that the peer connected with is still its entity's key.
@@ -415,16 +602,6 @@ impl Authority {
         }
     }
 
-    fn flush_log(&mut self) -> Result<(), MonError> {
-        let lines = self.state.take_unstored_log(Persistence::MAX_COMMIT_LOG_LINES);
-        if !lines.is_empty() {
-            self.persistence.commit(&nacre_mon::logic::Proposal::empty(), &lines)?;
-            self.log_file.append(&self.config.snapshot(), &lines);
-            self.sessions.publish_log(&lines);
-        }
-        Ok(())
-    }
-
     fn carry_out(&mut self, effects: Vec<MapEffect>) {
         for effect in effects {
             match effect {
@@ -434,22 +611,40 @@ impl Authority {
         }
     }
 
-    fn tick(&mut self) -> Result<(), MonError> {
+    fn tick(&mut self) {
         self.next_tick = self.clock.monotonic() + TICK;
         self.state.set_tuning(Tuning::from_options(&self.config.snapshot()));
         self.apply(MapEvent::Tick);
         let now = self.now();
         self.state.set_client_sessions(self.sessions.client_count());
+        self.state.set_map_store_health(now, self.store.health());
         self.state.update_mutes(now);
+        self.answer_deferred();
+        self.grant_waiting_tickets();
         let tick_s = self.config.get().mon.mon_tick_interval.as_secs().max(1);
         if self.ticks.is_multiple_of(tick_s) {
             self.log_health();
         }
         self.ticks += 1;
-        self.flush_log()?;
-        let log_from = self.state.log().trim_limit();
-        self.persistence.trim(self.state.map(), log_from)?;
-        self.rotate_keys()
+        self.is_log_due = true;
+        self.start_trim();
+        self.rotate_keys();
+    }
+
+    fn start_trim(&mut self) {
+        if self.state.is_rolled_back() || std::mem::replace(&mut self.is_trimming, true) {
+            return;
+        }
+        let map = self.state.map();
+        let full = Persistence::is_full_map_due(self.last_full, map.epoch).then(|| Box::new(map.clone()));
+        if let Some(map) = &full {
+            self.last_full = map.epoch;
+        }
+        self.store_thread.send(StoreRequest::Trim {
+            full,
+            log_from: self.state.log().trim_limit(),
+            newest: map.version(),
+        });
     }
 
     /// Reports changes of health in the cluster log.
@@ -466,22 +661,20 @@ impl Authority {
         }
     }
 
-    fn rotate_keys(&mut self) -> Result<(), MonError> {
+    fn rotate_keys(&mut self) {
+        if self.is_rotating || self.state.is_rolled_back() {
+            return;
+        }
         let now_unix = self.clock.wall_ns() / 1_000_000_000;
         let ttl = self.config.snapshot().global.auth_service_ticket_ttl.as_secs().max(1);
         let mut next = self.service_keys.clone();
         match next.rotate(now_unix, ttl) {
-            Ok(false) => Ok(()),
+            Ok(false) => {}
             Ok(true) => {
-                self.persistence.put_service_keys(&next)?;
-                self.service_keys = next;
-                self.sessions.publish_service_keys(&RotatingKeys { keys: self.service_keys.keys().to_vec() });
-                Ok(())
+                self.is_rotating = true;
+                self.store_thread.send(StoreRequest::PutServiceKeys(next));
             }
-            Err(error) => {
-                tracing::error!(%error, "service keys could not be rotated; trying again");
-                Ok(())
-            }
+            Err(error) => tracing::error!(%error, "service keys could not be rotated; trying again"),
         }
     }
 

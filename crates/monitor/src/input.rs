@@ -1,5 +1,6 @@
 //! What the thread of the map authority receives.
 
+use crate::store_thread::StoreReply;
 use nacre_common::metrics::Exposition;
 use nacre_runtime::admin::AdminReply;
 use nacre_runtime::msgr::{Conn, Frame};
@@ -14,5 +15,7 @@ pub(super) enum Input {
     Admin(String, Sender<AdminReply>),
     /// A request for the metrics.
     Metrics(Sender<(Exposition, Vec<String>)>),
+    /// The map store has done what the authority asked for.
+    Store(StoreReply),
     Stop,
 }

@@ -1,111 +1,64 @@
 //! The map authority as a daemon: sessions over the messenger around the pure map logic.
 //!
-//! One thread owns the map state and the map store. It takes all messages that have arrived, applies them, makes the
-//! changes durable in one transaction, then answers and publishes. Messages that arrive during a sync share the next
-//! transaction, so an idle authority commits at once and a busy one in batches. Messages hold their share of the
-//! messenger's throttle until then, which bounds the queue.
+//! One thread owns the map state ([`authority`]), another one the map store ([`store_thread`]). The first takes all messages
+//! that have arrived, applies them and has the changes made durable in one commit, then answers and publishes. Messages that
+//! arrive during a commit share the next one, so an idle authority commits at once and a busy one in batches. Requests hold
+//! their share of the messenger's throttle until then, which bounds the queue.
 //!
-//! If the authority is fenced off or the store fails, the thread and the authority end, because their state may be stale.
+//! The store is embedded ([`LocalStore`]) or etcd ([`EtcdStore`]), as `mon_map_store` says. If another authority takes over the
+//! store, or the embedded store fails, the threads and the authority end, because their state may be stale.
 
 mod admin;
 mod authority;
+mod client_ids;
 mod cluster_log;
+mod deferred;
 pub mod error;
+mod etcd;
 mod input;
-pub mod mapstore;
-mod persist;
+mod local;
+mod seen_map;
 mod sessions;
+mod store_thread;
+mod stores;
+#[cfg(test)]
+mod tests;
+mod watermark;
 
-use crate::mapstore::{LocalStore, MapStore};
-use crate::persist::Persistence;
 use admin::MonAdmin;
 pub use admin::MonMetrics;
 use authority::Authority;
 pub use error::MonError;
+pub use etcd::{EtcdAccess, EtcdStore, EtcdUrl};
 use input::Input;
-use nacre_common::auth::{KeyRecord, KeyServer, Keyring, RotatingSecrets, Verifier};
+pub use local::LocalStore;
+use nacre_common::auth::{KeyRecord, KeyServer, RotatingSecrets, Verifier};
 use nacre_common::clock::{Clock, SystemClock};
 use nacre_common::config::Config;
 use nacre_common::metrics::PerfCounters;
-use nacre_crush::CrushMap;
+use nacre_mapstore::MapStore;
 use nacre_mon::logic::{MapState, Now, Tuning};
 use nacre_runtime::admin::socket::AdminSocket;
 use nacre_runtime::msgr::{self, Conn, Dispatcher, Frame, Messenger, ResetReason};
-use nacre_types::ids::{EntityName, OsdId};
-use nacre_types::osdmap::OsdMap;
+use nacre_types::ids::{EntityKind, EntityName};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use store_thread::{OpenedStore, StoreThread};
+pub use stores::{
+    abort_migration, export_map_store, import_map_store, migrate_map_store, mint_generation, mkfs,
+    rebuild_map_store, stored_fsid,
+};
 use tokio::sync::watch;
 use uuid::Uuid;
 
 /// How long connections may continue to write queued data when the authority stops.
 const GRACE: Duration = Duration::from_secs(2);
-
-/// Creates a cluster in `data_dir`: an empty map with the options' CRUSH failure domain and full ratios, and the entities
-/// of `keyring`. Durable on return. Refuses a directory that contains a cluster.
-pub fn mkfs(config: &Config, data_dir: &Path, fsid: Uuid, keyring: &Keyring) -> Result<(), MonError> {
-    let store = open_store(data_dir)?;
-    let options = config.snapshot();
-    let types = CrushMap::new_cluster("osd").map_err(|e| MonError::Invalid(e.to_string()))?;
-    let domain = types.type_name(options.mon.osd_crush_chooseleaf_type as i32).unwrap_or("host").to_owned();
-    let crush = CrushMap::new_cluster(&domain).map_err(|e| MonError::Invalid(e.to_string()))?;
-    let mut map = OsdMap::new(fsid, SystemClock.wall_ns(), crush);
-    map.full_ratio = options.mon.mon_osd_full_ratio as f32;
-    map.backfillfull_ratio = options.mon.mon_osd_backfillfull_ratio as f32;
-    map.nearfull_ratio = options.mon.mon_osd_nearfull_ratio as f32;
-    persist::mkfs(&store, &map, keyring).map_err(|error| match error {
-        MonError::Fenced => MonError::AlreadyInitialised(data_dir.display().to_string()),
-        other => other,
-    })
-}
-
-/// The id of the cluster in `data_dir`, if there is one.
-pub fn stored_fsid(data_dir: &Path) -> Result<Option<Uuid>, MonError> {
-    if !data_dir.join(STORE_DIR).exists() {
-        return Ok(None);
-    }
-    let store = open_store(data_dir)?;
-    let Some(entry) = store.get(nacre_mon::keys::CLUSTER)? else { return Ok(None) };
-    Ok(Some(nacre_types::encoding::decode::<persist::ClusterRecord>(&entry.value)?.fsid))
-}
-
-/// Declares that the map store in `data_dir` was restored from an old copy (rule R7): its history continues in a new
-/// generation. Also used if the store is refused because it lacks acknowledged changes. The authority must not run. `osds`
-/// are the OSDs that the cluster has besides those in the copy, as far as the operator knows: PGs wait until each of them
-/// has reported its contents or was declared lost. Returns the generation.
-pub fn mint_generation(data_dir: &Path, osds: &[OsdId]) -> Result<u64, MonError> {
-    if !data_dir.join(STORE_DIR).is_dir() {
-        return Err(MonError::NotInitialised(data_dir.display().to_string()));
-    }
-    let store = Arc::new(LocalStore::open_allowing_loss(&store_dir(data_dir)?)?);
-    let generation = persist::mint_generation(store.clone(), SystemClock.wall_ns(), osds)?;
-    store.accept_loss()?;
-    Ok(generation)
-}
-
-/// The directory of the map store within the data directory.
-const STORE_DIR: &str = "store.db";
-
-fn open_store(data_dir: &Path) -> Result<LocalStore, MonError> {
-    Ok(LocalStore::open(&store_dir(data_dir)?)?)
-}
-
-/// The directory of the map store. Created if it does not exist.
-fn store_dir(data_dir: &Path) -> Result<PathBuf, MonError> {
-    use std::os::unix::fs::DirBuilderExt;
-    // The store contains the keys of all entities.
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700);
-    let dir = data_dir.join(STORE_DIR);
-    builder.create(&dir).map_err(|e| MonError::Invalid(format!("{}: {e}", data_dir.display())))?;
-    Ok(dir)
-}
 
 /// A running map authority. Dropping it stops it; [`MonServer::stop`] does an orderly stop.
 pub struct MonServer {
@@ -122,14 +75,15 @@ pub struct MonServer {
 }
 
 impl MonServer {
-    /// Opens the cluster in `data_dir` and listens on `listen` (port 0 for any). Returns when it accepts connections.
+    /// Opens the cluster in the map store, whose directory is in `data_dir` if it is embedded, and listens on `listen` (port 0 for any). Returns when it accepts connections.
     pub fn start(config: &Config, data_dir: &Path, listen: SocketAddr) -> Result<MonServer, MonError> {
-        Self::start_on(config, Arc::new(open_store(data_dir)?), listen)
+        Self::start_on(config, data_dir, stores::open(config, data_dir)?, listen)
     }
 
     /// Like [`MonServer::start`], on an open map store.
     pub fn start_on(
         config: &Config,
+        data_dir: &Path,
         store: Arc<dyn MapStore>,
         listen: SocketAddr,
     ) -> Result<MonServer, MonError> {
@@ -137,10 +91,20 @@ impl MonServer {
             "" => "a".to_owned(),
             id => id.to_owned(),
         };
-        let (persistence, loaded) = Persistence::open(store, &name)?;
-        let fsid = loaded.map.fsid;
+        // Before the store is taken over: a second authority on the same address must not end the first one.
+        drop(std::net::TcpListener::bind(listen).map_err(|e| MonError::Network(format!("{listen}: {e}")))?);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let now = now(clock.as_ref());
+        let ttl = config.snapshot().global.auth_service_ticket_ttl.as_secs().max(1);
+        let new_keys = move || {
+            RotatingSecrets::generate(now.wall_ns / 1_000_000_000, ttl)
+                .map_err(|e| MonError::Invalid(e.to_string()))
+        };
+        let (inputs, received) = channel();
+        let (store_thread, opened) =
+            StoreThread::start(store.clone(), data_dir, name.clone(), new_keys, inputs.clone())?;
+        let OpenedStore { map, mut databases, initial, seen } = opened;
+        let fsid = map.fsid;
         let keys = Arc::new(EntityKeys::default());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -148,24 +112,12 @@ impl MonServer {
             .enable_all()
             .build()
             .map_err(|e| MonError::Network(e.to_string()))?;
-        let (inputs, received) = channel();
         let door = Arc::new(MonDispatcher { inputs: inputs.clone() });
         let messenger = Messenger::builder(config)
             .lane(runtime.handle().clone(), door)
             .verifier(Verifier::new().with_keys(keys.clone()))
             .build()
             .map_err(|e| MonError::Network(e.to_string()))?;
-        let service_keys = match loaded.service_keys {
-            Some(keys) => keys,
-            None => {
-                let ttl = config.snapshot().global.auth_service_ticket_ttl.as_secs().max(1);
-                let fresh = RotatingSecrets::generate(now.wall_ns / 1_000_000_000, ttl)
-                    .map_err(|e| MonError::Invalid(e.to_string()))?;
-                persistence.put_service_keys(&fresh)?;
-                fresh
-            }
-        };
-        let mut databases = loaded.databases;
         // Before the port is bound, so that handshakes find every stored key.
         keys.replace(&databases.auth);
         let _inside = runtime.enter();
@@ -175,11 +127,14 @@ impl MonServer {
         let perf = PerfCounters::new(format!("mon.{name}"));
         perf.add_source(msgr::metrics::collector(std::slice::from_ref(&messenger)));
         let admin = MonAdmin::new(config.clone(), perf.clone());
-        let state =
-            MapState::with_databases(loaded.map, Tuning::from_options(&config.snapshot()), now, databases);
+        let mut state =
+            MapState::with_databases(map, Tuning::from_options(&config.snapshot()), now, databases);
+        if !state.check_history(now, &EntityName::new(EntityKind::Mon, name.clone()), seen) {
+            tracing::error!("the map store was restored from an old copy: nothing is committed");
+        }
         let (failed, failure) = watch::channel(None);
         let mut authority =
-            Authority::new(config.clone(), state, persistence, service_keys, keys, clock, received, admin);
+            Authority::new(config.clone(), state, store, store_thread, initial, keys, clock, received, admin);
         let thread = std::thread::Builder::new()
             .name("mon-map".into())
             .spawn(move || {

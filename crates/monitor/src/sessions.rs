@@ -1,8 +1,8 @@
 //! Sessions of the map authority: peers, pending answers, subscribers to maps, configuration, service keys and the log.
 
-use crate::persist::Persistence;
 use bytes::Bytes;
 use nacre_common::auth::RotatingKeys;
+use nacre_mapstore::IncrementalCache;
 use nacre_mon::health::{Health, Severity};
 use nacre_mon::logic::{ClusterLogEntry, ConnToken, LogLevel, MapState};
 use nacre_runtime::msgr::{Conn, EncodedMessage};
@@ -198,7 +198,7 @@ impl Sessions {
     }
 
     /// Sends each subscriber the epochs that it does not have yet.
-    pub(super) fn publish_maps(&mut self, state: &MapState, persistence: &Persistence) {
+    pub(super) fn publish_maps(&mut self, state: &MapState, incrementals: &IncrementalCache) {
         let newest = state.map().epoch;
         let mut encoded: HashMap<Epoch, (EncodedMessage, Epoch)> = HashMap::new();
         let mut gone = Vec::new();
@@ -207,7 +207,7 @@ impl Sessions {
             while subscriber.next <= newest {
                 let (message, next) = encoded
                     .entry(subscriber.next)
-                    .or_insert_with(|| maps_from(subscriber.next, state, persistence, full));
+                    .or_insert_with(|| maps_from(subscriber.next, state, incrementals, full));
                 if subscriber.conn.send_encoded(message).is_err() {
                     gone.push(subscriber.conn.clone());
                     break;
@@ -224,16 +224,18 @@ impl Sessions {
         if subscriber.config != Some(None) {
             return;
         }
-        if state.has_changes() {
+        if !state.is_config_durable() {
             self.config_is_due = true;
         } else if !subscriber.send_config_if_changed(state) {
             self.end(conn);
         }
     }
 
-    /// Sends each subscriber its configuration if it changed. Called when everything is durable.
+    /// Sends each subscriber its configuration if it changed and is durable.
     pub(super) fn publish_config(&mut self, state: &MapState) {
-        debug_assert!(!state.has_changes(), "invariant: nobody is told what is not durable");
+        if !state.is_config_durable() {
+            return;
+        }
         let basis = config_basis(state);
         let is_due = std::mem::take(&mut self.config_is_due);
         let has_changed = std::mem::replace(&mut self.config_basis, basis) != basis;
@@ -304,12 +306,12 @@ fn config_basis(state: &MapState) -> (u64, u64) {
 fn maps_from(
     next: Epoch,
     state: &MapState,
-    persistence: &Persistence,
+    incrementals: &IncrementalCache,
     full: &mut Option<(Epoch, Bytes)>,
 ) -> (EncodedMessage, Epoch) {
     let map = state.map();
     let wants_full = next == Epoch(0);
-    let incrementals = if wants_full { None } else { persistence.incrementals(next, PUBLISH_BYTES) };
+    let incrementals = if wants_full { None } else { incrementals.range(next, PUBLISH_BYTES) };
     let mut message =
         MapPublish { fsid: map.fsid, full: Bytes::new(), incrementals: Vec::new(), newest: map.epoch };
     match incrementals {

@@ -12,6 +12,7 @@ mod formatter;
 mod hexdump;
 pub(crate) mod kvstore_tool;
 mod latency;
+pub(crate) mod map_store;
 mod obj_bencher;
 pub(crate) mod osdmaptool;
 mod output;

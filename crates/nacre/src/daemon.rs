@@ -77,10 +77,12 @@ pub(crate) fn mon(args: &[String]) -> Result<()> {
         return mon_mkfs(&config);
     }
     if verbs.mint_generation {
-        let data = &config.snapshot().mon.mon_data;
-        let generation = nacre_monitor::mint_generation(Path::new(data), &verbs.osds)
-            .with_context(|| format!("can't begin a new generation of the MapStore in {data}"))?;
-        println!("the MapStore in {data} has generation {generation} now");
+        let options = &config.snapshot().mon;
+        let place = if options.mon_map_store == "local" { &options.mon_data } else { &options.mon_map_store };
+        let generation =
+            nacre_monitor::mint_generation(&config, Path::new(&options.mon_data), &verbs.osds)
+                .with_context(|| format!("can't begin a new generation of the MapStore in {place}"))?;
+        println!("the MapStore in {place} has generation {generation} now");
         return Ok(());
     }
     run(config, |config, _| async move {

@@ -40,6 +40,7 @@ usage: nacre COMMAND [ARGS]...
   crushtool            compile, decompile and test CRUSH maps (Ceph's crushtool)
   osdmaptool           print cluster maps in files and test placement (Ceph's osdmaptool)
   kvstore-tool         compact, list and change the database of a stopped OSD (Ceph's ceph-kvstore-tool)
+  map-store            move the cluster's map between local and etcd, save and restore it: migrate, export, import
   bluestore-tool       check, repair and copy the BlueStore of a stopped OSD (Ceph's ceph-bluestore-tool)
   ceph                 run cluster commands; the word ceph may be omitted:
                        nacre status, nacre osd tree, nacre osd pool create P 32, …
@@ -128,6 +129,7 @@ fn program(name: &str) -> Option<Program> {
         "crushtool" => cmd::crushtool::main,
         "osdmaptool" => cmd::osdmaptool::main,
         "kvstore-tool" | "ceph-kvstore-tool" => cmd::kvstore_tool::main,
+        "map-store" => cmd::map_store::main,
         "bluestore-tool" | "ceph-bluestore-tool" => cmd::bluestore_tool::main,
         "vstart.sh" => cmd::vstart::main,
         _ => return None,

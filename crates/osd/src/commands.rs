@@ -95,8 +95,8 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> CommandResult {
             Ok(CommandAnswer::from(json!({})))
         }
         "send_beacon" => {
-            let epoch = shared.map.load().as_ref().map_or_else(Default::default, |map| map.epoch);
-            shared.to_mon(&OsdBeacon { boot_nonce: shared.boot_nonce, epoch, full: shared.is_full() });
+            let map = shared.map.load().as_ref().map_or_else(Default::default, |map| map.version());
+            shared.to_mon(&OsdBeacon { boot_nonce: shared.boot_nonce, map, full: shared.is_full() });
             Ok(json!({}).into())
         }
         "flush_pg_stats" => {

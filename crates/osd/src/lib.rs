@@ -36,5 +36,5 @@ mod worker;
 pub use commands::dump_free_space;
 pub use error::OsdError;
 pub use nacre_shard::shared::RunState;
-pub use server::{Osd, mkfs};
+pub use server::{Osd, RecordedMap, mkfs, read_recorded_map};
 pub use store_kind::bluestore_config;

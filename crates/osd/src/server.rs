@@ -22,13 +22,14 @@ use nacre_shard::control::{self, measure_space};
 use nacre_shard::metrics::Gauges;
 use nacre_shard::shard::{ShardCell, Turn};
 use nacre_shard::shared::RunState;
-use nacre_shard::superblock::{Superblock, read_known_osds};
+use nacre_shard::superblock::{OsdRecords, Superblock, read_newest_map};
 use nacre_store::{MountReport, ObjectStore, StoreEvents};
 use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::msg::{DaemonCommand, DaemonCommandReply};
-use nacre_types::osdmap::Member;
+use nacre_types::osdmap::{Member, OsdMap};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -56,6 +57,28 @@ pub fn mkfs(config: &Config, force: bool) -> Result<(), OsdError> {
     superblock.write(&*store)?;
     store.umount()?;
     Ok(())
+}
+
+/// What a stopped OSD has recorded about its cluster.
+#[derive(Debug)]
+pub struct RecordedMap {
+    /// The cluster.
+    pub fsid: Uuid,
+    /// The OSD.
+    pub osd: OsdId,
+    /// The newest map, at most a minute older than the last one that the OSD received; `None` if it was never up.
+    pub map: Option<OsdMap>,
+}
+
+/// Reads what the OSD with data in `directory` has recorded about its cluster. Fails if the OSD runs.
+pub fn read_recorded_map(config: &Config, directory: &Path) -> Result<RecordedMap, OsdError> {
+    let events = Arc::new(nacre_store::IgnoreEvents);
+    let (store, _) = store_kind::mount(directory, &config.snapshot(), events)?;
+    let records = Superblock::read(&*store).and_then(|found| Ok((found, read_newest_map(&*store)?)));
+    store.umount()?;
+    let (superblock, map) = records?;
+    let Superblock { fsid, osd, .. } = superblock.ok_or(OsdError::NoSuperblock)?;
+    Ok(RecordedMap { fsid, osd, map })
 }
 
 fn osd_of(config: &Config) -> Result<OsdId, OsdError> {
@@ -192,7 +215,7 @@ async fn run_shard(cell: &ShardCell) {
 struct PreparedOsd {
     shared: Arc<Shared>,
     cells: Arc<Vec<ShardCell>>,
-    superblock: Superblock,
+    records: OsdRecords,
     shard_threads: Vec<RuntimeThread>,
     control_thread: RuntimeThread,
 }
@@ -205,10 +228,10 @@ impl PreparedOsd {
         let directory = store_kind::directory_of(&options);
         let (store, report) =
             store_kind::mount(&directory, &options, Arc::clone(&events) as Arc<dyn StoreEvents>)?;
-        let superblock = check_owner(&*store, &options, whoami)?;
+        let records = check_owner(&*store, &options, whoami)?;
         tell_mount(whoami, &*store, &report);
         let me = Member { osd: whoami, incarnation: report.incarnation };
-        let shared = Shared::new(config, me, superblock.uuid, store);
+        let shared = Shared::new(config, me, records.superblock.uuid, store);
         let shards = shared.inboxes.len();
         events.attach(Arc::downgrade(&shared));
         let cells: Arc<Vec<ShardCell>> =
@@ -220,20 +243,18 @@ impl PreparedOsd {
             shard_threads.push(RuntimeThread::start(format!("{whoami}-shard{index}"))?);
         }
         let control_thread = RuntimeThread::start(format!("{whoami}-control"))?;
-        Ok(PreparedOsd { shared, cells, superblock, shard_threads, control_thread })
+        Ok(PreparedOsd { shared, cells, records, shard_threads, control_thread })
     }
 
     fn launch(self) -> Result<Osd, OsdError> {
-        let PreparedOsd { shared, cells, superblock, shard_threads, control_thread } = self;
+        let PreparedOsd { shared, cells, records, shard_threads, control_thread } = self;
         let config = shared.config.clone();
         let options = config.snapshot();
         let service_keys = Arc::new(RotatingKeyring::new(options.global.auth_clock_skew.as_secs()));
-        let known = read_known_osds(&*shared.store)?;
         let machine = control::Control::new(
             Arc::clone(&shared.core),
             Arc::clone(&cells),
-            superblock,
-            known,
+            records,
             metadata_of(&shared),
         );
         let key = Arc::new(ConfiguredKey::find(&config)?);
@@ -319,8 +340,9 @@ fn add_sources(shared: &Arc<Shared>, cells: &Arc<Vec<ShardCell>>) {
     });
 }
 
-fn check_owner(store: &dyn ObjectStore, options: &Options, whoami: OsdId) -> Result<Superblock, OsdError> {
-    let superblock = Superblock::read(store)?.ok_or(OsdError::NoSuperblock)?;
+fn check_owner(store: &dyn ObjectStore, options: &Options, whoami: OsdId) -> Result<OsdRecords, OsdError> {
+    let records = OsdRecords::read(store)?.ok_or(OsdError::NoSuperblock)?;
+    let superblock = &records.superblock;
     let fsid = options.global.fsid.unwrap_or(superblock.fsid);
     if superblock.osd != whoami || superblock.fsid != fsid {
         return Err(OsdError::WrongOwner {
@@ -330,7 +352,7 @@ fn check_owner(store: &dyn ObjectStore, options: &Options, whoami: OsdId) -> Res
             wanted_fsid: fsid,
         });
     }
-    Ok(superblock)
+    Ok(records)
 }
 
 fn tell_mount(osd: OsdId, store: &dyn ObjectStore, report: &MountReport) {

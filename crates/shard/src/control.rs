@@ -11,7 +11,7 @@ use crate::inbox::ShardMessage;
 use crate::metrics;
 use crate::shard::ShardCell;
 use crate::shared::{RunState, Shared, is_process_up};
-use crate::superblock::{self, Superblock};
+use crate::superblock::{self, OsdRecords, Superblock};
 use crate::up_sets::UpSets;
 use looks::ShardProbe;
 use nacre_pg::KnownOsds;
@@ -19,7 +19,7 @@ use nacre_pg::heartbeat::{HbCommand, HbEnvelope, HbEvent, HeartbeatMap};
 use nacre_types::encoding::{DecodeError, decode};
 use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::msg::{MapPublish, MonSubscribe, OsdBeacon, OsdBoot, PgCasReply, StatsReport};
-use nacre_types::osdmap::{Incremental, OsdMap};
+use nacre_types::osdmap::{Incremental, MapVersion, OsdMap};
 use nacre_types::stats::{OsdStats, PoolCompression};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,6 +31,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 const ROUND_NS: u64 = SECOND_NS;
 /// The time after which all statistics are sent again, in case the map authority lost some.
 const FULL_REPORT_NS: u64 = 60 * SECOND_NS;
+/// The maximum age of the recorded map while maps change.
+const RECORD_NS: u64 = 60 * SECOND_NS;
 /// The full ratio until there is a map: `mon_osd_full_ratio`'s default.
 const DEFAULT_FULL_RATIO: f64 = 0.95;
 /// The space that an OSD must have left to not count as full: a part of its size, at most this many bytes.
@@ -43,6 +45,8 @@ pub struct Control {
     looks: ShardProbe,
     superblock: Superblock,
     known: KnownOsds,
+    /// The newest map that the store has a record of.
+    recorded: MapVersion,
     /// `osd metadata`.
     metadata: BTreeMap<String, String>,
     /// Whether messages reach the map authority.
@@ -51,6 +55,7 @@ pub struct Control {
     /// The newest epoch that was requested because a peer acts on it.
     asked_epoch: Epoch,
     next_round_ns: u64,
+    next_record_ns: u64,
     next_report_ns: u64,
     next_full_report_ns: u64,
     next_beacon_ns: u64,
@@ -60,24 +65,26 @@ pub struct Control {
 }
 
 impl Control {
-    /// Creates it for a process that has just loaded its PGs. `known` are the OSDs that the process knows from maps.
+    /// Creates it for a process that has just loaded its PGs, with the records of its store.
     pub fn new(
         shared: Arc<Shared>,
         cells: Arc<Vec<ShardCell>>,
-        superblock: Superblock,
-        known: KnownOsds,
+        records: OsdRecords,
         metadata: BTreeMap<String, String>,
     ) -> Control {
+        let OsdRecords { superblock, known, newest_map } = records;
         Control {
             shared,
             looks: ShardProbe::new(cells),
             superblock,
             known,
+            recorded: newest_map,
             metadata,
             connected: false,
             up_sets: UpSets::default(),
             asked_epoch: Epoch(0),
             next_round_ns: 0,
+            next_record_ns: 0,
             next_report_ns: 0,
             next_full_report_ns: 0,
             next_beacon_ns: 0,
@@ -98,6 +105,9 @@ impl Control {
                 self.boot();
             }
             self.judge_space();
+            if now_ns >= self.next_record_ns {
+                self.record_map();
+            }
             self.report(now_ns);
         }
         self.next_ns()
@@ -120,8 +130,27 @@ impl Control {
         self.next_round_ns = 0;
     }
 
+    /// Records the map in the store if this OSD is up in it and it is newer than the recorded one. A map in which the OSD is not up
+    /// may come from a store that has lost what is recorded: the record is the evidence of that.
+    fn record_map(&mut self) {
+        let Some(map) = self.shared.map.load_full().filter(|_| self.is_up()) else { return };
+        self.next_record_ns = self.shared.world.boot_ns() + RECORD_NS;
+        // A record that does not fit would end the store.
+        if self.shared.is_full() {
+            return;
+        }
+        if (map.generation, map.epoch) <= (self.recorded.generation, self.recorded.epoch) {
+            return;
+        }
+        match superblock::write_newest_map(&map, &*self.shared.store) {
+            Ok(()) => self.recorded = map.version(),
+            Err(error) => tracing::warn!(%error, "the map can't be recorded; trying again later"),
+        }
+    }
+
     /// Records the newest map seen in the store.
     pub fn save_superblock(&mut self) -> nacre_objectstore::Result<()> {
+        self.record_map();
         if let Some(map) = self.shared.map.load_full() {
             self.superblock.epoch = self.superblock.epoch.max(map.epoch);
             self.superblock.generation = self.superblock.generation.max(map.generation);
@@ -139,10 +168,13 @@ impl Control {
     /// Records that messages reach the map authority from now on; it received nothing that was sent before.
     pub fn on_connected(&mut self) {
         self.connected = true;
+        // First, so that the map authority sees this OSD's history before this OSD follows another one.
+        if self.is_up() {
+            self.send_beacon();
+        }
         let next_epoch = self.shared.map.load().as_ref().map_or(Epoch(0), |map| map.epoch.next());
         self.shared.to_mon(&MonSubscribe { next_epoch, config: true });
         self.next_boot_ns = 0;
-        self.next_beacon_ns = 0;
         self.next_full_report_ns = 0;
         self.next_round_ns = 0;
         self.boot();
@@ -257,6 +289,11 @@ impl Control {
             self.next_round_ns = 0;
             self.next_full_report_ns = 0;
         }
+        if before.is_none_or(|before| {
+            before.pools != map.pools || !Arc::ptr_eq(&before.crush, &map.crush) || !was_up
+        }) {
+            self.record_map();
+        }
         if before.is_none_or(|before| before.generation != map.generation)
             && self.superblock.generation < map.generation
         {
@@ -290,7 +327,7 @@ impl Control {
             boot_nonce: shared.boot_nonce,
             addr,
             epoch: map.epoch,
-            generation: self.superblock.generation,
+            seen: self.recorded,
             total_bytes: statfs.total_bytes,
             metadata: self.metadata.clone(),
             location: location_of(&options.osd.crush_location, shared.config.host()),
@@ -390,6 +427,15 @@ impl Control {
         shared.set_full(refused || left < wanted);
     }
 
+    fn send_beacon(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let interval = shared.config.get().osd.osd_beacon_report_interval;
+        self.next_beacon_ns = shared.world.boot_ns() + interval.as_nanos() as u64;
+        self.told_full = shared.is_full();
+        let map = shared.map.load().as_ref().map_or_else(MapVersion::default, |map| map.version());
+        shared.to_mon(&OsdBeacon { boot_nonce: shared.boot_nonce, map, full: self.told_full });
+    }
+
     fn report(&mut self, now_ns: u64) {
         let shared = Arc::clone(&self.shared);
         if !self.connected || !self.is_up() {
@@ -398,10 +444,7 @@ impl Control {
         let options = shared.config.get();
         let full = shared.is_full();
         if now_ns >= self.next_beacon_ns || full != self.told_full {
-            self.next_beacon_ns = now_ns + options.osd.osd_beacon_report_interval.as_nanos() as u64;
-            self.told_full = full;
-            let epoch = shared.map.load().as_ref().map_or(Epoch(0), |map| map.epoch);
-            shared.to_mon(&OsdBeacon { boot_nonce: shared.boot_nonce, epoch, full });
+            self.send_beacon();
         }
         let slow = self.watch_slow_ops(now_ns);
         // The first slow op, and the end of the last one, are reported at once.

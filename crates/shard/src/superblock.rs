@@ -5,11 +5,13 @@ use nacre_objectstore::{ObjectStore, Result};
 use nacre_pg::KnownOsds;
 use nacre_types::encoding::{self, Versioned};
 use nacre_types::ids::{Epoch, OsdId};
+use nacre_types::osdmap::{MapVersion, OsdMap};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 const KEY: &str = "osd_superblock";
 const KNOWN_KEY: &str = "known_osds";
+const MAP_KEY: &str = "newest_map";
 
 /// The OSD and the cluster that a store belongs to, and the newest map that it received (rule R7).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,6 +26,34 @@ pub struct Superblock {
     pub epoch: Epoch,
     /// The highest MapStore generation seen; 0 for none.
     pub generation: u64,
+}
+
+/// What a store records about its OSD.
+pub struct OsdRecords {
+    /// The owner.
+    pub superblock: Superblock,
+    /// The OSDs that the owner knows from maps.
+    pub known: KnownOsds,
+    /// The newest map that was recorded.
+    pub newest_map: MapVersion,
+}
+
+impl OsdRecords {
+    /// The records of a new store.
+    pub fn new(superblock: Superblock) -> OsdRecords {
+        OsdRecords { superblock, known: KnownOsds::default(), newest_map: MapVersion::default() }
+    }
+
+    /// Reads them; `None` if the store was never assigned to an OSD.
+    pub fn read(store: &dyn ObjectStore) -> Result<Option<OsdRecords>, LoadError> {
+        let Some(superblock) = Superblock::read(store)? else { return Ok(None) };
+        let known = read_known_osds(store)?;
+        // A store of an earlier release has no recorded map.
+        let (generation, epoch) = (superblock.generation, superblock.epoch);
+        let of_superblock = MapVersion { generation, epoch, ..MapVersion::default() };
+        let newest_map = read_newest_map(store)?.map_or(of_superblock, |map| map.version());
+        Ok(Some(OsdRecords { superblock, known, newest_map }))
+    }
 }
 
 impl Versioned for Superblock {
@@ -49,6 +79,17 @@ pub fn read_known_osds(store: &dyn ObjectStore) -> Result<KnownOsds, LoadError> 
         Some(bytes) => Ok(encoding::decode(&bytes)?),
         None => Ok(KnownOsds::default()),
     }
+}
+
+/// Reads the newest map that was recorded; `None` if the store has no record.
+pub fn read_newest_map(store: &dyn ObjectStore) -> Result<Option<OsdMap>, LoadError> {
+    let Some(bytes) = store.super_get(MAP_KEY)? else { return Ok(None) };
+    Ok(Some(encoding::decode(&bytes)?))
+}
+
+/// Records the newest map; durable on return. A map authority that has lost its store is rebuilt from it.
+pub(crate) fn write_newest_map(map: &OsdMap, store: &dyn ObjectStore) -> Result<()> {
+    store.super_set(&[(MAP_KEY, Some(encoding::encode(map).into()))])
 }
 
 /// Records them; durable on return.

@@ -22,7 +22,7 @@ use nacre_common::Config;
 use nacre_objectstore::ObjectStore;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_pg::log::{FLOOR_PREFIX, FORGOTTEN_CLIENT_KEY, RECORD_PREFIX};
-use nacre_pg::{KnownOsds, Pg, PgEnvelope};
+use nacre_pg::{Pg, PgEnvelope};
 use nacre_session::Policy;
 use nacre_shard::control::Control;
 use nacre_shard::host::ShardHost;
@@ -30,7 +30,7 @@ use nacre_shard::inbox::ShardMessage;
 use nacre_shard::session::{IncomingRequest, Session};
 use nacre_shard::shard::{REMOVING_KEY, Shard, ShardCell, Turn};
 use nacre_shard::shared::{RunState, ShardSettings, Shared};
-use nacre_shard::superblock::{Superblock, read_known_osds};
+use nacre_shard::superblock::{OsdRecords, Superblock};
 use nacre_types::encoding::DecodeError;
 use nacre_types::msg::{MapPublish, Message, OsdRequest, PgCasReply};
 use nacre_types::osdmap::{Member, PgMembership};
@@ -211,16 +211,12 @@ impl Osd {
             }
         }
         let cells = Arc::new(cells);
-        let superblock = Superblock::read(&*self.store).map(|found| found.unwrap_or_else(|| self.mkfs()));
-        let (superblock, known) = match (superblock, read_known_osds(&*self.store)) {
-            (Ok(superblock), Ok(known)) => (superblock, known),
-            (Err(error), _) | (_, Err(error)) => {
-                out.push(OsdOutput::Broken("a superblock does not load", format!("{}: {error}", self.id)));
-                (self.mkfs(), KnownOsds::default())
-            }
-        };
-        let mut control =
-            Control::new(Arc::clone(&shared), Arc::clone(&cells), superblock, known, BTreeMap::new());
+        let records = OsdRecords::read(&*self.store).unwrap_or_else(|error| {
+            out.push(OsdOutput::Broken("a superblock does not load", format!("{}: {error}", self.id)));
+            None
+        });
+        let records = records.unwrap_or_else(|| self.mkfs());
+        let mut control = Control::new(Arc::clone(&shared), Arc::clone(&cells), records, BTreeMap::new());
         control.set_turn_timeout(Duration::ZERO);
         let control = Arc::new(Mutex::new(control));
         self.process = Some(Process {
@@ -235,9 +231,15 @@ impl Osd {
         self.act(now, out, |process| process.host.connect_mon_if_due());
     }
 
-    /// The superblock of a new disk.
-    fn mkfs(&self) -> Superblock {
-        Superblock { fsid: FSID, osd: self.id, uuid: self.uuid, epoch: Epoch(0), generation: 0 }
+    /// The records of a new disk.
+    fn mkfs(&self) -> OsdRecords {
+        OsdRecords::new(Superblock {
+            fsid: FSID,
+            osd: self.id,
+            uuid: self.uuid,
+            epoch: Epoch(0),
+            generation: 0,
+        })
     }
 
     fn copies(&self) -> Copies {

@@ -7,7 +7,7 @@ use crate::encoding::DecodeError;
 use crate::ids::{Epoch, Incarnation, Interval, OsdId, PgId, ReqId};
 use crate::object::ObjectId;
 use crate::op::{OpResult, OsdOp};
-use crate::osdmap::{Member, PgMembership};
+use crate::osdmap::{MapVersion, Member, PgMembership};
 use crate::payload::{self, SplitMessage};
 use crate::stats::{OsdStats, PgStats};
 use bytes::Bytes;
@@ -388,8 +388,8 @@ pub struct OsdBoot {
     pub addr: SocketAddr,
     /// The epoch of its newest map.
     pub epoch: Epoch,
-    /// The last MapStore generation that it received; 0 for none (rule R7).
-    pub generation: u64,
+    /// The newest map that its store has a record of, from this process or an earlier one (rule R7).
+    pub seen: MapVersion,
     /// Its store's size in bytes: the initial CRUSH weight in TiB.
     pub total_bytes: u64,
     /// `osd metadata`.
@@ -420,8 +420,8 @@ pub struct OsdFailure {
 pub struct OsdBeacon {
     /// Identifies the OSD's process.
     pub boot_nonce: u64,
-    /// The epoch of its map.
-    pub epoch: Epoch,
+    /// Its map.
+    pub map: MapVersion,
     /// Whether its store is too full for writes.
     pub full: bool,
 }

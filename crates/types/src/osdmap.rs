@@ -7,12 +7,14 @@ mod file;
 mod min_client;
 
 use crate::caps::network::Network;
-use crate::encoding::{DecodeError, Versioned};
+use crate::encoding::{self, DecodeError, Versioned};
 use crate::ids::{EntityName, Epoch, Incarnation, Interval, OsdId, PgId, PoolId};
 use crate::pool::Pool;
 use nacre_crush::CrushMap;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -187,6 +189,50 @@ impl OsdInfo {
     }
 }
 
+/// Identifies a history of maps: a hash over all incrementals up to an epoch. Two maps of one epoch and generation with
+/// different hashes come from a map store that was restored from an old copy, and then continued, without a new generation.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HistoryHash([u8; 16]);
+
+impl HistoryHash {
+    /// The history of a map that no incremental has changed, or of a release that kept no history.
+    pub const NONE: HistoryHash = HistoryHash([0; 16]);
+
+    /// The first bytes of the SHA-256 sum of an incremental that names the history before it.
+    fn of(incremental: &[u8]) -> HistoryHash {
+        let sum = Sha256::digest(incremental);
+        HistoryHash(*sum.first_chunk().expect("invariant: the sum has 32 bytes"))
+    }
+
+    /// Whether both are known and differ.
+    pub fn contradicts(self, other: HistoryHash) -> bool {
+        self != other && self != HistoryHash::NONE && other != HistoryHash::NONE
+    }
+}
+
+impl fmt::Display for HistoryHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for HistoryHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What identifies a map in the history of its cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapVersion {
+    /// The MapStore generation; 0 for no map.
+    pub generation: u64,
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The history that leads to it.
+    pub history: HistoryHash,
+}
+
 /// One epoch of the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OsdMap {
@@ -229,10 +275,18 @@ pub struct OsdMap {
     pub backfillfull_ratio: f32,
     /// `nearfull_ratio`.
     pub nearfull_ratio: f32,
+    /// The history that leads to this map.
+    pub history: HistoryHash,
 }
 
 impl Versioned for OsdMap {
     const NAME: &'static str = "OsdMap";
+    const VERSION: u8 = 2;
+
+    /// Version 1 had no history.
+    fn decode_old(_version: u8, body: &[u8]) -> Result<Self, DecodeError> {
+        encoding::decode_body(Self::NAME, &[body, &HistoryHash::NONE.0].concat())
+    }
 }
 
 /// One PG's new membership inside an [`Incremental`].
@@ -281,10 +335,21 @@ pub struct Incremental {
     pub blocklist: BTreeMap<String, Option<u64>>,
     /// New full, backfillfull and nearfull ratios.
     pub ratios: Option<(f32, f32, f32)>,
+    /// The history of the map that it changes.
+    pub previous_history: HistoryHash,
+    /// The history of the resulting map.
+    pub history: HistoryHash,
 }
 
 impl Versioned for Incremental {
     const NAME: &'static str = "OsdMap::Incremental";
+    const VERSION: u8 = 2;
+
+    /// Version 1 had no histories.
+    fn decode_old(_version: u8, body: &[u8]) -> Result<Self, DecodeError> {
+        let none = HistoryHash::NONE.0;
+        encoding::decode_body(Self::NAME, &[body, &none, &none].concat())
+    }
 }
 
 impl Incremental {
@@ -294,9 +359,17 @@ impl Incremental {
             fsid: self.fsid,
             epoch: self.epoch,
             modified_ns: self.modified_ns,
+            previous_history: self.previous_history,
+            history: self.history,
             ..Incremental::default()
         };
         *self == nothing
+    }
+
+    /// Sets the histories: this incremental continues `previous`.
+    pub fn continue_history(&mut self, previous: HistoryHash) {
+        (self.previous_history, self.history) = (previous, HistoryHash::NONE);
+        self.history = HistoryHash::of(&encoding::encode(self));
     }
 }
 
@@ -323,10 +396,12 @@ impl OsdMap {
             full_ratio: 0.95,
             backfillfull_ratio: 0.90,
             nearfull_ratio: 0.85,
+            history: HistoryHash::NONE,
         }
     }
 
-    /// Returns the next epoch's map. Fails for an incremental of another cluster or of an epoch other than the next.
+    /// Returns the next epoch's map. Fails for an incremental of another cluster, of an epoch other than the next, or of
+    /// another history.
     pub fn apply(&self, inc: &Incremental) -> Result<OsdMap, DecodeError> {
         let refuse = |detail: String| DecodeError::Corrupt { what: Incremental::NAME, detail };
         if inc.fsid != self.fsid {
@@ -335,8 +410,15 @@ impl OsdMap {
         if inc.epoch != self.epoch.next() {
             return Err(refuse(format!("makes epoch {}, but the map is at {}", inc.epoch, self.epoch)));
         }
+        if inc.previous_history != self.history {
+            return Err(refuse(format!(
+                "continues history {}, but the map of epoch {} has history {}",
+                inc.previous_history, self.epoch, self.history
+            )));
+        }
         let mut map = self.clone();
         map.epoch = inc.epoch;
+        map.history = inc.history;
         map.modified_ns = inc.modified_ns;
         if let Some(generation) = inc.generation.filter(|g| *g != map.generation) {
             (map.generation, map.generation_from) = (generation, inc.epoch);
@@ -375,6 +457,11 @@ impl OsdMap {
         merge(&mut map.pg_upmap_items, &inc.pg_upmap_items);
         merge(&mut map.blocklist, &inc.blocklist);
         Ok(map)
+    }
+
+    /// What identifies this map.
+    pub fn version(&self) -> MapVersion {
+        MapVersion { generation: self.generation, epoch: self.epoch, history: self.history }
     }
 
     /// Returns the pool `name`.

@@ -183,7 +183,7 @@ fn osds_messages_to_monitors() {
         boot_nonce: 9,
         addr: "127.0.0.1:6800".parse().unwrap(),
         epoch: Epoch(3),
-        generation: 1,
+        seen: map().version(),
         total_bytes: 1 << 40,
         metadata: [("hostname".into(), "vm".into())].into(),
         location: [("host".into(), "vm".into())].into(),
@@ -196,7 +196,7 @@ fn osds_messages_to_monitors() {
         refused: false,
         epoch: Epoch(5),
     }]);
-    message(&[OsdBeacon { boot_nonce: 3, epoch: Epoch(5), full: true }]);
+    message(&[OsdBeacon { boot_nonce: 3, map: map().version(), full: true }]);
     message(&[OsdMarkMeDown { boot_nonce: 3 }]);
     message(&[PgCas {
         tid: 3,

@@ -1,6 +1,8 @@
 //! Options of the map authority, and the pool defaults that it applies.
 
-use super::kinds::{AutoscaleMode, Bool, Float, FloatSecs, HitSetType, Int, IntSecs, Str, TierMode, Uint};
+use super::kinds::{
+    AutoscaleMode, Bool, Float, FloatSecs, HitSetType, Int, IntSecs, Size, Str, TierMode, Uint,
+};
 use super::option_group;
 use super::spec::OptionService::{Mon, Osd};
 
@@ -9,6 +11,23 @@ option_group! {
     MonOptions:
     mon_data: Str = "/var/lib/ceph/mon/$cluster-$id", "Data directory of the monitor"
         [services(&[Mon]), startup(), no_mon_update()];
+    mon_map_store: Str = "local", "Where the cluster's map is stored: local, in mon_data, or etcd://HOST:PORT,HOST:PORT…/PREFIX"
+        [services(&[Mon]), startup(), no_mon_update(), nacre_only(), long("The keys in etcd start with the prefix, which is \
+            nacre if none is given. Clusters that share an etcd need different ones.")];
+    mon_map_store_cacert: Str = "", "File of the certificate authority of etcd's members; empty for connections without TLS"
+        [services(&[Mon]), startup(), no_mon_update(), nacre_only(), see(&["mon_map_store"])];
+    mon_map_store_cert: Str = "", "File of the certificate with which the monitor authenticates itself to etcd"
+        [services(&[Mon]), startup(), no_mon_update(), nacre_only(), see(&["mon_map_store_cacert", "mon_map_store_key"])];
+    mon_map_store_key: Str = "", "File of the key of mon_map_store_cert"
+        [services(&[Mon]), startup(), no_mon_update(), nacre_only(), see(&["mon_map_store_cert"])];
+    mon_map_store_user: Str = "", "User of etcd; empty for none"
+        [services(&[Mon]), startup(), no_mon_update(), nacre_only(), see(&["mon_map_store_password_file"])];
+    mon_map_store_password_file: Str = "/etc/nacre/etcd.password", "File with the password of mon_map_store_user"
+        [services(&[Mon]), startup(), no_mon_update(), nacre_only(), see(&["mon_map_store_user"])];
+    mon_map_store_quota: Size = "2G", "Limit of etcd's database (its --quota-backend-bytes), for health warnings if etcd does not report it"
+        [services(&[Mon]), startup(), no_mon_update(), nacre_only(), min("1M")];
+    mon_ticket_grace: FloatSecs = "86400", "Time for which tickets are renewed while the map store does not answer, in seconds"
+        [services(&[Mon]), nacre_only(), min("0")];
     mon_allow_pool_delete: Bool = "false", "Allow the deletion of pools" [services(&[Mon])];
     mon_allow_pool_size_one: Bool = "false", "Allow pools with one copy" [services(&[Mon])];
     mon_max_pg_per_osd: Uint = "250", "Maximum number of PG replicas per OSD; pools that would exceed it are refused"

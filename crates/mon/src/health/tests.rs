@@ -6,6 +6,7 @@ use crate::logic::{LogLevel, MapEvent};
 use crate::testing::{at, boot_of};
 use nacre_types::ids::{Epoch, Incarnation, OsdId};
 use nacre_types::msg::{OsdBeacon, OsdBoot, OsdMarkMeDown, StatsReport};
+use nacre_types::osdmap::MapVersion;
 use nacre_types::stats::{OsdStats, pg_state};
 use serde_json::json;
 use uuid::Uuid;
@@ -138,7 +139,7 @@ fn fullness_goes_from_near_over_backfill_to_full_and_back() {
     disk(&mut desk, 2, 10, &[]);
     assert_eq!(text(&mut desk), "HEALTH_OK\n");
     // The store's own full state counts as much as the numbers.
-    let alive = OsdBeacon { boot_nonce: 1, epoch: Epoch(1), full: true };
+    let alive = OsdBeacon { boot_nonce: 1, map: MapVersion::default(), full: true };
     desk.state.handle(desk.now, MapEvent::Alive { osd: OsdId(2), alive });
     commit(&mut desk.state, desk.now);
     assert!(text(&mut desk).contains("OSD_FULL: 1 full osd(s)"));
@@ -210,11 +211,17 @@ fn what_osds_report_of_themselves_is_passed_on_while_they_are_up() {
 #[test]
 fn a_store_that_went_back_in_time_is_an_error() {
     let mut desk = healthy();
-    let boot = OsdBoot { epoch: Epoch(10_000), generation: 1, ..boot_of(0, 2) };
+    let seen = MapVersion { generation: 1, epoch: Epoch(10_000), ..MapVersion::default() };
+    let boot = OsdBoot { seen, ..boot_of(0, 2) };
     desk.state.handle(desk.now, MapEvent::Boot(boot));
     let said = text(&mut desk);
-    assert!(said.contains("[ERR] MON_STORE_ROLLED_BACK: 1 osd(s) have seen a later history"), "{said}");
-    assert!(desk.state.log().last(1, LogLevel::Warn, "cluster")[0].text.contains("mint a new generation"));
+    assert!(
+        said.contains(
+            "[ERR] MAP_STORE_ROLLED_BACK: 1 daemon(s) have seen a map that the map store does not hold"
+        ),
+        "{said}"
+    );
+    assert!(desk.state.log().last(1, LogLevel::Error, "cluster")[0].text.contains("mint a new generation"));
 }
 
 /// The OSD comes back with an empty store.

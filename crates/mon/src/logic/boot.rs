@@ -2,7 +2,7 @@
 
 use super::{LogLevel, MapState, Now};
 use nacre_crush::weight_from_f32;
-use nacre_types::ids::{Epoch, OsdId};
+use nacre_types::ids::{EntityName, Epoch, OsdId};
 use nacre_types::msg::OsdBoot;
 use nacre_types::osdmap::{OsdInfo, WEIGHT_ONE, flag};
 use std::collections::BTreeMap;
@@ -28,34 +28,24 @@ pub enum BootRefusal {
         /// The epoch in which the OSD came up.
         up_from: Epoch,
     },
-    /// The OSD has seen a later history than this store holds (R7).
-    #[error(
-        "it has seen epoch {seen} of generation {generation}, which this map store does not hold: \
-         the store was restored from an old copy; mint a new generation"
-    )]
-    StoreRolledBack {
-        /// The OSD's newest epoch.
-        seen: u32,
-        /// The generation of that epoch.
-        generation: u64,
-    },
+    /// The OSD has seen a map that this store does not hold (R7).
+    #[error("the map store was restored from an old copy")]
+    StoreRolledBack,
 }
 
 impl MapState {
     pub(super) fn boot(&mut self, now: Now, boot: &OsdBoot) {
-        if let Err(refusal) = self.may_boot(boot) {
-            if matches!(refusal, BootRefusal::StoreRolledBack { .. }) {
-                self.rolled_back.insert(boot.osd, refusal.to_string());
-            }
+        let who = EntityName::osd(boot.osd);
+        if let Err(refusal) = self.may_boot(now, boot) {
             let level = match refusal {
-                BootRefusal::Outdated { .. } => LogLevel::Debug,
+                BootRefusal::Outdated { .. } | BootRefusal::StoreRolledBack => LogLevel::Debug,
                 _ => LogLevel::Warn,
             };
             let text = format!("{} boot refused: {refusal}", boot.osd);
             self.log.append(now, "mon", level, text);
             return;
         }
-        self.rolled_back.remove(&boot.osd);
+        self.rolled_back.remove(&who);
         self.last_beacon.insert(boot.osd, now.mono_ms);
         let known = self.working.osds.get(&boot.osd);
         if known.is_some_and(|info| info.up && info.boot_nonce == boot.boot_nonce) {
@@ -101,13 +91,12 @@ impl MapState {
         self.log.append(now, "mon", LogLevel::Info, format!("{} {} boot", boot.osd, boot.addr));
     }
 
-    fn may_boot(&self, boot: &OsdBoot) -> Result<(), BootRefusal> {
+    fn may_boot(&mut self, now: Now, boot: &OsdBoot) -> Result<(), BootRefusal> {
         if boot.osd.0 >= self.tuning.max_osd {
             return Err(BootRefusal::BadId { max: self.tuning.max_osd });
         }
-        let ahead = boot.generation == self.working.generation && boot.epoch > self.working.epoch;
-        if boot.generation > self.working.generation || ahead {
-            return Err(BootRefusal::StoreRolledBack { seen: boot.epoch.0, generation: boot.generation });
+        if !self.check_history(now, &EntityName::osd(boot.osd), boot.seen) {
+            return Err(BootRefusal::StoreRolledBack);
         }
         if self.working.has_flag(flag::NOUP) {
             return Err(BootRefusal::NoUp);

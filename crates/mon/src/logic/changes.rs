@@ -72,7 +72,9 @@ impl MapChanges {
             let until = to.blocklist.get(&who).copied();
             inc.blocklist.insert(who, until);
         }
-        debug_assert_eq!(from.apply(&inc).ok().as_ref(), Some(to), "invariant: the incremental is complete");
+        inc.continue_history(from.history);
+        let wanted = || OsdMap { history: inc.history, ..to.clone() };
+        debug_assert_eq!(from.apply(&inc).ok(), Some(wanted()), "invariant: the incremental is complete");
         inc
     }
 }

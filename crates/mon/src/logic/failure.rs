@@ -15,7 +15,7 @@ use super::{LogLevel, MapState, Now};
 use nacre_crush::CrushMap;
 use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::msg::{OsdBeacon, OsdFailure, OsdMarkMeDown};
-use nacre_types::osdmap::flag;
+use nacre_types::osdmap::{OsdInfo, flag};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// If the time between two ticks exceeds this, in milliseconds, this map authority did not run in between: the caller sends
@@ -170,11 +170,15 @@ impl MapState {
     }
 
     pub(super) fn alive(&mut self, now: Now, osd: OsdId, alive: &OsdBeacon) {
-        let Some(info) = self.working.osds.get_mut(&osd) else { return };
-        if !info.up || info.boot_nonce != alive.boot_nonce {
+        let is_process = |info: &OsdInfo| info.up && info.boot_nonce == alive.boot_nonce;
+        if !self.working.osds.get(&osd).is_some_and(is_process) {
             return;
         }
         self.last_beacon.insert(osd, now.mono_ms);
+        if !self.check_history(now, &EntityName::osd(osd), alive.map) {
+            return;
+        }
+        let Some(info) = self.working.osds.get_mut(&osd) else { return };
         if info.full != alive.full {
             info.full = alive.full;
             self.changes.osds.insert(osd);

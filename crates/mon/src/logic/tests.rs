@@ -6,7 +6,7 @@ use super::*;
 use crate::testing::{at, boot_of};
 use nacre_crush::CrushMap;
 use nacre_types::ids::{Incarnation, Interval, PgId, PoolId};
-use nacre_types::osdmap::{Member, PgMembership, flag};
+use nacre_types::osdmap::{MapVersion, Member, PgMembership, flag};
 use nacre_types::placement::PgMapper;
 use nacre_types::pool::Pool;
 use uuid::Uuid;
@@ -117,12 +117,47 @@ fn noup_noin_and_a_running_namesake_hold_a_boot_up() {
 #[test]
 fn an_osd_that_saw_a_later_history_is_refused_and_remembered() {
     let mut state = cluster(3);
-    let ahead = OsdBoot { epoch: Epoch(900), generation: 1, ..boot_of(0, 2) };
-    state.handle(at(1), MapEvent::Boot(ahead));
-    assert!(!state.has_changes() && state.rolled_back.contains_key(&OsdId(0)));
-    let other_generation = OsdBoot { epoch: Epoch(900), generation: 0, ..boot_of(0, 2) };
-    state.handle(at(1), MapEvent::Boot(other_generation));
-    assert!(state.has_changes() && state.rolled_back.is_empty());
+    let seen = |generation| MapVersion { generation, epoch: Epoch(900), ..MapVersion::default() };
+    state.handle(at(1), MapEvent::Boot(OsdBoot { seen: seen(1), ..boot_of(0, 2) }));
+    assert!(!state.has_changes() && state.rolled_back.contains_key(&EntityName::osd(OsdId(0))));
+    // Nothing is committed meanwhile.
+    state.handle(at(1), MapEvent::Boot(boot_of(1, 2)));
+    assert!(state.propose(at(1)).is_none());
+    // The OSD has got another disk.
+    state.handle(at(1), MapEvent::Boot(OsdBoot { seen: seen(0), ..boot_of(0, 2) }));
+    assert!(state.has_changes() && !state.is_rolled_back());
+}
+
+#[test]
+fn a_store_that_continued_from_an_old_copy_commits_nothing_once_an_osd_has_reported_the_lost_history() {
+    let start = cluster(3).map().clone();
+    let history = |lost: bool| {
+        let mut state = MapState::new(start.clone(), Tuning::default(), at(1));
+        let bit = if lost { flag::NOOUT } else { flag::NOIN };
+        for _ in 0..3 {
+            state.set_flags(bit);
+            commit(&mut state, at(1));
+            state.clear_flags(bit);
+            commit(&mut state, at(1));
+        }
+        state
+    };
+    let (lost, mut state) = (history(true), history(false));
+    assert_eq!(lost.map().epoch, state.map().epoch);
+    let seen = lost.map().version();
+    // The same is seen for an epoch before the newest one.
+    state.set_flags(flag::NODEEP_SCRUB);
+    commit(&mut state, at(1));
+    let own = OsdBeacon { boot_nonce: 1, map: state.map().version(), full: false };
+    state.handle(at(2), MapEvent::Alive { osd: OsdId(0), alive: own });
+    assert!(!state.is_rolled_back());
+    state.handle(at(2), MapEvent::Alive { osd: OsdId(1), alive: OsdBeacon { map: seen, ..own } });
+    assert!(state.is_rolled_back());
+    state.set_flags(flag::NOOUT);
+    assert!(!state.has_changes() && state.propose(at(3)).is_none());
+    // In a new generation, OSDs are expected to have seen other histories.
+    let mut restored = MapState::new(new_generation(state.map(), 2, at(3), &[]), Tuning::default(), at(3));
+    assert!(restored.check_history(at(3), &EntityName::osd(OsdId(1)), seen));
 }
 
 #[test]
@@ -280,7 +315,7 @@ fn nodown_keeps_suspects_up_but_not_those_that_leave() {
 #[test]
 fn silence_towards_the_map_authority_ends_after_the_report_timeout() {
     let mut state = cluster(4);
-    let alive = OsdBeacon { boot_nonce: 1, epoch: Epoch(2), full: false };
+    let alive = OsdBeacon { boot_nonce: 1, map: MapVersion::default(), full: false };
     for osd in 0..3 {
         state.handle(at(800_000), MapEvent::Alive { osd: OsdId(osd), alive });
     }

@@ -50,6 +50,8 @@ pub struct Tuning {
     pub heartbeat_grace_ms: u64,
     /// `mon_osd_report_timeout`, in milliseconds: silence towards the map authority itself.
     pub report_timeout_ms: u64,
+    /// `mon_ticket_grace`.
+    pub ticket_grace_ms: u64,
     /// `mon_osd_down_out_interval`, in milliseconds; 0 never marks out.
     pub down_out_interval_ms: u64,
     /// `mon_osd_down_out_subtree_limit`: whole subtrees of this type or above that are down are not marked out.
@@ -141,6 +143,7 @@ impl Tuning {
             reporter_subtree_level: mon.mon_osd_reporter_subtree_level.clone(),
             heartbeat_grace_ms: osd.osd_heartbeat_grace.as_millis() as u64,
             report_timeout_ms: mon.mon_osd_report_timeout.as_millis() as u64,
+            ticket_grace_ms: mon.mon_ticket_grace.as_millis() as u64,
             down_out_interval_ms: mon.mon_osd_down_out_interval.as_millis() as u64,
             down_out_subtree_limit: mon.mon_osd_down_out_subtree_limit.clone(),
             min_up_ratio: mon.mon_osd_min_up_ratio,
@@ -212,6 +215,7 @@ impl Default for Tuning {
             reporter_subtree_level: "host".into(),
             heartbeat_grace_ms: 20_000,
             report_timeout_ms: 900_000,
+            ticket_grace_ms: 86_400_000,
             down_out_interval_ms: 600_000,
             down_out_subtree_limit: "rack".into(),
             min_up_ratio: 0.3,

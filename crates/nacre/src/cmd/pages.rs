@@ -2,8 +2,8 @@
 //! of cluster commands. They are not stored in the repository, so they can't be out of date.
 
 use super::{
-    backup, bench, bluestore_tool, ceph, crushtool, doctor, dplcompat, kvstore_tool, osdmaptool, rados,
-    radosgw_admin, rest_bench, vstart,
+    backup, bench, bluestore_tool, ceph, crushtool, doctor, dplcompat, kvstore_tool, map_store, osdmaptool,
+    rados, radosgw_admin, rest_bench, vstart,
 };
 use anyhow::{Context, Result, bail};
 use nacre_types::command::{ParamKind, mon_commands};
@@ -54,6 +54,7 @@ fn programs() -> Vec<Program> {
         "crushtool",
         "osdmaptool",
         "kvstore-tool",
+        "map-store",
         "bluestore-tool",
         "vstart.sh",
         "doctor",
@@ -75,6 +76,7 @@ fn programs() -> Vec<Program> {
         program("ceph", "commands of a cluster", ceph::help(), ceph_words),
         program("rados", "objects of a cluster", rados::USAGE.to_owned(), rados::verbs()),
         program("crushtool", "CRUSH maps", crushtool::usage(), Vec::new()),
+        program("nacre-map-store", "the store of the cluster's map", map_store::help(), Vec::new()),
         program("bluestore-tool", "the BlueStore of a stopped OSD", bluestore_tool::help(), Vec::new()),
         program("vstart.sh", "start a development cluster", vstart::usage(), Vec::new()),
         program("osdmaptool", "cluster maps in files", osdmaptool::usage(), Vec::new()),

@@ -34,7 +34,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("client", &["types", "common", "runtime", "engine", "objecter", "striper", "task"]),
     ("notify", &["types", "engine", "task", "topics", "index", "queues"]),
     ("mon", &["crush", "types", "common"]),
-    ("monitor", &["crush", "types", "common", "runtime", "mon"]),
+    ("mapstore", &["types", "common", "mon"]),
+    ("monitor", &["crush", "types", "common", "runtime", "mon", "mapstore"]),
     ("shard", &["types", "common", "objectstore", "pg", "tier", "exec"]),
     ("osd", &["types", "common", "runtime", "pg", "exec", "shard", "store", "client"]),
     (
@@ -62,8 +63,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "nacre",
         &[
-            "crush", "types", "common", "runtime", "pg", "store", "client", "mon", "monitor", "osd", "rgw",
-            "s3", "topics", "notify", "push",
+            "crush", "types", "common", "runtime", "pg", "store", "client", "mon", "mapstore", "monitor",
+            "osd", "rgw", "s3", "topics", "notify", "push",
         ],
     ),
 ];

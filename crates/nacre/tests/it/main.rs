@@ -13,6 +13,7 @@ mod formats;
 mod layers;
 mod librados;
 mod librados_answers;
+mod map_store;
 mod notifications;
 mod operations;
 mod osdmaptool;
@@ -47,6 +48,10 @@ mod s3_versions;
 mod s3_zone;
 mod security;
 mod serve;
+// The tests of crates/monitor use the rest of it.
+#[allow(dead_code)]
+#[path = "../../../monitor/tests/it/etcd_cluster.rs"]
+mod etcd_cluster;
 // The tests of crates/push use the rest of it.
 #[allow(dead_code)]
 #[path = "../../../push/tests/it/servers.rs"]

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::control::Control;
-use crate::superblock::Superblock;
-use nacre_pg::KnownOsds;
+use crate::superblock::{OsdRecords, Superblock};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -15,8 +14,8 @@ fn control(bench: &Bench) -> (Arc<Vec<ShardCell>>, Control) {
     let cells = Arc::new(vec![ShardCell::new(&bench.shared, 0)]);
     let superblock =
         Superblock { fsid: Uuid::nil(), osd: OsdId(0), uuid: Uuid::nil(), epoch: Epoch(0), generation: 0 };
-    let (known, metadata) = (KnownOsds::default(), Default::default());
-    let control = Control::new(Arc::clone(&bench.shared), Arc::clone(&cells), superblock, known, metadata);
+    let records = OsdRecords::new(superblock);
+    let control = Control::new(Arc::clone(&bench.shared), Arc::clone(&cells), records, Default::default());
     (cells, control)
 }
 

@@ -1,232 +1,21 @@
 //! A map authority over real connections: authentication, authorization, publications, and what a restart preserves.
 
-#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
-
+use crate::site::{Heard, PATIENCE, Session, Site, boot, booted, member, mon_config};
 use bytes::Bytes;
-use nacre_common::auth::{
-    AuthTicketReply, AuthTicketRequest, Caps, Credential, Key, Keyring, RotatingKeyring,
-};
-use nacre_common::config::{Config, ConfigBuilder};
+use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, Key, Keyring, RotatingKeyring};
+use nacre_mapstore::PersistError;
 use nacre_monitor::{MonError, MonServer, mint_generation, mkfs, stored_fsid};
-use nacre_runtime::msgr::{Conn, ConnectTarget, Dispatcher, Frame, Messenger, Policy, ResetReason};
-use nacre_types::encoding;
-use nacre_types::ids::{EntityKind, EntityName, Epoch, Incarnation, Interval, OsdId, PgId, PoolId};
+use nacre_runtime::msgr::Frame;
+use nacre_types::ids::{EntityName, Epoch, Interval, OsdId, PgId, PoolId};
 use nacre_types::msg::{
-    ConfigPublish, LogAppend, LogPublish, LogSubscribe, MapPublish, Message, MonCommand, MonCommandReply,
-    MonSubscribe, OsdBoot, OsdMarkMeDown, PgCas, PgCasReply,
+    ConfigPublish, LogAppend, LogPublish, LogSubscribe, MapPublish, Message, MonSubscribe, OsdBoot,
+    OsdMarkMeDown, PgCas, PgCasReply,
 };
-use nacre_types::osdmap::{Incremental, Member, OsdMap, PgMembership};
+use nacre_types::osdmap::PgMembership;
 use nacre_types::placement::PgMapper;
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
-use uuid::Uuid;
-
-/// Maximum wait for an expected event.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-struct Site {
-    dir: tempfile::TempDir,
-    keyring: Keyring,
-    fsid: Uuid,
-}
-
-impl Site {
-    /// A new cluster whose keyring has an administrator, a reader, an entity without caps and three OSDs.
-    fn new() -> Site {
-        let dir = tempfile::tempdir().unwrap();
-        let mut keyring = Keyring::new();
-        let mut add = |name: &str, caps: &[(&str, &str)]| {
-            let caps: Caps = caps.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-            keyring.insert(name.parse().unwrap(), Key::generate().unwrap(), caps);
-        };
-        add("client.admin", &[("mon", "allow *"), ("osd", "allow *")]);
-        add("client.reader", &[("mon", "allow r")]);
-        add("client.maps", &[("mon", "allow service osd r")]);
-        add("client.nobody", &[]);
-        for osd in 0..3 {
-            add(&format!("osd.{osd}"), &[("mon", "allow profile osd"), ("osd", "allow *")]);
-        }
-        let site = Site { dir, keyring, fsid: Uuid::from_u128(42) };
-        mkfs(&mon_config(), site.data(), site.fsid, &site.keyring).unwrap();
-        site
-    }
-
-    fn data(&self) -> &Path {
-        self.dir.path()
-    }
-
-    fn start(&self) -> MonServer {
-        let log = self.data().join("cluster.log").display().to_string();
-        let config = mon_config_with(&[("mon_cluster_log_file", &log)]);
-        MonServer::start(&config, self.data(), "127.0.0.1:0".parse().unwrap()).unwrap()
-    }
-
-    fn connect(&self, mon: &MonServer, who: &str) -> Session {
-        let entity: EntityName = who.parse().unwrap();
-        let key = self.keyring.get(&entity).unwrap().key.clone();
-        Session::open(mon, entity, key)
-    }
-}
-
-fn mon_config() -> Config {
-    mon_config_with(&[])
-}
-
-fn mon_config_with(options: &[(&str, &str)]) -> Config {
-    let builder =
-        ConfigBuilder::new(EntityName::new(EntityKind::Mon, "a")).set("osd_crush_chooseleaf_type", "0");
-    let builder = builder.set("admin_socket", "");
-    options.iter().fold(builder, |b, (name, value)| b.set(name, *value)).build().unwrap()
-}
-
-enum Heard {
-    Frame(Frame),
-    Reset,
-}
-
-struct TestSession(Sender<Heard>);
-
-impl Dispatcher for TestSession {
-    fn on_message(&self, _conn: &Conn, frame: Frame) {
-        // The session may have ended.
-        let _ = self.0.send(Heard::Frame(frame));
-    }
-    fn on_reset(&self, _conn: &Conn, _reset: ResetReason) {
-        let _ = self.0.send(Heard::Reset);
-    }
-}
-
-/// A peer of the map authority with its own map.
-struct Session {
-    conn: Conn,
-    heard: Receiver<Heard>,
-    later: Vec<Frame>,
-    map: Option<OsdMap>,
-    _messenger: Messenger,
-    _runtime: tokio::runtime::Runtime,
-}
-
-impl Session {
-    fn open(mon: &MonServer, entity: EntityName, key: Key) -> Session {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (ear, heard) = channel();
-        let config = ConfigBuilder::new(entity.clone()).build().unwrap();
-        let messenger = Messenger::builder(&config)
-            .lane(runtime.handle().clone(), Arc::new(TestSession(ear)))
-            .build()
-            .unwrap();
-        let guard = runtime.enter();
-        let target = ConnectTarget {
-            addr: mon.addr(),
-            entity: None,
-            policy: Policy::Lossy,
-            lane: 0,
-            credentials: Arc::new(Credential::Key { entity, key }),
-        };
-        let conn = messenger.connect(target).unwrap();
-        drop(guard);
-        Session { conn, heard, later: Vec::new(), map: None, _messenger: messenger, _runtime: runtime }
-    }
-
-    fn send<M: Message>(&self, message: &M) {
-        self.conn.send(message).unwrap();
-    }
-
-    /// The next message of type `M`. Other messages are kept for later.
-    fn wait<M: Message>(&mut self) -> M {
-        if let Some(at) = self.later.iter().position(|frame| frame.kind() == M::KIND) {
-            return self.later.remove(at).decode().unwrap();
-        }
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match self.heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Heard::Frame(frame)) if frame.kind() == M::KIND => return frame.decode().unwrap(),
-                Ok(Heard::Frame(frame)) => self.later.push(frame),
-                Ok(Heard::Reset) => panic!("connection was reset while waiting for {}", M::NAME),
-                Err(_) => panic!("no {} arrived", M::NAME),
-            }
-        }
-    }
-
-    fn wait_for_reset(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match self.heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Heard::Reset) => return,
-                Ok(Heard::Frame(_)) => {}
-                Err(_) => panic!("the connection was not reset"),
-            }
-        }
-    }
-
-    fn command(&mut self, cmd: Value) -> (i32, String, String) {
-        self.send(&MonCommand { tid: 77, cmd: cmd.to_string(), input: Bytes::new() });
-        let reply: MonCommandReply = self.wait();
-        assert_eq!(reply.tid, 77);
-        (reply.code, reply.status, String::from_utf8_lossy(&reply.output).into_owned())
-    }
-
-    fn subscribe(&mut self, next_epoch: u32) {
-        self.send(&MonSubscribe { next_epoch: Epoch(next_epoch), config: true });
-    }
-
-    /// Follows publications until `wanted` holds.
-    fn map_where(&mut self, wanted: impl Fn(&OsdMap) -> bool) -> OsdMap {
-        loop {
-            if let Some(map) = self.map.as_ref().filter(|map| wanted(map)) {
-                return map.clone();
-            }
-            let publish: MapPublish = self.wait();
-            if !publish.full.is_empty() {
-                self.map = Some(encoding::decode(&publish.full).unwrap());
-            }
-            for blob in &publish.incrementals {
-                let inc: Incremental = encoding::decode(&blob.0).unwrap();
-                let map = self.map.as_ref().expect("incrementals follow a full map");
-                self.map = Some(map.apply(&inc).unwrap());
-            }
-        }
-    }
-}
-
-fn boot(osd: u32, nonce: u64) -> OsdBoot {
-    OsdBoot {
-        osd: OsdId(osd),
-        uuid: Uuid::from_u128(0x100 + u128::from(osd)),
-        incarnation: Incarnation(Uuid::from_u128(0x200 + u128::from(osd))),
-        boot_nonce: nonce,
-        addr: format!("127.0.0.1:{}", 42_000 + osd).parse().unwrap(),
-        epoch: Epoch(1 << 30),
-        generation: 0,
-        total_bytes: 1 << 30,
-        metadata: BTreeMap::from([("hostname".to_owned(), "here".to_owned())]),
-        location: BTreeMap::new(),
-        device_class: "ssd".into(),
-    }
-}
-
-fn member(osd: u32) -> Member {
-    Member { osd: OsdId(osd), incarnation: boot(osd, 0).incarnation }
-}
-
-/// Three OSDs that are up, and a pool of 8 PGs.
-fn booted(site: &Site, mon: &MonServer) -> (Session, Vec<Session>) {
-    let mut admin = site.connect(mon, "client.admin");
-    let mut osds: Vec<Session> = (0..3).map(|osd| site.connect(mon, &format!("osd.{osd}"))).collect();
-    for (osd, session) in osds.iter_mut().enumerate() {
-        session.subscribe(0);
-        session.send(&boot(osd as u32, 1));
-        session.map_where(|map| map.is_up(OsdId(osd as u32)));
-    }
-    let created = admin.command(json!({ "prefix": "osd pool create", "pool": "p", "pg_num": 8 }));
-    assert_eq!(created, (0, "pool 'p' created".into(), String::new()));
-    (admin, osds)
-}
 
 #[test]
 fn osds_boot_swap_memberships_and_everybody_is_told() {
@@ -543,19 +332,23 @@ fn a_rolled_back_store_is_noticed_and_a_new_generation_heals_it() {
 
     let mon = site.start();
     let osd = site.connect(&mon, "osd.0");
-    osd.send(&OsdBoot { epoch: seen.epoch, generation: seen.generation, ..boot(0, 2) });
+    osd.send(&OsdBoot { epoch: seen.epoch, seen: seen.version(), ..boot(0, 2) });
     let mut admin = site.connect(&mon, "client.admin");
     let deadline = Instant::now() + PATIENCE;
-    while !admin.command(json!({ "prefix": "health" })).2.contains("seen a later history") {
+    while !admin
+        .command(json!({ "prefix": "health" }))
+        .2
+        .contains("have seen a map that the map store does not hold")
+    {
         assert!(Instant::now() < deadline, "the roll-back is not reported");
     }
     assert_eq!(admin.command(json!({ "prefix": "osd ls" })).2, "");
     mon.stop();
 
-    mint_generation(site.data(), &[]).unwrap();
+    mint_generation(&mon_config(), site.data(), &[]).unwrap();
     let mon = site.start();
     let mut osd = site.connect(&mon, "osd.0");
-    osd.send(&OsdBoot { epoch: seen.epoch, generation: seen.generation, ..boot(0, 2) });
+    osd.send(&OsdBoot { epoch: seen.epoch, seen: seen.version(), ..boot(0, 2) });
     osd.map = Some(seen.clone());
     osd.subscribe(seen.epoch.0 + 1);
     let healed = osd.map_where(|map| map.is_up(OsdId(0)) && map.generation != seen.generation);
@@ -563,23 +356,61 @@ fn a_rolled_back_store_is_noticed_and_a_new_generation_heals_it() {
 }
 
 #[test]
+fn a_monitor_notices_that_its_store_was_restored_before_any_osd_reports() {
+    let site = Site::new();
+    let copy = tempfile::tempdir().unwrap();
+    drop(site.start());
+    copy_tree(&site.data().join("store.db"), &copy.path().join("store.db"));
+    let mon = site.start();
+    let (_, mut osds) = booted(&site, &mon);
+    let newest = osds[0].map_where(|map| map.pool_by_name("p").is_some()).history.to_string();
+    let recorded = || -> String {
+        let bytes = std::fs::read(site.data().join("seen_map")).unwrap_or_default();
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while !recorded().contains(&newest) {
+        assert!(Instant::now() < deadline, "the newest map is not recorded");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    mon.stop();
+    std::fs::remove_dir_all(site.data().join("store.db")).unwrap();
+    copy_tree(&copy.path().join("store.db"), &site.data().join("store.db"));
+
+    let mon = site.start();
+    let mut admin = site.connect(&mon, "client.admin");
+    let health = admin.command(json!({ "prefix": "health", "detail": "detail" })).2;
+    assert!(health.contains("MAP_STORE_ROLLED_BACK") && health.contains("mon.a has seen epoch"), "{health}");
+    let refused = admin.command(json!({ "prefix": "osd set", "key": "noout" }));
+    assert_eq!(refused.0, -30, "{refused:?}");
+    mon.stop();
+    mint_generation(&mon_config(), site.data(), &[]).unwrap();
+    let mon = site.start();
+    let mut admin = site.connect(&mon, "client.admin");
+    assert_eq!(admin.command(json!({ "prefix": "osd set", "key": "noout" })).0, 0);
+}
+
+#[test]
 fn a_directory_has_one_cluster_and_one_user() {
     let site = Site::new();
     assert!(matches!(
         mkfs(&mon_config(), site.data(), site.fsid, &site.keyring),
-        Err(MonError::AlreadyInitialised(_))
+        Err(MonError::Map(PersistError::AlreadyInitialised))
     ));
-    assert_eq!(stored_fsid(site.data()).unwrap(), Some(site.fsid));
+    assert_eq!(stored_fsid(&mon_config(), site.data()).unwrap(), Some(site.fsid));
     let empty = tempfile::tempdir().unwrap();
-    assert_eq!(stored_fsid(empty.path()).unwrap(), None);
+    assert_eq!(stored_fsid(&mon_config(), empty.path()).unwrap(), None);
     let listen = "127.0.0.1:0".parse().unwrap();
     assert!(matches!(
         MonServer::start(&mon_config(), empty.path(), listen),
-        Err(MonError::NotInitialised(_))
+        Err(MonError::Map(PersistError::NotInitialised))
     ));
     let mon = site.start();
     assert_eq!(mon.fsid(), site.fsid);
-    assert!(matches!(MonServer::start(&mon_config(), site.data(), listen), Err(MonError::Store(_))));
+    assert!(matches!(
+        MonServer::start(&mon_config(), site.data(), listen),
+        Err(MonError::Map(PersistError::Store(_)))
+    ));
 }
 
 #[test]

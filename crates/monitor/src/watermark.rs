@@ -8,7 +8,7 @@
 //!
 //! Writes alternate between two slots in different blocks, so a torn write leaves the other slot intact.
 
-use super::MapStoreError;
+use nacre_mapstore::MapStoreError;
 use nacre_types::crc32c::crc32c;
 use parking_lot::{Condvar, Mutex};
 use std::fs::{File, OpenOptions};

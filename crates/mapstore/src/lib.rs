@@ -1,27 +1,54 @@
 //! The interface to the store of the cluster's map: a small ordered key-value store with compare-and-swap transactions.
 //!
-//! The contract is a subset of etcd's v3 API, limits included, so that both an embedded store and etcd can implement it.
-//! The whole store has one revision counter, which each transaction that changes something raises by one. Every key has
-//! the revisions of its creation and of its last change. Implementations pass the suite in [`conformance`].
+//! The contract ([`MapStore`]) is a subset of etcd's v3 API, limits included, so that both an embedded store and etcd can
+//! implement it. The whole store has one revision counter, which each transaction that changes something raises by one. Every
+//! key has the revisions of its creation and of its last change. Implementations pass the suite in [`conformance`]. The
+//! contract does not know about maps: keys and values are bytes.
 //!
-//! Does not know about maps: keys and values are bytes.
+//! [`Persistence`] writes the map to such a store and reads it back. It has no clock and no threads.
 
+mod backup;
 pub mod conformance;
-mod local;
-mod watermark;
+mod error;
+#[cfg(test)]
+mod faulty;
+mod generation;
+mod identity;
+mod incrementals;
+mod memory;
+mod migration;
+mod persistence;
+mod retrying;
+mod transfer;
+mod values;
 
-pub use local::LocalStore;
+pub use backup::{MapBackup, export, import};
+pub use error::PersistError;
+pub use generation::{mint_generation, rebuild};
+pub use identity::{ClusterRecord, read_cluster};
+pub use incrementals::IncrementalCache;
+pub use memory::MemoryStore;
+pub use migration::{Migrated, abort_migration, migrate};
+pub use persistence::{
+    CommittedIncremental, LoadedState, MAX_COMMIT_LOG_LINES, Ownership, Persistence, mkfs,
+};
 
+use async_trait::async_trait;
+pub use nacre_mon::logic::StoreHealth;
 use nacre_types::errno::Errno;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Maximum number of comparisons, and of operations, in one transaction (etcd's `--max-txn-ops`).
 pub const MAX_TXN_OPS: usize = 128;
-/// Maximum bytes of keys and values in one transaction (etcd's `--max-request-bytes`).
-pub const MAX_TXN_BYTES: usize = 1536 * 1024;
+/// Maximum bytes of keys and values in one transaction: etcd's `--max-request-bytes`, 1.5 MiB, less 32 KiB for the encoding.
+pub const MAX_TXN_BYTES: usize = (1536 - 32) << 10;
 /// Maximum number of entries that one page of a range read returns.
 pub const MAX_PAGE: usize = 1000;
+/// How often a range is read if its revision is removed meanwhile.
+const READ_ATTEMPTS: usize = 5;
+/// Bytes of keys and values after which a page ends early.
+pub const PAGE_BYTES: usize = 1 << 20;
 
 /// Why a call of the store failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +78,13 @@ pub enum MapStoreError {
         /// The oldest revision that can be watched from.
         oldest: u64,
     },
+    /// The store did not answer in time, or can't be reached, or refuses writes for a while. Whether a transaction took effect,
+    /// or will, is unknown. Worth another attempt.
+    #[error("map store unavailable: {0}")]
+    Unavailable(String),
+    /// The store refuses the caller: wrong credentials, or no permission for its keys. Nothing changed.
+    #[error("map store refuses access: {0}")]
+    Denied(String),
     /// The medium failed. Whether the transaction took effect is unknown.
     #[error("I/O: {0}")]
     Io(String),
@@ -68,6 +102,8 @@ impl MapStoreError {
             MapStoreError::Malformed(_) => Errno::EINVAL,
             MapStoreError::NoLease(_) => Errno::ENOENT,
             MapStoreError::Compacted { .. } => Errno::ESTALE,
+            MapStoreError::Unavailable(_) => Errno::EAGAIN,
+            MapStoreError::Denied(_) => Errno::EACCES,
             MapStoreError::Io(_) | MapStoreError::Corrupt(_) => Errno::EIO,
         }
     }
@@ -109,6 +145,15 @@ impl Compare {
         }
     }
 
+    /// Whether it holds for an entry, or for none.
+    pub fn holds(&self, found: Option<&StoredEntry>) -> bool {
+        match self {
+            Compare::Value { value, .. } => found.is_some_and(|entry| entry.value == *value),
+            Compare::ModRevision { revision, .. } => found.map_or(0, |entry| entry.mod_revision) == *revision,
+            Compare::Absent { .. } => found.is_none(),
+        }
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Compare::Value { key, value } => key.len() + value.len(),
@@ -144,7 +189,8 @@ impl Op {
         }
     }
 
-    fn bytes(&self) -> usize {
+    /// Bytes of its key and value.
+    pub fn bytes(&self) -> usize {
         match self {
             Op::Put { key, value, .. } => key.len() + value.len(),
             Op::Delete { key } => key.len(),
@@ -178,6 +224,14 @@ impl Txn {
     pub fn delete(mut self, key: impl Into<Vec<u8>>) -> Txn {
         self.ops.push(Op::Delete { key: key.into() });
         self
+    }
+
+    /// The lease that its keys depend on, if it has one.
+    pub fn lease(&self) -> Option<LeaseId> {
+        self.ops.iter().find_map(|op| match op {
+            Op::Put { lease, .. } => *lease,
+            Op::Delete { .. } => None,
+        })
     }
 
     /// Bytes of keys and values, as the limit counts them.
@@ -257,34 +311,56 @@ pub struct WatchEvent {
 }
 
 /// A running watch. Dropping it ends it.
+#[async_trait]
 pub trait Watch: Send {
     /// Returns the next change, in order of revisions. Waits at most `timeout`, then returns `None`. A watcher that falls
     /// too far behind gets [`MapStoreError::Compacted`].
-    fn next(&mut self, timeout: Duration) -> Result<Option<WatchEvent>, MapStoreError>;
+    async fn next(&mut self, timeout: Duration) -> Result<Option<WatchEvent>, MapStoreError>;
 }
 
 /// An ordered key-value store with compare-and-swap transactions, leases and watches.
+///
+/// Reads are linearizable: they show every transaction that was acknowledged before they began.
+#[async_trait]
 pub trait MapStore: Send + Sync {
-    /// Executes `txn` if its conditions hold. Durable on return. After an I/O error the outcome is unknown.
-    fn transact(&self, txn: &Txn) -> Result<TxnOutcome, MapStoreError>;
+    /// Executes `txn` if its conditions hold. Durable on return. After [`MapStoreError::Unavailable`] and
+    /// [`MapStoreError::Io`] the outcome is unknown, and the transaction may still take effect later: the conditions of a
+    /// transaction that is repeated must make sure that it takes effect once.
+    async fn transact(&self, txn: &Txn) -> Result<TxnOutcome, MapStoreError>;
 
     /// Reads one key.
-    fn get(&self, key: &[u8]) -> Result<Option<StoredEntry>, MapStoreError>;
+    async fn get(&self, key: &[u8]) -> Result<Option<StoredEntry>, MapStoreError>;
 
-    /// Reads keys in `start..end`: at most `limit` and [`MAX_PAGE`] entries, and about 1 MiB.
-    fn range(&self, start: &[u8], end: &[u8], limit: usize) -> Result<RangePage, MapStoreError>;
+    /// Reads keys in `start..end`: at most `limit` and [`MAX_PAGE`] entries, and about [`PAGE_BYTES`]. All are read at one
+    /// revision: the one given, or the newest. A revision that is no longer kept is [`MapStoreError::Compacted`].
+    async fn range(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        limit: usize,
+        revision: Option<u64>,
+    ) -> Result<RangePage, MapStoreError>;
 
     /// Grants a lease that expires unless it is renewed within each `ttl`. Its keys are removed with it.
-    fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, MapStoreError>;
+    async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, MapStoreError>;
 
     /// Restarts a lease's time.
-    fn keep_alive(&self, lease: LeaseId) -> Result<(), MapStoreError>;
+    async fn keep_alive(&self, lease: LeaseId) -> Result<(), MapStoreError>;
 
     /// Ends a lease now and removes its keys.
-    fn revoke_lease(&self, lease: LeaseId) -> Result<(), MapStoreError>;
+    async fn revoke_lease(&self, lease: LeaseId) -> Result<(), MapStoreError>;
 
     /// Watches changes to keys in `start..end` from `revision` on, past changes first.
-    fn watch(&self, start: &[u8], end: &[u8], revision: u64) -> Result<Box<dyn Watch>, MapStoreError>;
+    async fn watch(&self, start: &[u8], end: &[u8], revision: u64) -> Result<Box<dyn Watch>, MapStoreError>;
+
+    /// Does what the store needs done from time to time, such as the removal of old revisions. Called about once a second
+    /// by the map authority that may commit.
+    async fn maintain(&self) {}
+
+    /// The condition of the store, as far as it is known from earlier calls.
+    fn health(&self) -> StoreHealth {
+        StoreHealth::default()
+    }
 }
 
 /// The end of the range of all keys with `prefix`: the smallest key that is greater than all of them.
@@ -300,13 +376,26 @@ pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     vec![u8::MAX; prefix.len() + 1]
 }
 
-/// All entries whose keys start with `prefix`. Read page by page, not at one point in time.
-pub fn read_prefix(store: &dyn MapStore, prefix: &[u8]) -> Result<Vec<StoredEntry>, MapStoreError> {
+/// All entries whose keys start with `prefix`, all at one revision.
+pub async fn read_prefix(store: &dyn MapStore, prefix: &[u8]) -> Result<Vec<StoredEntry>, MapStoreError> {
+    for _ in 1..READ_ATTEMPTS {
+        match read_prefix_once(store, prefix).await {
+            // The revision was removed between two pages.
+            Err(MapStoreError::Compacted { .. }) => {}
+            other => return other,
+        }
+    }
+    read_prefix_once(store, prefix).await
+}
+
+async fn read_prefix_once(store: &dyn MapStore, prefix: &[u8]) -> Result<Vec<StoredEntry>, MapStoreError> {
     let end = prefix_end(prefix);
     let mut start = prefix.to_vec();
     let mut entries = Vec::new();
+    let mut revision = None;
     loop {
-        let page = store.range(&start, &end, MAX_PAGE)?;
+        let page = store.range(&start, &end, MAX_PAGE, revision).await?;
+        revision = Some(page.revision);
         if let Some(last) = page.entries.last() {
             start = last.key.clone();
             start.push(0);

@@ -1,14 +1,15 @@
 //! The embedded store: RocksDB in its own directory, with every transaction synced.
 //!
 //! A lock file excludes other processes. A store that has lost acknowledged transactions is refused: the file of
-//! [`watermark`](super::watermark) records up to which revision it was durable. Values are stored with their revisions and
+//! [`watermark`](crate::watermark) records up to which revision it was durable. Values are stored with their revisions and
 //! protected by RocksDB's checksums. The history for watchers is kept only in memory, with a bound, so a watch can't start
-//! before the process did.
+//! before the process did. Calls block their thread.
 
-use super::watermark::Watermark;
-use super::{
-    Compare, LeaseId, MAX_PAGE, MapStore, MapStoreError, Op, RangePage, StoredEntry, Txn, TxnOutcome, Watch,
-    WatchEvent,
+use crate::watermark::Watermark;
+use async_trait::async_trait;
+use nacre_mapstore::{
+    Compare, LeaseId, MAX_PAGE, MapStore, MapStoreError, Op, PAGE_BYTES, RangePage, StoredEntry, Txn,
+    TxnOutcome, Watch, WatchEvent,
 };
 use parking_lot::{Condvar, Mutex};
 use rocksdb::{DB, DBRecoveryMode, Direction, IteratorMode, Options, WriteBatch, WriteOptions};
@@ -25,8 +26,6 @@ use std::time::{Duration, Instant};
 const HISTORY_CHANGES: usize = 16_384;
 /// Maximum bytes of changes kept for watchers.
 const HISTORY_BYTES: usize = 32 << 20;
-/// Bytes after which a page ends early.
-const PAGE_BYTES: usize = 1 << 20;
 
 /// Key prefix of entries. Other keys of the database start differently.
 const ENTRY: u8 = b'k';
@@ -310,8 +309,9 @@ impl Shared {
     }
 }
 
+#[async_trait]
 impl MapStore for LocalStore {
-    fn transact(&self, txn: &Txn) -> Result<TxnOutcome, MapStoreError> {
+    async fn transact(&self, txn: &Txn) -> Result<TxnOutcome, MapStoreError> {
         txn.check_limits()?;
         let mut state = self.shared.state.lock();
         state.usable()?;
@@ -331,15 +331,25 @@ impl MapStore for LocalStore {
         Ok(TxnOutcome::Committed { revision })
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<StoredEntry>, MapStoreError> {
+    async fn get(&self, key: &[u8]) -> Result<Option<StoredEntry>, MapStoreError> {
         let state = self.shared.state.lock();
         state.usable()?;
         Ok(self.shared.read(key)?.map(|stored| stored.entry(key)))
     }
 
-    fn range(&self, start: &[u8], end: &[u8], limit: usize) -> Result<RangePage, MapStoreError> {
+    async fn range(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        limit: usize,
+        revision: Option<u64>,
+    ) -> Result<RangePage, MapStoreError> {
         let state = self.shared.state.lock();
         state.usable()?;
+        // Only the newest revision is kept.
+        if revision.is_some_and(|revision| revision != state.revision) {
+            return Err(MapStoreError::Compacted { oldest: state.revision });
+        }
         let limit = limit.min(MAX_PAGE);
         let (from, until) = (entry_key(start), entry_key(end));
         let mut page = RangePage { entries: Vec::new(), more: false, revision: state.revision };
@@ -360,7 +370,7 @@ impl MapStore for LocalStore {
         Ok(page)
     }
 
-    fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, MapStoreError> {
+    async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, MapStoreError> {
         let mut state = self.shared.state.lock();
         state.usable()?;
         let id = LeaseId(state.next_lease);
@@ -373,7 +383,7 @@ impl MapStore for LocalStore {
         Ok(id)
     }
 
-    fn keep_alive(&self, lease: LeaseId) -> Result<(), MapStoreError> {
+    async fn keep_alive(&self, lease: LeaseId) -> Result<(), MapStoreError> {
         let mut state = self.shared.state.lock();
         state.usable()?;
         let entry = state.leases.get_mut(&lease).ok_or(MapStoreError::NoLease(lease.0))?;
@@ -381,13 +391,13 @@ impl MapStore for LocalStore {
         Ok(())
     }
 
-    fn revoke_lease(&self, lease: LeaseId) -> Result<(), MapStoreError> {
+    async fn revoke_lease(&self, lease: LeaseId) -> Result<(), MapStoreError> {
         let mut state = self.shared.state.lock();
         state.usable()?;
         self.shared.end_lease(&mut state, lease)
     }
 
-    fn watch(&self, start: &[u8], end: &[u8], revision: u64) -> Result<Box<dyn Watch>, MapStoreError> {
+    async fn watch(&self, start: &[u8], end: &[u8], revision: u64) -> Result<Box<dyn Watch>, MapStoreError> {
         let state = self.shared.state.lock();
         state.usable()?;
         if revision < state.oldest {
@@ -410,8 +420,9 @@ struct LocalWatch {
     next: (u64, usize),
 }
 
+#[async_trait]
 impl Watch for LocalWatch {
-    fn next(&mut self, timeout: Duration) -> Result<Option<WatchEvent>, MapStoreError> {
+    async fn next(&mut self, timeout: Duration) -> Result<Option<WatchEvent>, MapStoreError> {
         let deadline = Instant::now() + timeout;
         let mut state = self.shared.state.lock();
         loop {
@@ -488,8 +499,9 @@ fn rocks(error: &rocksdb::Error) -> MapStoreError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::conformance;
     use super::*;
+    use futures::executor::block_on;
+    use nacre_mapstore::conformance;
 
     #[test]
     fn fuzz_stored_values() {
@@ -503,11 +515,11 @@ mod tests {
 
     #[test]
     fn local_store_keeps_the_contract() {
-        conformance::run(&|| {
+        block_on(conformance::run(&|| {
             let dir = tempfile::tempdir().unwrap();
             let store = LocalStore::open(dir.path()).unwrap();
             (Box::new(store) as Box<dyn MapStore>, Box::new(dir) as Box<dyn std::any::Any>)
-        });
+        }));
     }
 
     #[test]
@@ -524,17 +536,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let lease = {
             let store = LocalStore::open(dir.path()).unwrap();
-            store.transact(&Txn::default().put("a", "1")).unwrap();
-            let lease = store.grant_lease(Duration::from_secs(60)).unwrap();
+            block_on(store.transact(&Txn::default().put("a", "1"))).unwrap();
+            let lease = block_on(store.grant_lease(Duration::from_secs(60))).unwrap();
             let leased = Op::Put { key: b"b".to_vec(), value: b"2".to_vec(), lease: Some(lease) };
-            store.transact(&Txn { compares: vec![], ops: vec![leased] }).unwrap();
+            block_on(store.transact(&Txn { compares: vec![], ops: vec![leased] })).unwrap();
             lease
         };
         let store = LocalStore::open(dir.path()).unwrap();
-        let a = store.get(b"a").unwrap().unwrap();
+        let a = block_on(store.get(b"a")).unwrap().unwrap();
         assert_eq!((a.value.as_slice(), a.create_revision, a.mod_revision), (&b"1"[..], 1, 1));
-        store.revoke_lease(lease).unwrap();
-        assert_eq!(store.get(b"b").unwrap(), None);
-        assert!(matches!(store.watch(b"a", b"z", 1), Err(MapStoreError::Compacted { .. })));
+        block_on(store.revoke_lease(lease)).unwrap();
+        assert_eq!(block_on(store.get(b"b")).unwrap(), None);
+        assert!(matches!(block_on(store.watch(b"a", b"z", 1)), Err(MapStoreError::Compacted { .. })));
     }
 }
