@@ -9,9 +9,9 @@ use crate::client_ids::ClientIds;
 use crate::cluster_log::ClusterLogFile;
 use crate::deferred::DeferredMessages;
 use crate::error::MonError;
-use crate::input::Input;
+use crate::input::{Input, StoreReply};
 use crate::sessions::{ConnUsage, Sessions};
-use crate::store_thread::{InitialState, StoreReply, StoreRequest, StoreThread};
+use crate::store_thread::{InitialState, StoreRequest, StoreThread};
 use crate::{EntityKeys, now};
 use nacre_common::auth::{
     AuthTicketReply, AuthTicketRequest, Key, Peer, RotatingKeys, RotatingSecrets, SessionKey, TicketBody,

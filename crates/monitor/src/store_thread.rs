@@ -3,12 +3,10 @@
 //! Requests are executed in order. The authority sends one of each kind at a time, so the queue is bounded.
 
 use crate::error::MonError;
-use crate::input::Input;
+use crate::input::{Input, StoreReply};
 use crate::seen_map::SeenMapFile;
 use nacre_common::auth::RotatingSecrets;
-use nacre_mapstore::{
-    CommittedIncremental, IncrementalCache, LoadedState, MapStore, PersistError, Persistence,
-};
+use nacre_mapstore::{IncrementalCache, LoadedState, MapStore, PersistError, Persistence};
 use nacre_mon::logic::{ClusterLogEntry, Databases, Proposal};
 use nacre_types::ids::Epoch;
 use nacre_types::osdmap::{MapVersion, OsdMap};
@@ -41,20 +39,6 @@ pub(super) enum StoreRequest {
     PutServiceKeys(RotatingSecrets),
     /// To reserve client ids.
     ReserveClientIds,
-}
-
-/// What was done.
-pub(super) enum StoreReply {
-    /// A proposal and log lines are durable, with the encoding of the incremental.
-    Committed(Box<Proposal>, Vec<ClusterLogEntry>, Option<CommittedIncremental>),
-    /// Obsolete entries were deleted.
-    Trimmed,
-    /// New service keys are durable and may be used.
-    ServiceKeysStored(RotatingSecrets),
-    /// Client ids that were never assigned before.
-    ClientIdsReserved(Range<u64>),
-    /// The store failed, or another authority has taken over. The thread has ended.
-    Failed(PersistError),
 }
 
 /// What a store holds when an authority has taken it over.

@@ -172,7 +172,8 @@ fn both(
     if config.snapshot().mon.mon_map_store == other {
         return Err(MonError::Invalid(format!("mon_map_store is {other} already")));
     }
-    Ok((open_existing(config, data_dir)?, open_named(config, data_dir, other)?))
+    let other = open_named(config, data_dir, other)?;
+    Ok((open_existing(config, data_dir)?, other))
 }
 
 /// Reads a backup of the map store. The map authority may run if the store is etcd.
