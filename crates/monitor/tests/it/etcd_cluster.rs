@@ -1,16 +1,15 @@
 //! Real etcd members on this host.
 
+#[allow(clippy::duplicate_mod, reason = "the tests of programs have it for other servers, too")]
+#[path = "../../../push/tests/it/servers/ports.rs"]
+mod ports;
+
 use nacre_mapstore::MapStore;
 use nacre_monitor::{EtcdAccess, EtcdStore};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// The ports of members: above those of Linux's connections (32768 to 60999).
-const FIRST_PORT: u16 = 61_000;
-const PORTS: u16 = 4_000;
 /// Maximum wait for a member or a leader.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -39,19 +38,11 @@ impl Member {
     }
 }
 
-/// Two ports that nobody listens on, outside the range from which the system gives ports to connections: a member that was killed
-/// finds them free when it starts again.
+/// Two ports that no other test is given, outside the range from which the system gives ports to connections: a member that was
+/// killed finds them free when it starts again.
 fn free_ports() -> (u16, u16) {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let mut found = Vec::new();
-    while found.len() < 2 {
-        let offset = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(std::process::id() as u16);
-        let port = FIRST_PORT + offset % PORTS;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            found.push(port);
-        }
-    }
-    (found[0], found[1])
+    let first = ports::free_ports(2);
+    (first, first + 1)
 }
 
 impl EtcdCluster {
