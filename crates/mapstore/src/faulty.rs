@@ -60,7 +60,7 @@ impl FaultyStore {
         fates: impl IntoIterator<Item = Fate>,
     ) -> Arc<FaultyStore> {
         let mut faulty = FaultyStore::new(store, fates);
-        Arc::get_mut(&mut faulty).expect("nobody else has it").loses_reads = true;
+        Arc::get_mut(&mut faulty).expect("it is the only reference").loses_reads = true;
         faulty
     }
 

@@ -98,7 +98,7 @@ pub async fn abort_migration(
         let text = "the destination is not being filled from this store: there is nothing to abort, or it is complete";
         return Err(PersistError::InUse(text.into()));
     }
-    // Nobody who has begun earlier seals the source from here on.
+    // From here on, no migration that started earlier can seal the source.
     let mut owner = Persistence::own(RetryingStore(source), identity.unchanged()).await?;
     let mut filling = mark.map(|mark| Filling::resume(destination, mark));
     if let Some(filling) = &mut filling {

@@ -1,7 +1,7 @@
 //! How the map is written to the map store and read back (docs/format/mapstore.md).
 //!
 //! An epoch is one incremental. It becomes durable, together with everything else of its proposal, in the transaction that
-//! moves `osdmap/last` to it. What does not fit into one transaction is written before it, under keys that nobody reads yet:
+//! moves `osdmap/last` to it. What does not fit into one transaction is written before it, under keys that are not read yet:
 //! chunks of the incremental, and the proposal's other changes as one staged record. A crash before the transaction leaves
 //! nothing visible; after it, the changes of a staged record are applied to their keys, if necessary by the next owner.
 //!
@@ -338,7 +338,7 @@ impl Persistence {
         Ok(encoded)
     }
 
-    /// Writes keys that nobody reads before another key names them.
+    /// Writes keys that are not read before another key names them.
     async fn write_unread(&mut self, chunks: Vec<KeyValue>) -> Result<()> {
         for ops in batch(chunks.into_iter().map(|(key, value)| put(key, value)).collect()) {
             self.run(Txn { compares: Vec::new(), ops }).await?;
@@ -531,7 +531,7 @@ impl Persistence {
 
     /// Whether an earlier attempt at transaction `number` took effect. False also if another authority has taken over since.
     async fn took_effect(&self, txn_number: u64) -> std::result::Result<bool, MapStoreError> {
-        // In this order: as long as the fence is this owner's, nobody else changes the number.
+        // In this order: as long as the fence is this owner's, no other process changes the number.
         let sequence = self.store.get(keys::SEQUENCE).await?;
         let fence = self.store.get(keys::FENCE).await?;
         Ok(fence.is_some_and(|entry| entry.value == self.fence)

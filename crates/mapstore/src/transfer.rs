@@ -2,7 +2,7 @@
 //!
 //! A mark (`meta/transfer`) names the operation that fills the store and counts its transactions. Each transaction compares the
 //! mark and raises the count: it takes effect once, however often it is sent, and none of an earlier operation takes effect
-//! after a later one has begun. The last transaction replaces the mark by the cluster's record, which makes the store openable.
+//! after a later one has started. The last transaction replaces the mark by the cluster's record, which makes the store openable.
 
 use crate::error::PersistError;
 use crate::identity::{ClusterRecord, Identity, identify};

@@ -428,6 +428,8 @@ impl MapState {
             MapEvent::Failure { reporter, report } => self.failure(now, reporter, &report),
             MapEvent::Alive { osd, alive } => self.alive(now, osd, &alive),
             MapEvent::MarkMeDown { osd, request } => self.mark_me_down(now, osd, &request),
+            // Nothing is accepted that will never be durable. The OSD repeats its proposal to the next map authority.
+            MapEvent::Cas { .. } if self.is_rolled_back() => {}
             MapEvent::Cas { origin, osd, cas } => self.cas(origin, osd, cas),
             MapEvent::Stats { osd, report } => self.report(now, osd, report),
             MapEvent::Config { entity, report } => {
@@ -442,9 +444,14 @@ impl MapState {
         std::mem::take(&mut self.out)
     }
 
+    /// Whether there are changes that are not in a proposal.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.changes.any() || !self.keys.is_empty()
+    }
+
     /// Whether there is something to propose.
-    pub fn has_changes(&self) -> bool {
-        (self.changes.any() || !self.keys.is_empty()) && !self.is_rolled_back()
+    pub fn can_propose(&self) -> bool {
+        self.in_flight.is_none() && self.has_changes() && !self.is_rolled_back()
     }
 
     /// Whether what daemons' configuration depends on is durable: the configuration database and the CRUSH map.
@@ -465,7 +472,7 @@ impl MapState {
 
     /// Turns the collected changes into a proposal. `None` if there are none or while a proposal is in flight.
     pub fn propose(&mut self, now: Now) -> Option<Proposal> {
-        if self.in_flight.is_some() || !self.has_changes() {
+        if !self.can_propose() {
             return None;
         }
         let incremental = self.changes.any().then(|| {
@@ -523,7 +530,10 @@ impl MapState {
 
     /// Sends an answer as soon as everything that it may depend on is durable.
     pub(crate) fn answer_when_durable(&mut self, effect: MapEffect) {
-        if self.has_changes() {
+        if self.is_rolled_back() {
+            // No change will ever be durable. Only answers come here that show something or refuse a change.
+            self.out.push(effect);
+        } else if self.has_changes() {
             let number = self.last_proposal + 1;
             self.waiting.push((number, effect));
         } else if let Some((number, _)) = self.in_flight {

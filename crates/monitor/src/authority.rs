@@ -178,7 +178,7 @@ impl Authority {
     fn due(&self) -> Duration {
         let next = self.stop_by.map_or(self.next_tick, |deadline| deadline.min(self.next_tick));
         let is_commit_due =
-            self.state.has_changes() || self.is_log_due || !self.uncommitted_frames.is_empty();
+            self.state.can_propose() || self.is_log_due || !self.uncommitted_frames.is_empty();
         if is_commit_due && self.commit.is_none() { next.min(self.next_commit) } else { next }
     }
 

@@ -116,7 +116,7 @@ impl StoreThread {
                     store.maintain().await;
                     tokio::time::sleep(MAINTENANCE_INTERVAL).await;
                 }
-                // The authority has ended on its own if nobody receives it.
+                // There is no receiver if the authority has ended on its own.
                 let _ = inputs.send(Input::Store(StoreReply::Failed(PersistError::Fenced)));
             };
             let requests = async {

@@ -119,13 +119,13 @@ fn an_osd_that_saw_a_later_history_is_refused_and_remembered() {
     let mut state = cluster(3);
     let seen = |generation| MapVersion { generation, epoch: Epoch(900), ..MapVersion::default() };
     state.handle(at(1), MapEvent::Boot(OsdBoot { seen: seen(1), ..boot_of(0, 2) }));
-    assert!(!state.has_changes() && state.rolled_back.contains_key(&EntityName::osd(OsdId(0))));
+    assert!(!state.can_propose() && state.rolled_back.contains_key(&EntityName::osd(OsdId(0))));
     // Nothing is committed meanwhile.
     state.handle(at(1), MapEvent::Boot(boot_of(1, 2)));
     assert!(state.propose(at(1)).is_none());
     // The OSD has got another disk.
     state.handle(at(1), MapEvent::Boot(OsdBoot { seen: seen(0), ..boot_of(0, 2) }));
-    assert!(state.has_changes() && !state.is_rolled_back());
+    assert!(state.can_propose() && !state.is_rolled_back());
 }
 
 #[test]
@@ -154,7 +154,11 @@ fn a_store_that_continued_from_an_old_copy_commits_nothing_once_an_osd_has_repor
     state.handle(at(2), MapEvent::Alive { osd: OsdId(1), alive: OsdBeacon { map: seen, ..own } });
     assert!(state.is_rolled_back());
     state.set_flags(flag::NOOUT);
-    assert!(!state.has_changes() && state.propose(at(3)).is_none());
+    assert!(!state.can_propose() && state.propose(at(3)).is_none());
+    // No membership is accepted that can't become durable.
+    let (pg, proposed) = (PgId::new(POOL, 0), membership(1, 0, &[0, 1, 2]));
+    let cas = PgCas { tid: 7, pg, proposer: member(0), expected: None, proposed };
+    assert_eq!(state.handle(at(3), MapEvent::Cas { origin: ConnToken(3), osd: OsdId(0), cas }), []);
     // In a new generation, OSDs are expected to have seen other histories.
     let mut restored = MapState::new(new_generation(state.map(), 2, at(3), &[]), Tuning::default(), at(3));
     assert!(restored.check_history(at(3), &EntityName::osd(OsdId(1)), seen));

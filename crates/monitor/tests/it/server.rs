@@ -82,6 +82,9 @@ fn who_has_no_key_or_no_caps_gets_nothing() {
         impostor.wait_for_reset();
     }
     let mut admin = site.connect(&mon, "client.admin");
+    // Commands do not wait for a change that is never made durable.
+    site.connect(&mon, "osd.1").send(&boot(1, 2));
+    std::thread::sleep(Duration::from_millis(300));
     assert_eq!(admin.command(json!({ "prefix": "osd ls" })).2, "");
     // Removing the key ends the rights of its holder.
     assert_eq!(admin.command(json!({ "prefix": "auth rm", "entity": "client.reader" })).0, 0);
